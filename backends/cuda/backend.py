@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from .device import CudaDevice
 
 NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
-NO_FORMATS: Mapping[Value, Format] = MappingProxyType({})
 Pairs = tuple[tuple[Value, Value], ...]
 
 
@@ -104,20 +103,15 @@ class CudaBackend:
         if target.has_wgmma:
             cutting.find()
         for group in found:
-            stored, read = cutting.stored(group.nodes[-1].output), cutting.residuals(group)
-            yield from self._claims(graph, group, setting, stored, read)
+            stored = cutting.stored(group.nodes[-1].output)
+            yield from self._claims(graph, group, setting, stored)
 
     def _claims(
-        self,
-        graph: Graph,
-        group: FusionGroup,
-        setting: Setting,
-        stored: Stored = PLAIN,
-        read: Mapping[Value, Format] = NO_FORMATS,
+        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored = PLAIN
     ) -> Iterator[Claim | Decline]:
-        answer = self._claim(graph, group, setting, stored, read)
-        if isinstance(answer, Decline) and (stored.halves or read):
-            answer = self._claim(graph, group, setting, PLAIN, NO_FORMATS)
+        answer = self._claim(graph, group, setting, stored)
+        if isinstance(answer, Decline) and stored.halves:
+            answer = self._claim(graph, group, setting, PLAIN)
         if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
             return
@@ -125,15 +119,10 @@ class CudaBackend:
             yield from self._claims(graph, part, setting)
 
     def _claim(
-        self,
-        graph: Graph,
-        group: FusionGroup,
-        setting: Setting,
-        stored: Stored,
-        read: Mapping[Value, Format],
+        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored
     ) -> Claim | Decline:
         results = results_of(graph, group.nodes)
-        formats = {**_formats(group, setting), **read}
+        formats = _formats(group, setting)
         recipe = recipe_of(group, formats, results, setting, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
@@ -163,9 +152,7 @@ class CudaBackend:
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
             return Decline(group.nodes[0], "no kernel for slices")
-        read = (formats[v] for v in reads_of(group.epilogue) if v in formats)
-        cut = stored.halves or any(format.in_halves for format in read)
-        task = None if cut else task_of(group, formats, setting, site)
+        task = None if stored.halves else task_of(group, formats, setting, site)
         step = KernelStep(self._device, site, recipe, task)
         limit = setting.options.workspace
         if limit is not None and step.scratch > limit:
@@ -227,20 +214,15 @@ def recipe_of(
             return epilogue
         epilogue = replace(epilogue, halves=halves, plain=stored.plain)
         recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
-        return _reading_wide(_using(recipe, halves), group, operand)
+        return _reading_wide(_storing(recipe, halves), group, operand)
     if not registered.epilogue:
-        return _using(registered.build(replace(context, stored=stored)), halves)
+        return _storing(registered.build(replace(context, stored=stored)), halves)
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue
-    epilogue = epilogue.reading(
-        {v for v in reads_of(group.epilogue) if operand(v).format.in_halves}
-    )
-    if isinstance(epilogue, str):
-        return epilogue
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
-    recipe = registered.build(replace(context, epilogue=epilogue))
-    return _reading_wide(_using(recipe, halves, epilogue.residual), group, operand)
+    recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
+    return _reading_wide(recipe, group, operand)
 
 
 def _recipe_of_whole(
@@ -317,13 +299,15 @@ def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value],
     return reading_wide(recipe, image, wide)
 
 
-def _using(recipe: Answer, *halves: Tensor | None) -> Answer:
-    """Return a recipe, or that its kernels know nothing of results or operands in halves."""
-    if isinstance(recipe, str):
+def _storing(recipe: Answer, halves: Tensor | None) -> Answer:
+    """Return a recipe, or that it does not store halves."""
+    if (
+        halves is None
+        or isinstance(recipe, str)
+        or any(halves in launch.arguments.values() for launch in launches_of(recipe))
+    ):
         return recipe
-    known = [argument for launch in launches_of(recipe) for argument in launch.arguments.values()]
-    used = all(operand is None or operand in known for operand in halves)
-    return recipe if used else "its kernel does not know halves"
+    return "its kernel does not store halves"
 
 
 def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:

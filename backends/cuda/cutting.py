@@ -1,7 +1,7 @@
 """Which results are stored in halves: those of which products want halves.
 
 A kernel that can, stores its results in halves where all their readers want them so, and in both
-formats where others read them, too. Convolutions also add residuals that are in halves.
+formats where others read them, too.
 """
 
 from __future__ import annotations
@@ -59,16 +59,6 @@ class Cutting:
         """The groups by their heads."""
         return {group.head: group for group in self.groups if group.head is not None}
 
-    @cached_property
-    def _adding(self) -> Mapping[Node, FusionGroup]:
-        """The groups of convolutions by the nodes of their epilogues."""
-        return {
-            node: group
-            for group in self.groups
-            if group.head is not None and isinstance(group.head.op, Conv)
-            for node in group.epilogue
-        }
-
     def find(self) -> None:
         """Find the values that kernels can store in halves.
 
@@ -98,7 +88,7 @@ class Cutting:
         """Whether convolutions gain more by an image in halves than it takes to store it so."""
         readers = [(node, self.heads.get(node)) for node in value.consumers]
         gains = {node: self.gain(group) for node, group in readers if group is not None}
-        alike = all(gains.get(node, 0.0) > 0 or node in self._adding for node in value.consumers)
+        alike = all(gains.get(node, 0.0) > 0 for node in value.consumers)
         both = not alike or self.graph.is_output(value)
         gained = sum(max(gain, 0.0) for gain in gains.values())
         return gained > self.cost(value.tensor.size, both)
@@ -112,19 +102,10 @@ class Cutting:
         return self._stored[value]
 
     def _best(self, value: Value) -> Stored:
-        readers = list(self._readers(value))
-        wanted = [self._wants(node, read) or self._wants_beside(node) for node, read in readers]
+        wanted = [self._wants(node, read) for node, read in self._readers(value)]
         if not any(wanted):
             return PLAIN
-        able = all(self._wants(*reader) or self._adds(*reader) for reader in readers)
-        return Stored(True, self.graph.is_output(value) or not able)
-
-    def residuals(self, group: FusionGroup) -> Mapping[Value, Format]:
-        """Return the operands of an epilogue that are only stored in halves, with their format."""
-        if group.head is None or not isinstance(group.head.op, Conv):
-            return {}
-        read = (value for node in group.epilogue for value in node.distinct_reads)
-        return {v: self.cut[v] for v in read if v in self.cut and not self.stored(v).plain}
+        return Stored(True, not all(wanted) or self.graph.is_output(value))
 
     def _readers(self, value: Value) -> Iterator[tuple[Node, Value]]:
         """Yield what reads a value, views of whole rows aside, with the name that it reads."""
@@ -144,16 +125,3 @@ class Cutting:
             self._wanted[node] = self.formats(group)
         found = self._wanted[node].get(value)
         return found is not None and found.in_halves
-
-    def _wants_beside(self, node: Node) -> bool:
-        """Whether a node is in the epilogue of a convolution that reads halves."""
-        head = self._adding[node].head if node in self._adding else None
-        return head is not None and self._wants(head, head.operands[0])
-
-    def _adds(self, node: Node, value: Value) -> bool:
-        """Whether a node is in the epilogue of a kernel that can read a value in halves."""
-        group = self._adding.get(node)
-        if group is None or value not in self.cut or group.pool is not None:
-            return False
-        formats = {**self.formats(group), value: self.cut[value]}
-        return self.is_made(group, formats, PLAIN)

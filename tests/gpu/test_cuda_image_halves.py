@@ -22,7 +22,7 @@ from tercet.runtime.session.model import Model
 from ..kernels.dry import normal, single
 from ..kernels.samples import OPTIONS
 from ..kernels.test_f16x3 import powers
-from ..kernels.test_image_halves import ASKED, bottlenecks, evaluated, force, pooled
+from ..kernels.test_image_halves import ASKED, FIRST, bottlenecks, evaluated, force, pooled
 
 pytestmark = pytest.mark.gpu
 
@@ -70,13 +70,8 @@ def test_every_tile(
 @pytest.mark.parametrize("name", ["w64x64", "w64x128", "w128x128 split 2", "w192x128"])
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 def test_networks(name: str, magnitude: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Residuals, pooling, first layers, and Winograd's transforms."""
+    """Residuals, which are stored in both formats, and pooling."""
     force(monkeypatch, name)
-    x = normal(3, 64, 25, 19) * np.float32(magnitude)
-    check(bottlenecks(x.shape, 128), bottlenecks(x.shape, 128, float64), x)
-    x = normal(2, 3, 28, 20) * np.float32(magnitude)
-    how = {"conv1": "few_channels_mma"}
-    check(pooled(x.shape, 128), pooled(x.shape, 128, float64), x, algorithms=how)
-    x = normal(2, 64, 28, 20) * np.float32(magnitude)
-    how = {"conv1": "winograd_f2_nonfused", "conv2": "winograd_f2_nonfused"}
-    check(pooled(x.shape, 128), pooled(x.shape, 128, float64), x, algorithms=how)
+    for make, shape in ((bottlenecks, (3, 64, 25, 19)), (pooled, (2, 64, 28, 20))):
+        x = normal(*shape) * np.float32(magnitude)
+        check(make(shape, 128), make(shape, 128, float64), x, algorithms=FIRST)

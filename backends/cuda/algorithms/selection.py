@@ -64,7 +64,7 @@ class Task(Protocol):
 
     @property
     def plain(self) -> Any:
-        """The same task without results or operands in halves, for which algorithms are chosen."""
+        """The same task, with results as they are, for which algorithms are chosen."""
         ...
 
     def within(self, formats: Formats) -> Any:
@@ -337,7 +337,7 @@ class Selector(Generic[T]):
         candidate = self.pick(task.plain)
         if candidate.recipe is None:
             return candidate.reason
-        if task.epilogue.in_halves:
+        if task.epilogue.halves:
             algorithm = self.named(candidate.algorithm)
             assert not isinstance(algorithm, str)
             candidate = self.candidate(task, algorithm, candidate.variant)

@@ -20,9 +20,9 @@ from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
-#: How an operand is indexed: like the result, with one element per channel or per row, like the
-#: result with rows of another distance, or like the result, in halves; see `epilogue.cuh`.
-ALONG, BY_CHANNEL, BY_ROW, PLACED, CUT = 1, 2, 3, 4, 5
+#: How an operand is indexed: like the result, with one element per channel or per row, or like the
+#: result with rows of another distance; see `epilogue.cuh`.
+ALONG, BY_CHANNEL, BY_ROW, PLACED = 1, 2, 3, 4
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
@@ -72,18 +72,7 @@ class Epilogue:
     @property
     def reads_along(self) -> bool:
         """Whether an operand is read at the index of the result."""
-        return bool(self.along) or CUT in self.kinds
-
-    @property
-    def in_halves(self) -> bool:
-        """Whether results or an operand are in halves, of which 64 columns have one scale."""
-        return self.halves is not None or CUT in self.kinds
-
-    @property
-    def residual(self) -> Tensor | None:
-        """The operand in halves, if any."""
-        found = zip(self.operands, self.kinds, strict=True)
-        return next((o for o, k in found if k == CUT and isinstance(o, Tensor)), None)
+        return bool(self.along)
 
     @property
     def along(self) -> tuple[Tensor, ...]:
@@ -118,47 +107,24 @@ class Epilogue:
 
     @property
     def halves_code(self) -> str:
-        """The macros of `store_registers.cuh`: which results and operands are in halves."""
-        return in_halves_code(self.halves, plain=self.plain, residual=self.residual)
+        """The macros of `store_halves.cuh`: whether results are stored in halves, and plainly."""
+        return in_halves_code(self.halves, plain=self.plain)
 
     @property
     def as_plain(self) -> Epilogue:
-        """This epilogue without halves."""
-        kinds = tuple(ALONG if kind == CUT else kind for kind in self.kinds)
-        return replace(self, halves=None, plain=True, kinds=kinds)
-
-    def reading(self, cut: Set[Value]) -> Epilogue | str:
-        """Return this epilogue with operands in halves, or why it has none.
-
-        Args:
-            cut: the values that are in halves.
-        """
-        places = [
-            i for i, o in enumerate(self.operands) if isinstance(o, Tensor) and o.value in cut
-        ]
-        if len(places) > 1 or any(self.kinds[i] != ALONG for i in places):
-            return "operands in halves"
-        operands, kinds = list(self.operands), list(self.kinds)
-        for i, operand in enumerate(self.operands):
-            if i in places and isinstance(operand, Tensor):
-                operands[i], kinds[i] = Tensor(operand.value, Format.PIXEL_HALVES), CUT
-        return replace(self, operands=tuple(operands), kinds=tuple(kinds))
+        """This epilogue, which stores results as they are."""
+        return replace(self, halves=None, plain=True)
 
     @property
     def args(self) -> dict[str, Tensor | Packed | None]:
-        """`operands` by the kernels' parameter names, null if absent or in halves."""
-        found = zip(self.operands, self.kinds, strict=True)
-        plain = (None if kind == CUT else operand for operand, kind in found)
-        return dict(zip(("z0", "z1"), (*plain, None, None), strict=False))
+        """`operands` by the kernels' parameter names, null if absent."""
+        return dict(zip(("z0", "z1"), (*self.operands, None, None), strict=False))
 
 
-def in_halves_code(halves: Tensor | None, *, plain: bool, residual: Tensor | None = None) -> str:
+def in_halves_code(halves: Tensor | None, *, plain: bool) -> str:
     """Return the macros of `store_halves.cuh`; see `Epilogue`."""
-    cut = halves or residual
-    macros = [("IN_HALVES", halves is not None), ("PLAIN", plain)]
-    macros += [("RESIDUAL_IN_HALVES", residual is not None)]
-    code = "\n".join(f"#define {name} {int(value)}" for name, value in macros)
-    return f"{code}\n{order_of_halves(cut.format if cut else Format.HALVES)}"
+    code = f"#define IN_HALVES {int(halves is not None)}\n#define PLAIN {int(plain)}"
+    return f"{code}\n{order_of_halves(halves.format if halves else Format.HALVES)}"
 
 
 def order_of_halves(format: Format) -> str:

@@ -194,8 +194,9 @@ class FewChannels:
             grid=(down * across * x.dims[0], parts, 1),
             block=THREADS,
             args={
-                **{"x": x, "w": weights, "scales": scales, "y": y if epilogue.plain else None},
-                **{"halves": epilogue.halves, "bias": conv.b, **epilogue.args, "p": members},
+                **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
+                **epilogue.args,
+                "p": members,
             },
             types=(("S", x.dtype), ("T", half), *epilogue.aliases),
             constants=(
@@ -208,7 +209,7 @@ class FewChannels:
                 *zip(("POOL_STEP_H", "POOL_STEP_W"), pool.strides if pool else (1, 1), strict=True),
                 *epilogue.flags(conv.b),
             ),
-            code="\n".join((atom_of(half).code(), epilogue.halves_code, epilogue.code)),
+            code="\n".join((atom_of(half).code(), epilogue.code)),
             shared=self.shared(tile),
             note=" ".join(
                 filter(
@@ -251,8 +252,6 @@ def _refusal(conv: ConvProblem, y: Tensor) -> str:
         return f"{max(conv.x.size, conv.y.size)} elements"
     if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand like the result, or results of another dtype"
-    if conv.epilogue.in_halves and FewChannels(conv).best().filters != MAX_FILTERS:
-        return "blocks of fewer filters than have one scale"
     if conv.x.dtype != float32 or conv.w.data is None:
         return ""
     return filter_refusal(conv.w.data, 1)

@@ -114,14 +114,13 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     else:
         inputs = _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)})
         before = inputs, *batched.multiply(products, conv.setting)
-    operands: Arguments = {"sums": sums, "bias": conv.b, **conv.epilogue.args}
-    if conv.epilogue.halves is None:
-        after = _end("winograd_results", conv, out, tiles * m, {**operands, "y": conv.stored})
-    elif conv.epilogue.plain or m % BLOCK:
-        return f"results of {m} filters in halves, or in two formats"
-    else:
-        after = _results_in_halves(conv, out, tiles, operands)
-    launches = (*before, after)
+    launches = (
+        *before,
+        _end(
+            *("winograd_results", conv, out, tiles * m),
+            {"sums": sums, "y": conv.stored, "bias": conv.b, **conv.epilogue.args},
+        ),
+    )
     used = of_inputs + 4 * points * tiles * m
     return tuple(replace(launch, scratch=used) for launch in launches)
 
@@ -143,25 +142,6 @@ def _inputs_in_halves(conv: ConvProblem, out: int, problem: Problem) -> Launch:
         code="\n".join((F16X3.code(), no_epilogue(float32).code)),
         note=f"F({out}x{out},3x3)",
         pitched=(conv.x,),
-    )
-
-
-def _results_in_halves(conv: ConvProblem, out: int, tiles: int, operands: Arguments) -> Launch:
-    """Return the transform of sums whose results are stored in halves."""
-    epilogue = conv.epilogue
-    return Launch(
-        "conv/winograd_results_halves.cu",
-        "winograd_results_in_halves",
-        grid=(ceil_div(tiles * (conv.filters // BLOCK), THREADS // 32), 1, 1),
-        block=THREADS,
-        args={**operands, "halves": epilogue.halves, "tiles": tiles, "p": _plane(conv, out)},
-        types=(("T", float32),),
-        constants=(
-            *(("OUT", out), ("BIAS", conv.b is not None), ("POOL", conv.pooled is not None)),
-            ("THREADS", THREADS),
-        ),
-        code="\n".join((F16X3.code(), epilogue.halves_code, epilogue.code)),
-        note=f"F({out}x{out},3x3) {conv.title}".strip(),
     )
 
 

@@ -105,8 +105,8 @@ class ConvProblem:
 
     @property
     def plain(self) -> ConvProblem:
-        """The same convolution without results or operands in halves."""
-        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.in_halves else self
+        """The same convolution, with results as they are."""
+        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.halves else self
 
     def within(self, formats: Formats) -> ConvProblem:
         """Return the same convolution with tensors in other formats."""

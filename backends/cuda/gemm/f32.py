@@ -265,7 +265,7 @@ def multiply(
     atom, target = arithmetic.atom, setting.target
     if config is None:
         problem = Problem(*gemm.shape, gemm.batch.count, gemm.a.rows)
-        pick = choose_blocks if epilogue.in_halves else choose
+        pick = choose_blocks if epilogue.halves else choose
         config = pick(problem, atom, target).config
     _, n, k = gemm.shape
     of_b = size_in_parts(n, k, atom.words) if gemm.batch.count > 1 else 0
@@ -382,9 +382,9 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     y, setting = conv.y, conv.setting
     if conv.pooled is not None and not setting.target.has_wgmma:
         return f"{setting.target.arch} has no wgmma"
-    if conv.epilogue.in_halves and (refused := _halves_refusal(conv)):
+    if conv.epilogue.halves and (refused := _halves_refusal(conv)):
         return refused
-    if conv.epilogue.in_halves:
+    if conv.epilogue.halves:
         arithmetic = Arithmetic(F16X3)
     else:
         arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
@@ -406,7 +406,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
 
 
 def _halves_refusal(conv: ConvProblem) -> str:
-    """Return why results or operands of a convolution cannot be in halves; empty if they can."""
+    """Return why results of a convolution cannot be in halves; empty if they can."""
     setting = conv.setting
     if conv.group > 1 or conv.pooled is not None:
         return "groups or pooling, whose results are not in halves"

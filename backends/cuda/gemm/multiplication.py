@@ -43,8 +43,8 @@ class Multiplication:
 
     @property
     def plain(self) -> Multiplication:
-        """The same product without results or operands in halves."""
-        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.in_halves else self
+        """The same product, with results as they are."""
+        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.halves else self
 
     def within(self, formats: Formats) -> Multiplication:
         """Return this task with `a` in another format."""

@@ -10,7 +10,7 @@ from math import prod
 from .....runtime.ir.dtypes import float16
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, Members, Tensor, TensorMap, ceil_div, divisor
+from ...recipe.operands import Ints, Members, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Image, RowKind, divided_image, image_of
@@ -64,11 +64,6 @@ def _map(image: Image, rows: int) -> TensorMap:
     return TensorMap(image.data, float16, dims, moves, (64, rows), corners, steps)
 
 
-def _residual_map(residual: Tensor, m: int, n: int, tile: CtaTile) -> TensorMap:
-    """Return the map of a residual in halves as rows of 32 columns for each step."""
-    return TensorMap(residual, float16, (64, n // 32 * m), (64,), (64, tile.bm))
-
-
 def patches(output: Ints, tile: CtaTile) -> Ints:
     """Return the rows and columns of patches of an image of results, as tiles that are pooled."""
     return ceil_div(output[0], tile.bm // SIDE), ceil_div(output[1], SIDE)
@@ -88,8 +83,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     """Return the launch of a convolution whose image is in `Format.PIXEL_HALVES`."""
     image = gemm.a
     assert isinstance(image, Image)
-    room = (target.shared + 1024) // config.tile.resident - 1024
-    config = fitted(config, shared, room)
+    config = fitted(config, shared, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     stored = m // 4 if image.squares else m
     if image.squares:
@@ -110,12 +104,10 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         "stored": stored,
     }
     pooled = "MaxPool 2x2" if image.squares else ""
-    residual = epilogue.residual if splits == 1 else None
-    map, staged = _map(image, tile.bm), residual and _residual_map(residual, m, n, tile)
     own, loader = registers(tile, LOADER)
     nbytes = shared(config)
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    if items <= places and tile.resident == 1:
+    if items <= places:
         nbytes = target.alone(nbytes)
     return Launch(
         "gemm/image_halves.cu",
@@ -123,10 +115,9 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         grid=(tiles if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
         block=threads(tile),
         args={
-            **{"a": map, "staged": staged or map},
-            **{"image_halves": image.data, "b": gemm.b},
+            **{"a": _map(image, tile.bm), "image_halves": image.data, "b": gemm.b},
             **{"scales": gemm.scales, "c": gemm.c if epilogue.plain else None},
-            **{"halves": epilogue.halves, "residual": epilogue.residual},
+            "halves": epilogue.halves,
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             **{"image": _geometry(image, tile), "taps": taps},
         },
@@ -142,7 +133,6 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
             (
                 *(F16X3.code(tile.bn), epilogue.halves_code, epilogue.code),
                 f"#define PATCHES {int(image.squares)}",
-                f"#define RESIDUAL_STAGED {int(staged is not None)}",
             )
         ),
         shared=nbytes,

@@ -19,8 +19,8 @@ from ..problem import GemmArguments, RowKind
 from ..tile import Config, CtaTile, clusters_of, inbox
 from .multistage import SplitK
 
-#: Sums of a tile that a block of a cluster finishes together, at least: those of a warp; and with
-#: results or operands in halves, 16 rows of a block of columns.
+#: Sums of a tile that a block of a cluster finishes together, at least: those of a warp; to store
+#: them in halves, 16 rows of a block of columns.
 FRAGMENT, WHOLE = 16 * 8, 16 * 64
 #: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
 #: operands of the epilogue use.
@@ -95,7 +95,7 @@ def eights_ahead(tile: CtaTile, epilogue: Epilogue) -> int:
     the kernel begins with.
     """
     eights = tile.bn // 8
-    if epilogue.in_halves:  # pairs of eights of a block
+    if epilogue.halves:  # pairs of eights of a block
         return 2 if tile.bn > 128 else 4
     room = max(4, (REGISTERS // (declared(tile) * tile.resident) - 4 * eights - OTHERS) // 4)
     return max(n for n in range(1, eights + 1) if eights % n == 0 and n <= room)
@@ -116,7 +116,7 @@ def multiply(
         room -= target.alone(0) + 1024
     elif not alone:
         room //= config.tile.resident
-    together = WHOLE if epilogue.in_halves else FRAGMENT
+    together = WHOLE if epilogue.halves else FRAGMENT
     of_config = partial(shared, words=atom.words, together=together)
     config = fitted(config, of_config, room - 1024)
     tile = config.tile
@@ -138,7 +138,7 @@ def multiply(
         args={
             **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
-            **{"residual": epilogue.residual, "table": gemm.a.table},
+            "table": gemm.a.table,
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },

@@ -8,8 +8,7 @@
 // A row of a window has SPAN pixels, those behind KW with weights of zero.
 //
 // Types: S, of the image; T, of weights; Z, of the bias, and R as in epilogue.cuh. Compile-time: PARTS; CHANNELS; KH KW; STEP_H STEP_W;
-// TILE_H TILE_W; TM, of 128 pixels; FILTERS; RESIDENT; POOL_H POOL_W, 0 without, and POOL_STEP_H POOL_STEP_W; BIAS Z0 Z1 VECTOR_C; IN_HALVES and PLAIN, see store_registers.cuh, with FILTERS of
-// 64 then.
+// TILE_H TILE_W; TM, of 128 pixels; FILTERS; RESIDENT; POOL_H POOL_W, 0 without, and POOL_STEP_H POOL_STEP_W; BIAS Z0 Z1 VECTOR_C.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -18,9 +17,6 @@
 #include "elementwise/greater.cuh"
 #include "elementwise/maximum.cuh"
 #include "gemm/halves.cuh"
-#if IN_HALVES
-#include "gemm/store_halves.cuh"
-#endif
 #include "elementwise/divide.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TN = FILTERS / 8;  // a warp has TM x TN tiles of 16 x 8 results
@@ -131,74 +127,57 @@ __device__ __forceinline__ float load_halves(unsigned char* shared, const S* fro
     return by.inverse * LESS;
 }
 
-template <int N>
-__device__ __forceinline__ Neighbours<R, N> greatest_of(Neighbours<R, N> a, const Neighbours<R, N>& b)
+__device__ __forceinline__ Words greatest_of(Words a, const Words& b)
 {
     if constexpr (PARTS == 1) return greater(a, b);
 #pragma unroll
-    for (int q = 0; q < N; ++q) a.at[q] = maximum(a.at[q], b.at[q]);
+    for (int q = 0; q < 8; ++q) a.at[q] = maximum(a.at[q], b.at[q]);
     return a;
 }
 
-// What a block stores of its tile: results, or maxima of windows of them.
-constexpr int DOWN = POOL_H == 0 ? TILE_H : (TILE_H - POOL_H) / POOL_STEP_H + 1,
-              ACROSS = POOL_H == 0 ? TILE_W : (TILE_W - POOL_W) / POOL_STEP_W + 1;
-
-// Where it begins, among the results and in what is stored, and how large that is.
-struct Corner {
-    int row, column, to_row, to_column, height, width;
-
-    __device__ __forceinline__ Corner(int row, int column, const Plane& p)
-        : row(row), column(column), to_row(POOL_H ? (row + p.pool_pad_h) / POOL_STEP_H : row),
-          to_column(POOL_H ? (column + p.pool_pad_w) / POOL_STEP_W : column),
-          height(POOL_H ? p.pooled_height : p.out_height), width(POOL_H ? p.pooled_width : p.out_width)
-    {
-    }
-};
-
-// Returns N adjacent results of what is stored, from shared memory.
-template <int N>
-__device__ __forceinline__ Neighbours<R, N> stored_at(const unsigned char* results, int down, int across, int word,
-                                                      const Corner& corner, const Plane& p)
+// Stores what is in shared memory: pixels of the tile at (row0, column0) of the results, from filter `first` on.
+__device__ __forceinline__ void store_results(const unsigned char* results, R* y, int row0, int column0, int first,
+                                              const Plane& p)
 {
-    typedef Neighbours<R, N> Found;
-    const auto at = [&](int row, int column) {
-        return *(const Found*)(results + (row * TILE_W + column) * PITCH_C + word * sizeof(Found));
+    constexpr int WORDS = FILTERS / 8;
+    const auto word_at = [&](int row, int column, int word) {
+        return *(const Words*)(results + (row * TILE_W + column) * PITCH_C + word * sizeof(Words));
     };
-    if constexpr (POOL_H == 0) return at(down, across);
-    Found best;
-    bool any = false;
-#pragma unroll
-    for (int r = 0; r < POOL_H; ++r)
-#pragma unroll
-        for (int s = 0; s < POOL_W; ++s) {
-            const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
-            if ((u32)(corner.row + v) >= (u32)p.out_height || (u32)(corner.column + u) >= (u32)p.out_width) continue;
-            const Found found = at(v, u);
-            best = any ? greatest_of(best, found) : found;
-            any = true;
+    if constexpr (POOL_H == 0) {
+        for (int i = threadIdx.x; i < PIXELS * WORDS; i += THREADS) {
+            const int word = i % WORDS, row = i / WORDS / TILE_W, column = i / WORDS % TILE_W;
+            const int channel = first + word * 8;
+            if (row0 + row >= p.out_height || column0 + column >= p.out_width || channel >= p.filters) continue;
+            const long long pixel = (row0 + row) * p.out_width + column0 + column;
+            keep(y + pixel * p.row_y + channel, word_at(row, column, word), p.filters - channel);
         }
-    return best;
-}
-
-// Passes results of the tile on to `keep`, N of a thread at a time, with their pixel and their filter; `first` is that of
-// the block.
-template <int N, typename Keep>
-__device__ __forceinline__ void store_results(const unsigned char* results, const Corner& corner, int first, const Plane& p,
-                                              Keep keep)
-{
-    constexpr int WORDS = FILTERS / N;
-    for (int i = threadIdx.x; i < DOWN * ACROSS * WORDS; i += THREADS) {
-        const int word = i % WORDS, down = i / WORDS / ACROSS, across = i / WORDS % ACROSS;
-        const int channel = first + word * N, row = corner.to_row + down, column = corner.to_column + across;
-        if (row >= corner.height || column >= corner.width || channel >= p.filters) continue;
-        keep(stored_at<N>(results, down, across, word, corner, p), row * corner.width + column, channel);
+    } else {
+        constexpr int DOWN = (TILE_H - POOL_H) / POOL_STEP_H + 1, ACROSS = (TILE_W - POOL_W) / POOL_STEP_W + 1;
+        const int pooled_row0 = (row0 + p.pool_pad_h) / POOL_STEP_H, pooled_column0 = (column0 + p.pool_pad_w) / POOL_STEP_W;
+        for (int i = threadIdx.x; i < DOWN * ACROSS * WORDS; i += THREADS) {
+            const int word = i % WORDS, down = i / WORDS / ACROSS, across = i / WORDS % ACROSS;
+            const int channel = first + word * 8, row = pooled_row0 + down, column = pooled_column0 + across;
+            if (row >= p.pooled_height || column >= p.pooled_width || channel >= p.filters) continue;
+            Words best;
+            bool any = false;
+#pragma unroll
+            for (int r = 0; r < POOL_H; ++r)
+#pragma unroll
+                for (int s = 0; s < POOL_W; ++s) {
+                    const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
+                    if ((u32)(row0 + v) >= (u32)p.out_height || (u32)(column0 + u) >= (u32)p.out_width) continue;
+                    const Words found = word_at(v, u, word);
+                    best = any ? greatest_of(best, found) : found;
+                    any = true;
+                }
+            const long long pixel = row * p.pooled_width + column;
+            keep(y + pixel * p.row_y + channel, best, p.filters - channel);
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-few_channels_mma(const S* x, const T* w, const float* scales, R* y, unsigned char* halves, const Z* bias, const Z* z0,
-                 const Z* z1, Plane p)
+few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bias, const Z* z0, const Z* z1, Plane p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const u32 base = shared_address(shared);
@@ -300,17 +279,6 @@ few_channels_mma(const S* x, const T* w, const float* scales, R* y, unsigned cha
             }
     }
     __syncthreads();
-    const Corner corner(row0, column0, p);
-    const int before = n * corner.height * corner.width;  // pixels
-#if IN_HALVES
-    const RowsInHalves to = {halves, (int)gridDim.x / (p.across * p.down) * corner.height * corner.width, p.filters};
-    store_results<4>(shared + RESULTS, corner, first, p, [&](const Neighbours<R, 4>& found, int pixel, int channel) {
-        store_halves(to, found.at, before + pixel, channel);
-        if (PLAIN) *(Neighbours<R, 4>*)(y + (long long)(before + pixel) * p.row_y + channel) = found;
-    });
-#else
-    store_results<8>(shared + RESULTS, corner, first, p, [&](const Words& found, int pixel, int channel) {
-        keep(y + (long long)(before + pixel) * p.row_y + channel, found, p.filters - channel);
-    });
-#endif
+    const long long pixels = POOL_H ? p.pooled_height * p.pooled_width : p.out_height * p.out_width;
+    store_results(shared + RESULTS, y + n * pixels * p.row_y, row0, column0, first, p);
 }

@@ -2,8 +2,7 @@
 //
 // Compile-time: Z, the type of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, the layouts of the epilogue's
 // operands: 0 none, 1 like the result, 2 one element per channel, 3 one element per row, 4 like the result
-// with rows of another distance: generated functions `place0` and `place1` say where, 5 like the result, in halves
-// (store_registers.cuh).
+// with rows of another distance: generated functions `place0` and `place1` say where.
 
 #include "gemm/neighbours.cuh"
 
@@ -26,7 +25,7 @@ template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z*
 template <int N, int KIND_OF>
 __device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, int row, int channel, int room)
 {
-    if constexpr (KIND_OF == 0 || KIND_OF == 5) return {};
+    if constexpr (KIND_OF == 0) return {};
     if constexpr (KIND_OF == 3) {
         Neighbours<Z, N> found;
         const Z one = z[row];

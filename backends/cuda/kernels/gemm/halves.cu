@@ -87,7 +87,7 @@ multiply_halves(const T* a, const T* b, const float* scales, R* c, unsigned char
     } else {
         setmaxnreg_inc<REGISTERS>();
 #if IN_HALVES
-        Results results = {{halves, work.lda, work.n}, {}, c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
+        Results results = {{halves, work.lda, work.n}, c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
 #else
         Results results = {c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
 #endif

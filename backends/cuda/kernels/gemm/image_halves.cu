@@ -6,9 +6,6 @@
 // a tile are adjacent results (im2col) or, with PATCHES, of which the maxima of every 2 x 2 are stored, a patch of eight
 // pixels in each row.
 //
-// Where a residual is in halves and no clusters share tiles, it comes through the stages behind the steps of its tile
-// (RESIDUAL_STAGED).
-//
 // Compile-time: those of halves.cu; POINTWISE, whether windows are single pixels, all of them. Macros: those of store_registers.cuh, and PATCHES.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
@@ -21,7 +18,7 @@ constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 
 #include "ptx/cluster.cuh"
 #include "ptx/pipeline.cuh"
 #include "ptx/tma.cuh"
-#if IN_HALVES || RESIDUAL_IN_HALVES || PATCHES
+#if IN_HALVES || PATCHES
 #include "gemm/halves.cuh"
 #endif
 
@@ -32,7 +29,7 @@ constexpr int STEPS = 2;  // that have one scale
 enum { WHOLE, PARTIAL, CLUSTER };
 constexpr bool POOL = false;
 
-constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : IN_HALVES || RESIDUAL_IN_HALVES || SPLIT != CLUSTER ? 2 : 1;  // as registers allow
+constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : IN_HALVES || SPLIT != CLUSTER ? 2 : 1;  // as registers allow
 constexpr int ROWS = 2, VECTOR = 4, LOADERS = 128;  // windows; see operand_a.cuh
 constexpr bool ADDRESSES = false;
 #include "gemm/operand_a.cuh"
@@ -91,12 +88,6 @@ __device__ __forceinline__ Row row_at(const Begin& begin, int row, int m, const 
     return {(begin.n * image.height + y) * image.width + x, INSIDE + (u32)y + ((u32)x << 16)};
 }
 
-// Steps of the columns of a tile, whose residual comes behind its sum.
-__device__ __forceinline__ int steps_behind(const Item& item, const Work& work)
-{
-    return RESIDUAL_STAGED ? min(BN, work.n - item.n0) / BK : 0;
-}
-
 // Copies the constants of all items; one thread.
 __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Work& work)
 {
@@ -104,25 +95,21 @@ __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Wo
     PipelineState<STAGES> turn;
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
-        const int rows = min(BN, work.rows_b - item.n0), behind = steps_behind(item, work);
-        for (int step = 0; step < item.count + behind; ++step) {
+        const int rows = min(BN, work.rows_b - item.n0);
+        for (int step = item.first; step < item.first + item.count; ++step) {
             const u32 full = barriers.full(turn.stage);
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
-            if (step < item.count) {
-                mbarrier_expect_tx(full, rows * 128);
-                bulk_copy(shared + turn.stage * BYTES_STAGE + BYTES_A,
-                          b + ((long long)(item.first + step) * work.rows_b + item.n0) * BK, rows * 128, full);
-            } else {
-                mbarrier_arrive(full);
-            }
+            mbarrier_expect_tx(full, rows * 128);
+            bulk_copy(shared + turn.stage * BYTES_STAGE + BYTES_A, b + ((long long)step * work.rows_b + item.n0) * BK,
+                      rows * 128, full);
             turn.next();
         }
     }
 }
 
 // Copies the pixels of the rows of all items; one thread. In tensor maps, the images of a step follow those of the one before.
-__device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, const TensorMap* residual, const Work& work,
-                                             const Image& image, const Taps& taps)
+__device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, const Work& work, const Image& image,
+                                             const Taps& taps)
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
     PipelineState<STAGES> turn;
@@ -130,17 +117,12 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
         const Item item(next, work);
         const Begin begin(item.m0, image);
         const int y = begin.y * image.stride_h - image.pad_h, x = begin.x * image.stride_w - image.pad_w;
-        const int behind = steps_behind(item, work);
         Tap tap(item.first, taps);
-        for (int step = 0; step < item.count + behind; ++step) {
+        for (int step = 0; step < item.count; ++step) {
             const u32 full = barriers.full(turn.stage), to = shared + turn.stage * BYTES_STAGE;
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             mbarrier_expect_tx(full, BYTES_A);
             turn.next();
-            if (step >= item.count) {
-                tma_load_2d(to, residual, full, 0, (item.n0 / BK + step - item.count) * work.m + item.m0);
-                continue;
-            }
             const int down = tap.row * taps.of_row, across = tap.column * taps.of_column, n = tap.chunk * taps.images + begin.n;
             if constexpr (POINTWISE) tma_load_2d(to, map, full, 0, tap.chunk * work.m + item.m0);
             else if constexpr (PATCHES) tma_load_4d(to, map, full, 0, x + across, y + down, n);
@@ -151,8 +133,8 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
 }
 
 // Copies their scales, which two steps share; a warp.
-__device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, const float* of_residual, const Work& work,
-                                             const Image& image, const Taps& taps)
+__device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, const Work& work, const Image& image,
+                                             const Taps& taps)
 {
     constexpr int COPIES = BM / 32;
     const Pipeline<STAGES> barriers(shared + BARRIERS);
@@ -168,22 +150,11 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
             const int row = lane + i * 32;
             rows[i] = item.m0 + row < work.m ? row_at(begin, row, item.m0 + row, image) : Row{0, 0};
         }
-        const int behind = steps_behind(item, work);
         Tap tap(item.first, taps);
-        for (int step = 0; step < item.count + behind; ++step) {
+        for (int step = 0; step < item.count; ++step) {
             const u32 full = barriers.full(turn.stage);
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
-            if (step % STEPS == 0 && step >= item.count) {
-                const int block = (item.n0 / BK + step - item.count) / STEPS;
-                const float* of_block = of_residual + (long long)block * work.m + item.m0;
-#pragma unroll
-                for (int i = 0; i < COPIES; ++i) {
-                    const int row = lane + i * 32;
-                    const bool inside = item.m0 + row < work.m;
-                    cp_async<1>(shared + SCALES + (turn.stage * BM + row) * 4, inside ? of_block + row : of_residual, inside);
-                }
-                mbarrier_arrive_cp_async(full);
-            } else if (step % STEPS == 0) {
+            if (step % STEPS == 0) {
                 const int row = tap.row * taps.of_row, column = tap.column * taps.of_column;
                 const float* of_block = scales + (long long)(tap.chunk / STEPS) * work.lda + row * image.width + column;
 #pragma unroll
@@ -206,9 +177,8 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-convolve_halves(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap staged,
-                const unsigned char* image_halves, const T* b, const float* scales, R* c, unsigned char* halves,
-                const unsigned char* residual, const T* bias, const T* z0, const T* z1, int ldc, Work work, Image image,
+convolve_halves(const __grid_constant__ TensorMap a, const unsigned char* image_halves, const T* b, const float* scales,
+                R* c, unsigned char* halves, const T* bias, const T* z0, const T* z1, int ldc, Work work, Image image,
                 Taps taps)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -220,28 +190,22 @@ convolve_halves(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
         setmaxnreg_dec<LOADER_REGISTERS>();
         const int warp = threadIdx.x / 32 - CONSUMERS / 32, lane = threadIdx.x % 32;
         if (warp == 0 && lane == 0) fetch_constants(shared, b, work);  // without waiting
-        if (warp == 1 && lane == 0) prefetch_map(&a), prefetch_map(&staged);
+        if (warp == 1 && lane == 0) prefetch_map(&a);
         grid_dependency_sync();
-        if (warp == 1 && lane == 0) fetch_pixels(shared, &a, &staged, work, image, taps);
+        if (warp == 1 && lane == 0) fetch_pixels(shared, &a, work, image, taps);
         const long long pixels = work.lda, channels = taps.chunks * BK;
         const float* of_image = (const float*)(image_halves + pixels * channels * 4);
-        const float* of_residual = (const float*)(residual + (long long)work.m * work.n * 4);
-        if (warp == 2) fetch_scales(shared, of_image, of_residual, work, image, taps);
+        if (warp == 2) fetch_scales(shared, of_image, work, image, taps);
     } else {
         setmaxnreg_inc<REGISTERS>();
         Consumer consumer(memory);
-#if RESIDUAL_STAGED
-        StagedResidual behind(memory, consumer.scales, shared + BARRIERS, consumer.reading);
-#endif
         Results results = {
 #if BLOCKWISE
-            {halves, taps.stored, work.n}, {(unsigned char*)residual, taps.stored, work.n},
+            {halves, taps.stored, work.n},
 #endif
             c, bias, z0, z1, work.m, work.n, ldc, 0, 0,
 #if PATCHES
             image
-#elif RESIDUAL_STAGED
-            &behind
 #endif
         };
         prefetch_columns(bias, scales, first_item(), work);
@@ -251,9 +215,6 @@ convolve_halves(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
             float totals[TN][4] = {};
             consumer.add_all(totals, item.count / STEPS);
             finish_item(results, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, threadIdx.x / 32 * 16, item, work);
-#if RESIDUAL_STAGED
-            consumer.adding = consumer.reading;
-#endif
         }
     }
 }

@@ -3,25 +3,21 @@
 // Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster; EIGHTS_AHEAD, how many eights of
 // columns a thread loads operands for at once: these come from far away; POOL, whether the maximum of every four rows is
 // stored, to which the same operands apply; FOURS, whether four adjacent results are stored at a time. Macros: IN_HALVES,
-// whether results are stored in halves, and PLAIN, whether as they are; RESIDUAL_IN_HALVES, whether an operand is read so.
+// whether results are stored in halves, and PLAIN, whether as they are; PATCHES, see store_patches.cuh.
 
 #include "elementwise/maximum.cuh"
 
-#if IN_HALVES || RESIDUAL_IN_HALVES || PATCHES
+#if IN_HALVES || PATCHES
 #define BLOCKWISE 1
 #include "gemm/store_halves.cuh"
 #else
 #define BLOCKWISE 0
 #endif
 
-#if RESIDUAL_STAGED
-#include "gemm/staged_residual.cuh"
-#endif
-
 // The epilogue's operands of the results of a tile, and the destination.
 struct Results {
 #if BLOCKWISE
-    RowsInHalves halves, residual;
+    RowsInHalves halves;
 #endif
     R* c;
     const Z *bias, *z0, *z1;
@@ -30,8 +26,6 @@ struct Results {
     int channels;     // of the preceding batches, if each has its own channels
 #if PATCHES
     Image image;
-#elif RESIDUAL_STAGED
-    StagedResidual* staged;
 #endif
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
@@ -162,7 +156,7 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
 #if PATCHES
 #include "gemm/store_patches.cuh"
 #elif BLOCKWISE
-// The same of blocks of 64 columns, which have operands in halves, or are stored in halves as well or, unless PLAIN, instead.
+// The same of blocks of 64 columns that are stored in halves as well or, unless PLAIN, instead.
 template <int COUNT>
 __device__ __forceinline__ void store_blocks(const Results& results, float (&sums)[COUNT][4], int row, int column)
 {
@@ -180,20 +174,6 @@ __device__ __forceinline__ void store_blocks(const Results& results, float (&sum
                 const int line = row + lane / 4 + i % 2 * 8, at = column + (j1 + i / 2) * 8 + lane % 4 * 2;
                 if (line < results.m) with[i / 2][i % 2] = results.operands<2>(line, at);
             }
-#if RESIDUAL_IN_HALVES
-            float cut[EIGHTS_AHEAD][4];
-#if RESIDUAL_STAGED
-            results.staged->load(cut, j1 - j0);
-#else
-            load_in_halves(results.residual, cut, row, column + j1 * 8, results.m);
-#endif
-#pragma unroll
-            for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
-                Operands<2>& operands = with[i / 2][i % 2];
-                Neighbours<Z, 2>& residual = Z0 == 5 ? operands.first : operands.second;
-                residual.at[0] = cut[i / 2][i % 2 * 2], residual.at[1] = cut[i / 2][i % 2 * 2 + 1];
-            }
-#endif
 #pragma unroll
             for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
                 float* of = sums[j1 + i / 2] + i % 2 * 2;
@@ -204,9 +184,7 @@ __device__ __forceinline__ void store_blocks(const Results& results, float (&sum
                 if (PLAIN && line < results.m) *(Neighbours<R, 2>*)(results.c + results.place(line, at)) = found;
             }
         }
-#if IN_HALVES
         store_block_in_halves(results.halves, sums, j0, row, column + j0 * 8, results.m);
-#endif
     }
 }
 #endif

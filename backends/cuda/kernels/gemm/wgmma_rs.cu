@@ -27,7 +27,7 @@ constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 #include "ptx/wgmma.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pipeline.cuh"
-#if F16X3 || IN_HALVES || RESIDUAL_IN_HALVES
+#if F16X3
 #include "gemm/halves.cuh"
 #endif
 
@@ -182,8 +182,8 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
 }
 
 extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
-split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* halves, const unsigned char* residual,
-            const Window* table, const T* bias, const T* z0, const T* z1, int ldc, Work work, Image image)
+split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* halves, const Window* table, const T* bias,
+            const T* z0, const T* z1, int ldc, Work work, Image image)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -197,7 +197,7 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* ha
         setmaxnreg_inc<REGISTERS>();
         const Results results = {
 #if BLOCKWISE
-            {halves, work.m, work.n}, {(unsigned char*)residual, work.m, work.n},
+            {halves, work.m, work.n},
 #endif
             c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
         multiply_all(memory, results, scales, work);
