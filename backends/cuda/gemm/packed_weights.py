@@ -15,8 +15,8 @@ from .turns import in_turns
 
 #: Bytes of a row of weights per step.
 STEP = 64
-#: Rows of weights whose scales of a step are adjacent in `PackedWeights.factors_of_steps`.
-ROWS = 64
+#: Rows of weights whose fragments and scales of a step are adjacent, and bytes per row of a step.
+ROWS, WIDTH = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,32 @@ class PackedWeights:
         each = max(1, terms // self.op.block_size)
         return each * self.scales.dtype.itemsize * (1 if self.zero_points is None else 2)
 
-    def factors_of_steps(self, terms: int) -> Packed:
-        """Return the scales and zero points by steps of so many terms; see `step_factors_of`."""
-        op, factors = self.op, self.factors
-        steps = ceil_div(op.K, terms)
-        pack = partial(step_factors_of, factors.pack, steps=steps, terms=terms, block=op.block_size)
-        return Packed(factors.sources, ("factors by step", factors.layout, terms), pack)
+    @property
+    def fragments(self) -> Packed:
+        """The integers in the order of `fragments_of`."""
+        rows, bits = self._rows, self.op.bits
+        pack = partial(fragments_of, rows.pack, bits=bits)
+        return Packed(rows.sources, ("fragments", rows.layout, bits), pack)
+
+    @property
+    def _rows(self) -> Packed:
+        """The integers in rows as they are."""
+        op = self.op
+        own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
+        return own if self.other is None else in_turns(own, self.other._rows)
+
+    @property
+    def factors_of_fragments(self) -> Packed:
+        """The scales and zero points in the order of `fragment_factors_of`."""
+        op, factors, terms = self.op, self.factors, 8 * WIDTH // self.op.bits
+        pack = partial(
+            fragment_factors_of,
+            factors.pack,
+            steps=ceil_div(op.K, terms),
+            terms=terms,
+            block=op.block_size,
+        )
+        return Packed(factors.sources, ("factors of fragments", factors.layout, terms), pack)
 
     @property
     def are_constant(self) -> bool:
@@ -184,13 +204,46 @@ def factors_of(
     return found
 
 
-def step_factors_of(
+def fragments_of(rows: Callable[..., Array], *sources: Array, bits: int) -> Array:
+    """Return integers as fragments, uint8 [ceil(rows / 64), steps, 64 * WIDTH].
+
+    A fragment is the part of a lane in the left operand of one product of 16-bit floats, 64 rows by
+    sixteen terms: two neighbours each of an upper row and a lower one, and of the same rows eight
+    terms later. A lane has those of adjacent products in a word of sixteen bytes, and lanes are
+    adjacent. Integers of less than eight bits are in the order of `words_of` within four bytes.
+
+    Args:
+        rows: returns the integers, [rows, bytes], from its sources.
+        sources: see there.
+        bits: of an integer.
+    """
+    found = rows(*sources)
+    shape = ceil_div(len(found), ROWS) * ROWS, ceil_div(found.shape[1], WIDTH) * WIDTH
+    if found.shape != shape:
+        whole = np.zeros(shape, np.uint8)
+        whole[: len(found), : found.shape[1]] = found
+        found = whole
+    if bits == 2:
+        found = np.stack((found & 15, found >> 4), axis=-1)  # a byte for each pair of neighbours
+    pairs = found.view(np.uint16 if bits == 8 else np.uint8)
+    # Groups, warps, halves, rows; words, products, halves, pairs.
+    parts = pairs.reshape(shape[0] // ROWS, 4, 2, 8, -1, 16 // bits, 2, 4)
+    ordered = np.ascontiguousarray(parts.transpose(0, 4, 1, 3, 7, 5, 6, 2))
+    if bits == 2:
+        ordered = ordered[..., 0] | ordered[..., 1] << 4
+    words = ordered.reshape(shape[0] // ROWS, -1).view(np.uint32)
+    for one, other in _SWAPS[bits]:
+        _swap(words, bits, one, other)
+    return words.view(np.uint8).reshape(shape[0] // ROWS, -1, ROWS * WIDTH)
+
+
+def fragment_factors_of(
     factors: Callable[..., Array], *sources: Array, steps: int, terms: int, block: int
 ) -> Array:
     """Return scales and zero points of 64 rows and one step after another.
 
-    The shape is [ceil(rows / 64), steps, 64, of one step, 1 or 2]. If blocks are longer than
-    steps, steps repeat them.
+    The shape is [ceil(rows / 64), steps, 4 warps, 8 rows, of one step, 2 halves, 1 or 2]. If blocks
+    are longer than steps, steps repeat them.
 
     Args:
         factors: returns those of `factors_of` from its sources.
@@ -204,7 +257,7 @@ def step_factors_of(
     each = max(1, terms // block)
     first = np.arange(steps) * terms // block
     blocks = np.minimum(first[:, None] + np.arange(each), found.shape[1] - 1)
-    by_step = found[:, blocks]
     padded = np.zeros((ceil_div(rows, ROWS) * ROWS, steps, each, kinds), found.dtype)
-    padded[:rows] = by_step
-    return np.ascontiguousarray(padded.reshape(-1, ROWS, *padded.shape[1:]).swapaxes(1, 2))
+    padded[:rows] = found[:, blocks]
+    parts = padded.reshape(-1, 4, 2, 8, steps, each, kinds)
+    return np.ascontiguousarray(parts.transpose(0, 4, 1, 3, 5, 2, 6))

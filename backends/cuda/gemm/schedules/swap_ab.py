@@ -17,7 +17,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..packed_weights import PackedWeights
+from ..packed_weights import ROWS, WIDTH, PackedWeights
 from ..problem import GemmArguments
 from ..tile import (
     LAUNCH,
@@ -38,13 +38,11 @@ ROWS_OF_WARP, QUARTER_BYTES = 16, 16
 #: Maximum number of consumer warpgroups with rows of weights of their own, and of all; numbers of
 #: slices for weights of 16 bits, which are as fast as four.
 MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
-#: Maximum number of stages; bytes of a row of weights per step.
-STAGES, WIDTH = 12, 128
-#: Registers per multiprocessor, maximum per thread, and those of consumers besides sums and
-#: unpacked weights.
-REGISTERS, MAX_REGISTERS, OTHER = 65536, 240, 36
-#: Registers of threads that permute A, at least, and those for pieces of A.
-PERMUTING, MOVED = 56, 16
+#: Maximum number of stages.
+STAGES = 12
+#: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
+#: packed weights and their fragments, and those of the threads that request copies, at least.
+REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, REQUESTING = 65536, 240, 36, 24, 40
 #: Bytes per microsecond of memory; of weights per multiprocessor, and of A, which are in the cache.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
 #: Packed weights: microseconds in which a multiprocessor unpacks and multiplies what a warp has of
@@ -97,7 +95,7 @@ class Weights:
 
 
 def threads(tile: CtaTile) -> int:
-    """Return the threads per block, including a warpgroup that permutes A."""
+    """Return the threads per block, including a warpgroup that requests copies."""
     return 128 * (tile.groups * tile.slices + 1)
 
 
@@ -106,7 +104,7 @@ def shared(tile: CtaTile, weights: Weights) -> int:
     of_row = weights.width + weights.factor_bytes
     stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * of_row)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
-    return ceil_div(max(stages, sums), 16) * 16 + 24 * tile.stages
+    return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +113,19 @@ class Registers:
 
     Attributes:
         consumer, other: registers per thread.
-        batch: pieces of A that a thread permutes at once, for packed weights.
     """
 
     consumer: int
     other: int
-    batch: int
 
     @staticmethod
     def of(tile: CtaTile, weights: Weights) -> Registers | None:
         """Return how threads use their registers; None if there are too few."""
         equal = min(REGISTERS // threads(tile) // 8 * 8, MAX_REGISTERS)
-        piece = 32 // weights.bits if weights.packed else 0  # terms that match a word of weights
-        consumer = max(ceil_div(tile.bm // 2 + 2 * piece + OTHER, 8) * 8, equal)
+        own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
+        consumer = max(ceil_div(own, 8) * 8, equal)
         other = equal - tile.groups * tile.slices * (consumer - equal)
-        if other < PERMUTING or consumer > MAX_REGISTERS:
-            return None
-        most = max(1, 2 * MOVED // max(1, piece))
-        batch = max(n for n in range(1, most + 1) if tile.bm // 8 % n == 0)
-        return Registers(consumer, other, batch)
+        return None if other < REQUESTING or consumer > MAX_REGISTERS else Registers(consumer, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +217,13 @@ class SwapAb:
         assert own is not None
         pair = f", {self.products} products" if self.products > 1 else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
-        of_packed = (("BATCH", own.batch), *packed.constants) if packed else ()
-        elements = (uint8, weights.row, weights.width) if packed else (gemm.dtype, k, SLAB)
-        dtype, of_row, width = elements
+        if packed is None:
+            w = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
+        else:
+            # Of every 64 rows, the fragments of a step are as many bytes.
+            lines = ROWS * ceil_div(k, weights.terms)
+            dims, strides = (WIDTH, lines, ceil_div(n, ROWS)), (WIDTH, WIDTH * lines)
+            w = TensorMap(packed.fragments, uint8, dims, strides, (WIDTH, ROWS, tile.groups))
         return Launch(
             "gemm/swap_ab.cu",
             "swap_ab",
@@ -235,10 +231,8 @@ class SwapAb:
             block=threads(tile),
             args={
                 "a": TensorMap(gemm.a.data, gemm.dtype, (k, m), (gemm.a.row,), (SLAB, tile.bm)),
-                "w": TensorMap(
-                    gemm.b, dtype, (of_row, n), (weights.row // dtype.itemsize,), (width, tile.bn)
-                ),
-                "factors": packed.factors_of_steps(weights.terms) if packed else None,
+                "w": w,
+                "factors": packed.factors_of_fragments if packed else None,
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
             },
@@ -246,7 +240,8 @@ class SwapAb:
             constants=(
                 *tile.constants("BM", "GROUPS", "SLICES", "STAGES"),
                 *(("REGISTERS", own.consumer), ("OTHER_REGISTERS", own.other)),
-                *(("WIDTH", weights.width), ("K", k), *of_packed, ("SPLIT", int(split))),
+                *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
+                *(packed.constants if packed else ()),
                 ("PRODUCTS", self.products),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
             ),
