@@ -15,8 +15,8 @@ from .turns import in_turns
 
 #: Bytes of a row of weights per step.
 STEP = 64
-#: Rows of weights whose fragments and scales of a step are adjacent, and bytes per row of a step.
-ROWS, WIDTH = 64, 128
+#: Rows of a strip of fragments, and bytes of a strip that a warp reads at a time.
+STRIP, CHUNK = 16, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,21 @@ class PackedWeights:
         return each * self.scales.dtype.itemsize * (1 if self.zero_points is None else 2)
 
     @property
+    def chunks(self) -> int:
+        """Chunks per strip of fragments."""
+        return ceil_div(self.op.K * self.op.bits, CHUNK * 8 // STRIP)
+
+    @property
+    def strips(self) -> int:
+        """Strips of fragments, of both weights if there are others."""
+        return ceil_div(self.op.N * (1 if self.other is None else 2), STRIP)
+
+    @property
     def fragments(self) -> Packed:
         """The integers in the order of `fragments_of`."""
         rows, bits = self._rows, self.op.bits
-        pack = partial(fragments_of, rows.pack, bits=bits)
-        return Packed(rows.sources, ("fragments", rows.layout, bits), pack)
+        pack = partial(fragments_of, rows.pack, chunks=self.chunks, bits=bits)
+        return Packed(rows.sources, ("fragments", rows.layout, self.chunks, bits), pack)
 
     @property
     def _rows(self) -> Packed:
@@ -111,15 +121,9 @@ class PackedWeights:
     @property
     def factors_of_fragments(self) -> Packed:
         """The scales and zero points in the order of `fragment_factors_of`."""
-        op, factors, terms = self.op, self.factors, 8 * WIDTH // self.op.bits
-        pack = partial(
-            fragment_factors_of,
-            factors.pack,
-            steps=ceil_div(op.K, terms),
-            terms=terms,
-            block=op.block_size,
-        )
-        return Packed(factors.sources, ("factors of fragments", factors.layout, terms), pack)
+        factors = self.factors
+        pack = partial(fragment_factors_of, factors.pack)
+        return Packed(factors.sources, ("factors of fragments", factors.layout), pack)
 
     @property
     def are_constant(self) -> bool:
@@ -204,60 +208,54 @@ def factors_of(
     return found
 
 
-def fragments_of(rows: Callable[..., Array], *sources: Array, bits: int) -> Array:
-    """Return integers as fragments, uint8 [ceil(rows / 64), steps, 64 * WIDTH].
+def fragments_of(
+    rows: Callable[..., Array], *sources: Array, chunks: int, bits: int
+) -> Array:
+    """Return integers as fragments, uint8 [strips, chunks, CHUNK].
 
-    A fragment is the part of a lane in the left operand of one product of 16-bit floats, 64 rows by
-    sixteen terms: two neighbours each of an upper row and a lower one, and of the same rows eight
-    terms later. A lane has those of adjacent products in a word of sixteen bytes, and lanes are
-    adjacent. Integers of less than eight bits are in the order of `words_of` within four bytes.
+    A fragment is the part of a lane in the left operand of a product of 16-bit floats with sixteen
+    rows and terms, for mma.sync and wgmma alike: two neighbours each of an upper row and of a lower
+    one, and of the same rows eight terms later. In a chunk, each lane has a word of sixteen bytes
+    with its integers of adjacent fragments. Two fragments take turns by the terms of their first
+    and second halves; in four bytes, integers are in the order of `words_of`.
 
     Args:
         rows: returns the integers, [rows, bytes], from its sources.
         sources: see there.
+        chunks: per strip.
         bits: of an integer.
     """
     found = rows(*sources)
-    shape = ceil_div(len(found), ROWS) * ROWS, ceil_div(found.shape[1], WIDTH) * WIDTH
-    if found.shape != shape:
-        whole = np.zeros(shape, np.uint8)
-        whole[: len(found), : found.shape[1]] = found
+    strips, width = ceil_div(len(found), STRIP), chunks * CHUNK // STRIP
+    if found.shape != (strips * STRIP, width):
+        whole = np.zeros((strips * STRIP, width), np.uint8)
+        width = min(width, found.shape[1])
+        whole[: len(found), :width] = found[:, :width]
         found = whole
     if bits == 2:
         found = np.stack((found & 15, found >> 4), axis=-1)  # a byte for each pair of neighbours
     pairs = found.view(np.uint16 if bits == 8 else np.uint8)
-    # Groups, warps, halves, rows; words, products, halves, pairs.
-    parts = pairs.reshape(shape[0] // ROWS, 4, 2, 8, -1, 16 // bits, 2, 4)
-    ordered = np.ascontiguousarray(parts.transpose(0, 4, 1, 3, 7, 5, 6, 2))
+    # Strips, halves, rows; chunks, pairs of fragments, fragments, halves, lanes of a row.
+    parts = pairs.reshape(strips, 2, 8, chunks, -1, 2, 2, 4)
+    ordered = np.ascontiguousarray(parts.transpose(0, 3, 2, 7, 4, 6, 5, 1))
     if bits == 2:
         ordered = ordered[..., 0] | ordered[..., 1] << 4
-    words = ordered.reshape(shape[0] // ROWS, -1).view(np.uint32)
+    words = ordered.reshape(strips, chunks, -1).view(np.uint32)
     for one, other in _SWAPS[bits]:
         _swap(words, bits, one, other)
-    return words.view(np.uint8).reshape(shape[0] // ROWS, -1, ROWS * WIDTH)
+    return words.view(np.uint8)
 
 
-def fragment_factors_of(
-    factors: Callable[..., Array], *sources: Array, steps: int, terms: int, block: int
-) -> Array:
-    """Return scales and zero points of 64 rows and one step after another.
-
-    The shape is [ceil(rows / 64), steps, 4 warps, 8 rows, of one step, 2 halves, 1 or 2]. If blocks
-    are longer than steps, steps repeat them.
+def fragment_factors_of(factors: Callable[..., Array], *sources: Array) -> Array:
+    """Return scales and zero points of fragments, [strips, blocks, 8 rows, 2 halves, 1 or 2].
 
     Args:
         factors: returns those of `factors_of` from its sources.
         sources: see there.
-        steps: steps of a row.
-        terms: terms of a step.
-        block: terms of a block.
     """
     found = factors(*sources)
-    rows, _, kinds = found.shape
-    each = max(1, terms // block)
-    first = np.arange(steps) * terms // block
-    blocks = np.minimum(first[:, None] + np.arange(each), found.shape[1] - 1)
-    padded = np.zeros((ceil_div(rows, ROWS) * ROWS, steps, each, kinds), found.dtype)
-    padded[:rows] = found[:, blocks]
-    parts = padded.reshape(-1, 4, 2, 8, steps, each, kinds)
-    return np.ascontiguousarray(parts.transpose(0, 4, 1, 3, 5, 2, 6))
+    rows, blocks, kinds = found.shape
+    padded = np.zeros((ceil_div(rows, STRIP) * STRIP, blocks, kinds), found.dtype)
+    padded[:rows] = found
+    parts = padded.reshape(-1, 2, 8, blocks, kinds)
+    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4))

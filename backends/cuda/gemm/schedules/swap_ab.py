@@ -17,7 +17,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..packed_weights import ROWS, WIDTH, PackedWeights
+from ..packed_weights import CHUNK, STRIP, PackedWeights
 from ..problem import GemmArguments
 from ..tile import (
     LAUNCH,
@@ -38,8 +38,8 @@ ROWS_OF_WARP, QUARTER_BYTES = 16, 16
 #: Maximum number of consumer warpgroups with rows of weights of their own, and of all; numbers of
 #: slices for weights of 16 bits, which are as fast as four.
 MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
-#: Maximum number of stages.
-STAGES = 12
+#: Maximum number of stages; bytes of a row of weights per step.
+STAGES, WIDTH = 12, 128
 #: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
 #: packed weights and their fragments, and those of the threads that request copies, at least.
 REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, REQUESTING = 65536, 240, 36, 16, 40
@@ -101,8 +101,8 @@ def threads(tile: CtaTile) -> int:
 
 def shared(tile: CtaTile, weights: Weights) -> int:
     """Return the shared memory per block in bytes: for stages, and later for sums; for barriers."""
-    of_row = weights.width + weights.factor_bytes
-    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * of_row)
+    factors = ceil_div(tile.bn * weights.factor_bytes, 1024) * 1024
+    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * weights.width + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
     return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages
 
@@ -218,12 +218,9 @@ class SwapAb:
         pair = f", {self.products} products" if self.products > 1 else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
         if packed is None:
-            w = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
+            w = factors = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
         else:
-            # Of every 64 rows, the fragments of a step are as many bytes.
-            lines = ROWS * ceil_div(k, weights.terms)
-            dims, strides = (WIDTH, lines, ceil_div(n, ROWS)), (WIDTH, WIDTH * lines)
-            w = TensorMap(packed.fragments, uint8, dims, strides, (WIDTH, ROWS, tile.groups))
+            w, factors = _strips(packed, tile)
         return Launch(
             "gemm/swap_ab.cu",
             "swap_ab",
@@ -232,7 +229,7 @@ class SwapAb:
             args={
                 "a": TensorMap(gemm.a.data, gemm.dtype, (k, m), (gemm.a.row,), (SLAB, tile.bm)),
                 "w": w,
-                "factors": packed.factors_of_fragments if packed else None,
+                "factors": factors,
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
             },
@@ -256,3 +253,25 @@ class SwapAb:
             cluster=(1, config.splits, 1),
             note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )
+
+
+def _strips(weights: PackedWeights, tile: CtaTile) -> tuple[TensorMap, TensorMap]:
+    """Return the fragments and scales of strips, those of a tile at a time."""
+    strips, lines = tile.bn // STRIP, CHUNK // WIDTH * weights.chunks
+    words = TensorMap(
+        weights.fragments,
+        uint8,
+        (WIDTH, lines, weights.strips),
+        (WIDTH, WIDTH * lines),
+        (WIDTH, STRIP, strips),
+    )
+    dtype, count = weights.scales.dtype, weights.blocks
+    of_block = STRIP * (1 if weights.zero_points is None else 2)
+    factors = TensorMap(
+        weights.factors_of_fragments,
+        dtype,
+        (of_block, count, weights.strips),
+        (of_block, of_block * count),
+        (of_block, max(1, tile.bk // weights.op.block_size), strips),
+    )
+    return words, factors

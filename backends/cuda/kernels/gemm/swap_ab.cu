@@ -6,9 +6,9 @@
 // rows of `a` to shared memory, STAGES steps ahead. Consumer warpgroups have 64 rows of weights each; SLICES of them
 // have the same rows and alternate between the steps (sliced-K).
 //
-// Packed weights are in the order of the fragments that they become in registers (`PackedWeights.fragments`): of some
-// fragments of sixteen terms, a lane has its integers in a word of 16 bytes, and a warp has its words side by side. They
-// are unpacked two fragments at a time, while those before are multiplied.
+// Packed weights are in the order of the fragments that they become in registers (`PackedWeights.fragments`): a strip of
+// sixteen rows has, of some terms, a word of 16 bytes for each lane of a warp, and for each block of terms the scales of
+// upper and lower rows side by side. Two fragments are unpacked while the two before are multiplied.
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
@@ -18,7 +18,7 @@
 // consumers with rows of their own; SLICES; STAGES; WIDTH, bytes of a row of weights in a step; REGISTERS and
 // OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two whose weights take
 // turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BITS; BLOCK; ZEROS,
-// whether every scale has a zero point, else it is 2^(BITS - 1).
+// whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -32,7 +32,7 @@
 #if PACKED
 #include "gemm/dequantize.cuh"
 constexpr int STEP = WIDTH * 8 / BITS, FACTORS = STEP > BLOCK ? STEP / BLOCK : 1;  // terms of a step; scales of a row
-constexpr int FACTOR = (1 + ZEROS) * sizeof(T), SPAN = FACTORS * FACTOR;
+constexpr int FACTOR = (1 + ZEROS) * sizeof(T), SPAN = FACTORS * FACTOR, LINE = 16 * FACTOR;  // of a strip and block
 #else
 constexpr int STEP = 64, SPAN = 0;
 #endif
@@ -41,7 +41,7 @@ constexpr int STEPS = (K + STEP - 1) / STEP;
 constexpr int BN = GROUPS * 64, CONSUMERS = GROUPS * SLICES * 128, THREADS = CONSUMERS + 128;
 constexpr int PITCH = BN + 4;  // of the sums in shared memory
 constexpr int BYTES_TILE = BM * 128, TILES = STEP / 64;  // of 64 terms of `a`; such tiles of a stage
-constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS = BN * SPAN;
+constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS = (BN * SPAN + 1023) / 1024 * 1024;
 constexpr int OF_W = STAGES * BYTES_A, OF_FACTORS = OF_W + STAGES * BYTES_W;  // where they begin
 constexpr int BYTES_STAGES = OF_FACTORS + STAGES * BYTES_FACTORS, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS) + 15) / 16 * 16;
@@ -67,10 +67,8 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 // What one thread requests of the copy engine.
 struct Requests {
-    const TensorMap *a, *w;
-    const unsigned char* factors;
+    const TensorMap *a, *w, *factors;
     u32 shared;
-    int n;
     const Block& block;
     Pipeline<STAGES> stages;
 
@@ -79,17 +77,13 @@ struct Requests {
     {
         const int stage = number % STAGES, step = block.first + number;
         const u32 barrier = stages.full(stage), to = shared + OF_W + stage * BYTES_W;
-        if constexpr (PACKED) {
-            const int group = block.n0 / 64, groups = min(GROUPS, (n - block.n0 + 63) / 64);
-            mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + groups * 64 * SPAN);
-            tma_load_3d(to, w, barrier, 0, step * (WIDTH / 2), group);
-            for (int i = 0; i < groups; ++i)
-                bulk_copy(shared + OF_FACTORS + stage * BYTES_FACTORS + i * 64 * SPAN,
-                          factors + ((long long)(group + i) * STEPS + step) * (64 * SPAN), 64 * SPAN, barrier);
-        } else {
-            mbarrier_expect_tx(barrier, BYTES_A + BYTES_W);
-            tma_load_2d(to, w, barrier, step * STEP, block.n0);
-        }
+        mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
+#if PACKED
+        tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
+        tma_load_3d(shared + OF_FACTORS + stage * BYTES_FACTORS, factors, barrier, 0, step * STEP / BLOCK, block.n0 / 16);
+#else
+        tma_load_2d(to, w, barrier, step * STEP, block.n0);
+#endif
     }
 
     __device__ __forceinline__ void bring_rows(int step) const
@@ -146,25 +140,27 @@ struct Steps {
     Masks masks;
     u32 fragments[2][2][4];  // of a pair that is multiplied, and of the next
 
-    // A lane's word, in the order in which the copy engine stores 128 bytes at a time.
+    // A lane's word, in the order in which the copy engine stores lines of 128 bytes.
     __device__ __forceinline__ Word word_of(int number) const
     {
-        const unsigned char* const own = shared + OF_W + turn.stage * BYTES_W + row * WIDTH + number * 2048;
-        return *(const Word*)(own + swizzled(threadIdx.x % 128 / 8, threadIdx.x % 8));
+        const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+        const unsigned char* const own = shared + OF_W + turn.stage * BYTES_W + strip * (16 * WIDTH);
+        return *(const Word*)(own + swizzled(number * 4 + lane / 8, lane % 8));
     }
 
-    // The scales of a lane's upper and lower row in a block.
+    // The scales of a lane's upper and lower row in a block, in the order in which it stores lines of so many bytes.
     struct Factors {
         Factor of[2];
     };
     __device__ __forceinline__ Factors factors_of(int number) const
     {
-        const int lane_row = row / 2 + threadIdx.x % 128 / 4;
-        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + lane_row * (2 * SPAN);
+        const int line = (row / 16 + threadIdx.x % 128 / 32) * FACTORS + number;
+        const int at = line * LINE + threadIdx.x % 32 / 4 * (2 * FACTOR), chunk = LINE == 32 ? line / 4 & 1 : line / 2 & 3;
+        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + (at ^ chunk << 4);
         struct alignas(2 * FACTOR) Both {
             unsigned char at[2 * FACTOR];
         };
-        const Both both = *(const Both*)(own + number * (2 * FACTOR));
+        const Both both = *(const Both*)own;
         return {Factor(both.at), Factor(both.at + FACTOR)};
     }
 
@@ -175,9 +171,10 @@ struct Steps {
         for (int i = 0; i < 16; i += EACH) {
             u32 weights[EACH / 2];
             dequantize(weights, word.at[(number * 16 + i) / EACH % 4], masks,
-                       [&](int at) { return factors[(i / 2 + at) / 4].of[at % 2]; });
+                       [&](int at) { return factors[(i / 2 + at) / 2 % 2].of[at % 2]; });
 #pragma unroll
-            for (int at = 0; at < EACH / 2; ++at) to[(i / 2 + at) / 4][(i / 2 + at) % 4] = weights[at];
+            for (int at = 0; at < EACH / 2; ++at)
+                to[(i / 2 + at) / 2 % 2][(i / 2 + at) / 4 * 2 + at % 2] = weights[at];
         }
     }
 
@@ -256,8 +253,9 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w, const unsigned char* factors, void* c,
-        const Z* bias, const Z* z0, const Z* z1, int m, int n, int tiles_m)
+swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
+        const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
+        int tiles_m)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -268,7 +266,7 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
     if (threadIdx.x >= CONSUMERS) {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_dec<OTHER_REGISTERS>();
         if (threadIdx.x == CONSUMERS)
-            Requests{&a, &w, factors, shared_address(shared), n, block, stages}.bring_all();
+            Requests{&a, &w, &factors, shared_address(shared), block, stages}.bring_all();
         __syncwarp();
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
