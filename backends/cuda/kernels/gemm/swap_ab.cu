@@ -128,11 +128,12 @@ struct Steps {
     {
     }
 
-    // The descriptor of sixteen terms of `a` of the current stage.
+    // The descriptor of sixteen terms of `a` of the current stage. Only its lower half depends on the place.
     __device__ __forceinline__ uint64 sixteen_of(int number) const
     {
-        const u32 stage = shared_address(shared) + turn.stage * BYTES_A;
-        return smem_descriptor(stage + number / 4 * BYTES_TILE) + number % 4 * 2;
+        const uint64 stage = smem_descriptor(shared_address(shared) + turn.stage * BYTES_A);
+        const u32 place = number / 4 * (BYTES_TILE / 16) + number % 4 * 2;
+        return stage >> 32 << 32 | (u32)stage + place;
     }
 
 #if PACKED
@@ -238,7 +239,7 @@ __device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice
 
 __device__ __forceinline__ void multiply(unsigned char* shared, const Block& block)
 {
-    const int slice = threadIdx.x / (GROUPS * 128), row = threadIdx.x / 128 % GROUPS * 64;
+    const int group = __reduce_max_sync(~0u, threadIdx.x / 128), slice = group / GROUPS, row = group % GROUPS * 64;
     grid_dependency_sync();
     Steps steps(shared, row);
     steps.turn.skip(slice);
