@@ -118,12 +118,16 @@ class PackedWeights:
         own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
         return own if self.other is None else in_turns(own, self.other._rows)
 
-    @property
-    def factors_of_fragments(self) -> Packed:
-        """The scales and zero points in the order of `fragment_factors_of`."""
-        factors = self.factors
-        pack = partial(fragment_factors_of, factors.pack)
-        return Packed(factors.sources, ("factors of fragments", factors.layout), pack)
+    def blocks_of(self, terms: int) -> int:
+        """Return the scales per row, in whole steps of so many terms."""
+        whole = max(1, terms // self.op.block_size)
+        return ceil_div(self.op.blocks, whole) * whole
+
+    def fragment_factors(self, terms: int) -> Packed:
+        """Return scales and zero points in the order of `fragment_factors_of`, in whole steps."""
+        factors, blocks = self.factors, self.blocks_of(terms)
+        pack = partial(fragment_factors_of, factors.pack, blocks=blocks)
+        return Packed(factors.sources, ("factors of fragments", factors.layout, blocks), pack)
 
     @property
     def are_constant(self) -> bool:
@@ -246,16 +250,19 @@ def fragments_of(
     return words.view(np.uint8)
 
 
-def fragment_factors_of(factors: Callable[..., Array], *sources: Array) -> Array:
+def fragment_factors_of(
+    factors: Callable[..., Array], *sources: Array, blocks: int
+) -> Array:
     """Return scales and zero points of fragments, [strips, blocks, 8 rows, 2 halves, 1 or 2].
 
     Args:
         factors: returns those of `factors_of` from its sources.
         sources: see there.
+        blocks: per row; zero-padded.
     """
-    found = factors(*sources)
-    rows, blocks, kinds = found.shape
+    found = factors(*sources)[:, :blocks]
+    rows, count, kinds = found.shape
     padded = np.zeros((ceil_div(rows, STRIP) * STRIP, blocks, kinds), found.dtype)
-    padded[:rows] = found
+    padded[:rows, :count] = found
     parts = padded.reshape(-1, 2, 8, blocks, kinds)
     return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4))

@@ -265,13 +265,15 @@ def _strips(weights: PackedWeights, tile: CtaTile) -> tuple[TensorMap, TensorMap
         (WIDTH, WIDTH * lines),
         (WIDTH, STRIP, strips),
     )
-    dtype, count = weights.scales.dtype, weights.blocks
-    of_block = STRIP * (1 if weights.zero_points is None else 2)
+    dtype, kinds = weights.scales.dtype, 1 if weights.zero_points is None else 2
+    strip = STRIP * kinds * weights.blocks_of(tile.bk)
+    step = STRIP * kinds * max(1, tile.bk // weights.op.block_size)
+    line = min(WIDTH // dtype.itemsize, step)
     factors = TensorMap(
-        weights.factors_of_fragments,
+        weights.fragment_factors(tile.bk),
         dtype,
-        (of_block, count, weights.strips),
-        (of_block, of_block * count),
-        (of_block, max(1, tile.bk // weights.op.block_size), strips),
+        (line, strip // line, weights.strips),
+        (line, strip),
+        (line, step // line, strips),
     )
     return words, factors

@@ -32,7 +32,8 @@
 #if PACKED
 #include "gemm/dequantize.cuh"
 constexpr int STEP = WIDTH * 8 / BITS, FACTORS = STEP > BLOCK ? STEP / BLOCK : 1;  // terms of a step; scales of a row
-constexpr int FACTOR = (1 + ZEROS) * sizeof(T), SPAN = FACTORS * FACTOR, LINE = 16 * FACTOR;  // of a strip and block
+constexpr int FACTOR = (1 + ZEROS) * sizeof(T), SPAN = FACTORS * FACTOR;  // bytes, of a block, and of a row in a step
+constexpr int LINE = 16 * SPAN < 128 ? 16 * SPAN : 128;  // of a strip, which the copy engine stores at a time
 #else
 constexpr int STEP = 64, SPAN = 0;
 #endif
@@ -65,6 +66,8 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
 
+constexpr int EARLY = STAGES < 2 ? STAGES : 2;  // steps whose weights are requested first
+
 // What one thread requests of the copy engine.
 struct Requests {
     const TensorMap *a, *w, *factors;
@@ -80,7 +83,8 @@ struct Requests {
         mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
 #if PACKED
         tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
-        tma_load_3d(shared + OF_FACTORS + stage * BYTES_FACTORS, factors, barrier, 0, step * STEP / BLOCK, block.n0 / 16);
+        tma_load_3d(shared + OF_FACTORS + stage * BYTES_FACTORS, factors, barrier, 0,
+                    step * STEP / BLOCK * (16 * FACTOR) / LINE, block.n0 / 16);
 #else
         tma_load_2d(to, w, barrier, step * STEP, block.n0);
 #endif
@@ -95,19 +99,24 @@ struct Requests {
                         (block.first + step) * STEP + tile * 64, block.m0);
     }
 
-    // Brings all steps of the block, the first ones before the preceding kernel has ended as far as they are constant.
+    // Brings the first weights, before the preceding kernel has ended. The engine works in order, so that rows of `a` wait
+    // for all weights that are requested before them.
+    __device__ __forceinline__ void begin() const
+    {
+        for (int step = 0; step < min(block.end - block.first, EARLY); ++step) bring_weights(step);
+    }
+
+    // Brings all other weights, and the rows of `a`.
     __device__ __forceinline__ void bring_all() const
     {
-        const int count = block.end - block.first, early = min(count, STAGES);
-        for (int step = 0; step < early; ++step) bring_weights(step);
-        grid_dependency_sync();
-        for (int step = 0; step < early; ++step) bring_rows(step);
         PipelineState<STAGES> freed;
-        for (int step = early; step < count; ++step) {
-            mbarrier_wait(stages.empty(freed.stage), freed.parity);
-            bring_weights(step);
+        for (int step = 0; step < block.end - block.first; ++step) {
+            if (step >= STAGES) {
+                mbarrier_wait(stages.empty(freed.stage), freed.parity);
+                freed.next();
+            }
+            if (step >= EARLY) bring_weights(step);
             bring_rows(step);
-            freed.next();
         }
     }
 };
@@ -155,9 +164,9 @@ struct Steps {
     };
     __device__ __forceinline__ Factors factors_of(int number) const
     {
-        const int line = (row / 16 + threadIdx.x % 128 / 32) * FACTORS + number;
-        const int at = line * LINE + threadIdx.x % 32 / 4 * (2 * FACTOR), chunk = LINE == 32 ? line / 4 & 1 : line / 2 & 3;
-        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + (at ^ chunk << 4);
+        const int strip = row / 16 + threadIdx.x % 128 / 32;
+        const int at = strip * (16 * SPAN) + number * (16 * FACTOR) + threadIdx.x % 32 / 4 * (2 * FACTOR);
+        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + (at ^ (at >> 3 & (LINE - 16)));
         struct alignas(2 * FACTOR) Both {
             unsigned char at[2 * FACTOR];
         };
@@ -261,13 +270,19 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
     const Pipeline<STAGES> stages(shared_address(shared) + BARRIERS);
+    const Requests requests{&a, &w, &factors, shared_address(shared), block, stages};
+    const bool requesting = threadIdx.x == CONSUMERS;
     grid_dependency_launch();
-    if (threadIdx.x == 0) stages.begin(1, GROUPS * 4);
+    if (requesting) {
+        prefetch_map(&a);
+        stages.begin(1, GROUPS * 4);
+        requests.begin();
+    }
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_dec<OTHER_REGISTERS>();
-        if (threadIdx.x == CONSUMERS)
-            Requests{&a, &w, &factors, shared_address(shared), block, stages}.bring_all();
+        grid_dependency_sync();
+        if (requesting) requests.bring_all();
         __syncwarp();
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
