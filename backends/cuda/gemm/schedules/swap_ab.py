@@ -121,7 +121,7 @@ class Registers:
     @staticmethod
     def of(tile: CtaTile, weights: Weights) -> Registers | None:
         """Return how threads use their registers; None if there are too few."""
-        equal = min(REGISTERS // threads(tile) // 8 * 8, MAX_REGISTERS)
+        equal = min(REGISTERS // (threads(tile) * tile.resident) // 8 * 8, MAX_REGISTERS)
         own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
         consumer = max(ceil_div(own, 8) * 8, equal)
         other = equal - tile.groups * tile.slices * (consumer - equal)
@@ -155,14 +155,15 @@ class SwapAb:
             return
         rows = ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
         steps = ceil_div(k, weights.terms)
-        for groups, slices in sorted(self._shapes(steps)):
+        for (groups, slices), resident in product(sorted(self._shapes(steps)), (1, 2)):
+            room = (target.shared + 1024) // resident - 1024
             for stages in range(min(STAGES, max(2, steps)), 1, -1):
                 warps, cost = (4, groups), Cost(0, 0, 0)
                 tile = CtaTile(
-                    *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", 1, cost),
+                    *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
                     slices=slices,
                 )
-                if shared(tile, weights) <= target.shared and Registers.of(tile, weights):
+                if shared(tile, weights) <= room and Registers.of(tile, weights):
                     yield tile
                     break
 
@@ -183,7 +184,10 @@ class SwapAb:
         m, n, k = self.gemm.shape
         for tile in self.tiles(target):
             blocks, steps = tile.count(m, n), ceil_div(k, tile.bk)
-            yield Config(tile)
+            if tile.resident == 1 or blocks > target.processors:
+                yield Config(tile)
+            if tile.resident > 1:
+                continue
             for splits in range(2, min(MAX_CLUSTER, steps // tile.slices) + 1):
                 together = clusters_of(splits, target)
                 if blocks <= (together if splits == 2 else STARTING * together):
@@ -235,7 +239,7 @@ class SwapAb:
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
-                *tile.constants("BM", "GROUPS", "SLICES", "STAGES"),
+                *tile.constants("BM", "GROUPS", "SLICES", "STAGES", "RESIDENT"),
                 *(("REGISTERS", own.consumer), ("OTHER_REGISTERS", own.other)),
                 *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
                 *(packed.constants if packed else ()),

@@ -15,7 +15,7 @@
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
-// consumers with rows of their own; SLICES; STAGES; WIDTH, bytes of a row of weights in a step; REGISTERS and
+// consumers with rows of their own; SLICES; STAGES; RESIDENT, blocks per multiprocessor; WIDTH, bytes of a row of weights in a step; REGISTERS and
 // OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two whose weights take
 // turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BITS; BLOCK; ZEROS,
 // whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
@@ -262,7 +262,7 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
         const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
         int tiles_m)
