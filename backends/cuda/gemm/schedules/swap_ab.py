@@ -27,6 +27,7 @@ from ..tile import (
     CtaTile,
     TimedConfig,
     clusters_of,
+    inbox,
     ranked,
 )
 from .multistage import SplitK
@@ -99,12 +100,16 @@ def threads(tile: CtaTile) -> int:
     return 128 * (tile.groups * tile.slices + 1)
 
 
-def shared(tile: CtaTile, weights: Weights) -> int:
-    """Return the shared memory per block in bytes: for stages, and later for sums; for barriers."""
+def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
+    """Return the shared memory per block in bytes.
+
+    It is for stages, and later for sums; for barriers; and for the sums of a cluster's blocks.
+    """
     factors = ceil_div(tile.bn * weights.factor_bytes, 1024) * 1024
     stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * weights.width + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
-    return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages
+    received = inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
+    return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages + received
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +153,23 @@ class SwapAb:
         """The weights."""
         return Weights.of(self.gemm, self.packed)
 
-    def tiles(self, target: Target) -> Iterator[CtaTile]:
-        """Yield the tiles that fit on a GPU: with all rows, or an equal part of them."""
+    def _fitted(
+        self, groups: int, slices: int, resident: int, splits: int, target: Target
+    ) -> CtaTile | None:
+        """Return a tile with all rows, or an equal part of them, and as many stages as fit."""
         (m, _, k), weights = self.gemm.shape, self.weights
-        if not target.has_wgmma or self.gemm.a.vector < VECTOR:
-            return
         rows = ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
-        steps = ceil_div(k, weights.terms)
-        for (groups, slices), resident in product(sorted(self._shapes(steps)), (1, 2)):
-            room = (target.shared + 1024) // resident - 1024
-            for stages in range(min(STAGES, max(2, steps)), 1, -1):
-                warps, cost = (4, groups), Cost(0, 0, 0)
-                tile = CtaTile(
-                    *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
-                    slices=slices,
-                )
-                if shared(tile, weights) <= room and Registers.of(tile, weights):
-                    yield tile
-                    break
+        room = (target.shared + 1024) // resident - 1024
+        steps = ceil_div(ceil_div(k, weights.terms), splits)
+        for stages in range(min(STAGES, max(2, steps)), 1, -1):
+            warps, cost = (4, groups), Cost(0, 0, 0)
+            tile = CtaTile(
+                *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
+                slices=slices,
+            )
+            if shared(tile, weights, splits) <= room and Registers.of(tile, weights):
+                return tile
+        return None
 
     def _shapes(self, steps: int) -> set[tuple[int, int]]:
         """Return how many warpgroups have rows of their own, and in how many slices of K.
@@ -181,16 +185,20 @@ class SwapAb:
 
     def configs(self, target: Target) -> Iterator[Config]:
         """Yield tiles with splits such that all blocks run at once, or without splits."""
-        m, n, k = self.gemm.shape
-        for tile in self.tiles(target):
-            blocks, steps = tile.count(m, n), ceil_div(k, tile.bk)
-            if tile.resident == 1 or blocks > target.processors:
-                yield Config(tile)
-            if tile.resident > 1:
-                continue
-            for splits in range(2, min(MAX_CLUSTER, steps // tile.slices) + 1):
+        (m, n, k), weights = self.gemm.shape, self.weights
+        if not target.has_wgmma or self.gemm.a.vector < VECTOR:
+            return
+        steps = ceil_div(k, weights.terms)
+        for groups, slices in sorted(self._shapes(steps)):
+            blocks = ceil_div(m, MAX_ROWS) * ceil_div(n, 64 * groups)
+            for resident in (1, 2) if blocks > target.processors else (1,):
+                if tile := self._fitted(groups, slices, resident, 1, target):
+                    yield Config(tile)
+            for splits in range(2, min(MAX_CLUSTER, steps // slices) + 1):
                 together = clusters_of(splits, target)
-                if blocks <= (together if splits == 2 else STARTING * together):
+                if blocks <= (together if splits == 2 else STARTING * together) and (
+                    tile := self._fitted(groups, slices, 1, splits, target)
+                ):
                     yield Config(tile, splits)
 
     def choose(self, target: Target) -> TimedConfig | None:
@@ -253,7 +261,7 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=shared(tile, weights),
+            shared=shared(tile, weights, config.splits),
             cluster=(1, config.splits, 1),
             note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )

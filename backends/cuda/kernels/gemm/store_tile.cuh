@@ -10,6 +10,7 @@ constexpr int ITEMS = BM * BN / 8;  // of eight sums
 
 #include "gemm/add_blocks.cuh"
 #include "gemm/add_slices.cuh"
+#include "gemm/inbox.cuh"
 
 // The epilogue of a tile, eight adjacent results at a time.
 template <int PRODUCTS> struct FinishProducts {
@@ -92,6 +93,22 @@ template <int PRODUCTS> struct FinishProducts {
             else read_sums(values, (const float*)shared + at);
         });
         if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
+    }
+
+    // Sends the sums in shared memory to the blocks of the cluster that finish them, and stores this block's share.
+    __device__ __forceinline__ void exchange(unsigned char* shared, const Inbox<BM, BN / 8>& inbox, const Block& block) const
+    {
+        __syncthreads();
+        inbox.wait_open();
+        for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
+            const int row = i / (BN / 4), column = i % (BN / 4) * 4;
+            inbox.send(row, column / 8, column % 8, *(const float4*)((const float*)shared + row * PITCH + column));
+        }
+        const int begin = inbox.begin() / PRODUCTS, end = inbox.end() / PRODUCTS;
+        Several some;
+        read(some, begin + threadIdx.x, end, block);
+        inbox.wait_received();
+        store_all(some, begin, end, block, [&](float (&values)[8], int item) { inbox.add(values, item); });
     }
 
     static __device__ __forceinline__ void read_sums(float (&values)[8], const float* from)

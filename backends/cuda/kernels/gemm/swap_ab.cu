@@ -46,6 +46,7 @@ constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS 
 constexpr int OF_W = STAGES * BYTES_A, OF_FACTORS = OF_W + STAGES * BYTES_W;  // where they begin
 constexpr int BYTES_STAGES = OF_FACTORS + STAGES * BYTES_FACTORS, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS) + 15) / 16 * 16;
+constexpr int INBOX = BARRIERS + STAGES * 16;
 enum { WHOLE, PARTIAL, CLUSTER };
 
 struct Block {  // the tile of a block, and which of the blocks that share it this one is
@@ -278,6 +279,8 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         stages.begin(1, GROUPS * 4);
         requests.begin();
     }
+    const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
+    if constexpr (SPLIT == CLUSTER) inbox.open();
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_dec<OTHER_REGISTERS>();
@@ -288,5 +291,7 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
         multiply(shared, block);
     }
-    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, block);
+    const FinishProducts<PRODUCTS> finish{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0};
+    if constexpr (SPLIT == CLUSTER) finish.exchange(shared, inbox, block);
+    else finish.store(shared, block);
 }
