@@ -43,7 +43,7 @@ MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
 STAGES, WIDTH = 12, 128
 #: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
 #: packed weights and their fragments, and those of the threads that request copies, at least.
-REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, REQUESTING = 65536, 240, 36, 16, 40
+REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, REQUESTING = 65536, 240, 36, 16, 56
 #: Bytes per microsecond of memory; of weights per multiprocessor, and of A, which are in the cache.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
 #: Packed weights: microseconds in which a multiprocessor unpacks and multiplies what a warp has of
