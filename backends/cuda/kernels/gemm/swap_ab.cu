@@ -291,7 +291,5 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
         multiply(shared, block);
     }
-    const FinishProducts<PRODUCTS> finish{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0};
-    if constexpr (SPLIT == CLUSTER) finish.exchange(shared, inbox, block);
-    else finish.store(shared, block);
+    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, inbox, block);
 }
