@@ -118,8 +118,13 @@ class PackedWeights:
         own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
         return own if self.other is None else in_turns(own, self.other._rows)
 
+    @property
+    def strip_factors(self) -> int:
+        """Scales and zero points of a block of a strip."""
+        return STRIP * (1 if self.zero_points is None else 2)
+
     def blocks_of(self, terms: int) -> int:
-        """Return the scales per row, in whole steps of so many terms."""
+        """Return the blocks per row, in whole steps of so many terms."""
         whole = max(1, terms // self.op.block_size)
         return ceil_div(self.op.blocks, whole) * whole
 
@@ -165,6 +170,8 @@ def words_of(b: Array, rows: int, nbytes: int, bits: int) -> Array:
     return words.view(np.uint8).reshape(rows, nbytes)
 
 
+#: Types of two pairs of integers, by bits per integer.
+_JOINED = {2: np.uint8, 4: np.uint16, 8: np.uint32}
 #: Bits of an integer's number in its word that change places, by bits per integer.
 _SWAPS = {2: ((0, 3), (1, 2), (0, 1)), 4: ((0, 2),), 8: ()}
 
@@ -212,9 +219,7 @@ def factors_of(
     return found
 
 
-def fragments_of(
-    rows: Callable[..., Array], *sources: Array, chunks: int, bits: int
-) -> Array:
+def fragments_of(rows: Callable[..., Array], *sources: Array, chunks: int, bits: int) -> Array:
     """Return integers as fragments, uint8 [strips, chunks, CHUNK].
 
     A fragment is the part of a lane in the left operand of a product of 16-bit floats with sixteen
@@ -241,18 +246,17 @@ def fragments_of(
     pairs = found.view(np.uint16 if bits == 8 else np.uint8)
     # Strips, halves, rows; chunks, pairs of fragments, fragments, halves, lanes of a row.
     parts = pairs.reshape(strips, 2, 8, chunks, -1, 2, 2, 4)
-    ordered = np.ascontiguousarray(parts.transpose(0, 3, 2, 7, 4, 6, 5, 1))
-    if bits == 2:
-        ordered = ordered[..., 0] | ordered[..., 1] << 4
+    upper, lower = parts[:, 0], parts[:, 1].astype(_JOINED[bits])
+    lower <<= 2 * bits
+    lower |= upper
+    ordered = np.ascontiguousarray(lower.transpose(0, 2, 1, 6, 3, 5, 4))
     words = ordered.reshape(strips, chunks, -1).view(np.uint32)
     for one, other in _SWAPS[bits]:
         _swap(words, bits, one, other)
     return words.view(np.uint8)
 
 
-def fragment_factors_of(
-    factors: Callable[..., Array], *sources: Array, blocks: int
-) -> Array:
+def fragment_factors_of(factors: Callable[..., Array], *sources: Array, blocks: int) -> Array:
     """Return scales and zero points of fragments, [strips, blocks, 8 rows, 2 halves, 1 or 2].
 
     Args:

@@ -42,8 +42,8 @@ MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
 #: Maximum number of stages; bytes of a row of weights per step.
 STAGES, WIDTH = 12, 128
 #: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
-#: packed weights and their fragments, and those of the threads that request copies, at least.
-REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, REQUESTING = 65536, 240, 36, 16, 56
+#: packed weights and their fragments, and at least, those of other threads, which store results.
+REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, STORING = 65536, 240, 36, 16, 56
 #: Bytes per microsecond of memory; of weights per multiprocessor, and of A, which are in the cache.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
 #: Packed weights: microseconds in which a multiprocessor unpacks and multiplies what a warp has of
@@ -62,32 +62,24 @@ class Weights:
     Attributes:
         bits: per weight.
         nbytes: total bytes, with scales.
-        row: bytes of a row.
         packed: how they are packed; None for 16-bit floats.
     """
 
     bits: int
     nbytes: int
-    row: int
     packed: PackedWeights | None = None
 
     @staticmethod
     def of(gemm: GemmArguments, packed: PackedWeights | None) -> Weights:
         """Return those of a product, packed or in rows of `ldb` elements."""
         if packed is not None:
-            return Weights(packed.op.bits, packed.nbytes, packed.bytes, packed)
-        row = gemm.ldb * gemm.dtype.itemsize
-        return Weights(16, gemm.shape[1] * row, row)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row per step."""
-        return WIDTH
+            return Weights(packed.op.bits, packed.nbytes, packed)
+        return Weights(16, gemm.shape[1] * gemm.ldb * gemm.dtype.itemsize)
 
     @property
     def terms(self) -> int:
         """Terms per step."""
-        return self.width * 8 // self.bits
+        return 8 * WIDTH // self.bits
 
     @property
     def factor_bytes(self) -> int:
@@ -106,7 +98,7 @@ def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
     It is for stages, and later for sums; for barriers; and for the sums of a cluster's blocks.
     """
     factors = ceil_div(tile.bn * weights.factor_bytes, 1024) * 1024
-    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * weights.width + factors)
+    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * WIDTH + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
     received = inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
     return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages + received
@@ -130,7 +122,7 @@ class Registers:
         own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
         consumer = max(ceil_div(own, 8) * 8, equal)
         other = equal - tile.groups * tile.slices * (consumer - equal)
-        return None if other < REQUESTING or consumer > MAX_REGISTERS else Registers(consumer, other)
+        return None if other < STORING or consumer > MAX_REGISTERS else Registers(consumer, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +130,7 @@ class SwapAb:
     """A product with constant weights.
 
     Attributes:
-        gemm: the product; its `b` is `packed.words` or [n][ldb].
+        gemm: the product; without packed weights, its `b` is [n][ldb].
         packed: the packed weights; None for 16-bit floats.
         products: one, or two whose weights take turns and whose results the epilogue combines:
             `gemm` has the columns of both.
@@ -211,10 +203,10 @@ class SwapAb:
         (m, n, k), tile, splits, weights = self.gemm.shape, config.tile, config.splits, self.weights
         blocks = tile.count(m, n) * splits
         steps = ceil_div(ceil_div(k, tile.bk), splits)
-        of_step = tile.bn * (weights.width + weights.factor_bytes) / PROCESSOR_MEMORY
+        of_step = tile.bn * (WIDTH + weights.factor_bytes) / PROCESSOR_MEMORY
         reading = steps * (of_step + 2 * tile.bm * tile.bk / CACHED)
         if weights.packed:
-            quarters = steps * tile.bn // ROWS_OF_WARP * weights.width // QUARTER_BYTES
+            quarters = steps * tile.bn // ROWS_OF_WARP * WIDTH // QUARTER_BYTES
             reading = max(reading, quarters * max(QUARTER, QUARTER_START + QUARTER_ROW * tile.bm))
         waves = ceil(blocks / target.processors)
         traffic = weights.nbytes + 2 * m * (n + k)
@@ -268,7 +260,7 @@ class SwapAb:
 
 
 def _strips(weights: PackedWeights, tile: CtaTile) -> tuple[TensorMap, TensorMap]:
-    """Return the fragments and scales of strips, those of a tile at a time."""
+    """Return the fragments and scales of strips, those of a step of a tile at a time."""
     strips, lines = tile.bn // STRIP, CHUNK // WIDTH * weights.chunks
     words = TensorMap(
         weights.fragments,
@@ -277,15 +269,17 @@ def _strips(weights: PackedWeights, tile: CtaTile) -> tuple[TensorMap, TensorMap
         (WIDTH, WIDTH * lines),
         (WIDTH, STRIP, strips),
     )
-    dtype, kinds = weights.scales.dtype, 1 if weights.zero_points is None else 2
-    strip = STRIP * kinds * weights.blocks_of(tile.bk)
-    step = STRIP * kinds * max(1, tile.bk // weights.op.block_size)
+    dtype, block = weights.scales.dtype, weights.strip_factors
+    step, strip = (
+        block * max(1, tile.bk // weights.op.block_size),
+        block * weights.blocks_of(tile.bk),
+    )
     line = min(WIDTH // dtype.itemsize, step)
-    factors = TensorMap(
+    scales = TensorMap(
         weights.fragment_factors(tile.bk),
         dtype,
         (line, strip // line, weights.strips),
         (line, strip),
         (line, step // line, strips),
     )
-    return words, factors
+    return words, scales
