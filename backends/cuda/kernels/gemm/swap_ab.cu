@@ -15,10 +15,10 @@
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
-// consumers with rows of their own; SLICES; STAGES; RESIDENT, blocks per multiprocessor; WIDTH, bytes of a row of weights in a step; REGISTERS and
-// OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two whose weights take
-// turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BITS; BLOCK; ZEROS,
-// whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
+// consumers with rows of their own; SLICES; STAGES; RESIDENT, blocks per multiprocessor; WIDTH, bytes of a row of weights
+// in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
+// whose weights take turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
+// BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
