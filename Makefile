@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint style types changed-types typed-layout check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -22,6 +22,8 @@ help:  ## list these targets
 
 demo: .venv/core.stamp  ## recognise handwritten digits on every backend this machine has
 	@$(VENV_PYTHON) -m tercet demo
+
+dev: .venv/dev.stamp  ## set up .venv, with the development tools
 
 # What tests compile stays in .venv, whatever the shell says: the modules of some hundred
 # interpreters, and kernels. Each worker has neighbouring tests, and takes from others when it is done.
