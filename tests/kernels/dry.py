@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ from tercet.runtime.plan.partition import obstacle
 from tercet.runtime.plan.rows import Layout
 from tercet.runtime.plan.weights import WeightStore
 from tercet.runtime.session.model import Model
+
+#: Numbers that `normal` draws: a prime, so that neighbouring rows are different ones.
+DRAWN = 262_139
 
 
 @dataclass
@@ -115,5 +119,7 @@ def launches(layout: Layout) -> list[Launch]:
 
 
 def normal(*shape: int) -> Array:
-    """Return standard normal float32 numbers, the same every time."""
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+    """Return standard normal float32 numbers, the same every time; of many, `DRAWN` repeatedly."""
+    count = min(prod(shape), DRAWN)
+    drawn = np.random.default_rng(sum(shape)).standard_normal(count).astype(np.float32)
+    return np.resize(drawn, shape)
