@@ -2,6 +2,7 @@
 
 #include "emulator.hpp"
 
+#include <algorithm>
 #include <csetjmp>
 #include <ucontext.h>
 #include <vector>
@@ -16,17 +17,20 @@ Meeting meetings[1 + 32], named[16], groups[1024];
 struct Fiber {
     std::vector<char> stack;
     jmp_buf here;
-    bool done;
 };
 
 static std::vector<Fiber> fibers;
 static jmp_buf scheduler;
+// Which threads of the block have ended, and how many.
+static bool done[1024];
+static unsigned ended;
 
 // Returns how many threads from `first` to `last` have not ended.
 static unsigned alive(unsigned first, unsigned last)
 {
-    unsigned count = 0;
-    for (unsigned t = first; t < last && t < blockDim.x; ++t) count += !fibers[t].done;
+    unsigned count = std::min(last, blockDim.x) - first;
+    if (ended)
+        for (unsigned t = first; t < last && t < blockDim.x; ++t) count -= done[t];
     return count;
 }
 
@@ -57,7 +61,8 @@ static void enter()
 {
     for (;;) {
         body(body_arguments);
-        fibers[current].done = true;
+        done[current] = true;
+        ++ended;
         give_way();
     }
 }
@@ -89,16 +94,13 @@ static void run_block(bool barriers)
     memset(meetings, 0, sizeof(meetings));
     memset(named, 0, sizeof(named));
     memset(groups, 0, sizeof(groups));
-    for (unsigned t = 0; t < threads; ++t) fibers[t].done = false;
-    for (bool alive = true; alive;) {
-        alive = false;
+    memset(done, 0, sizeof(done));
+    for (ended = 0; ended < threads;)
         for (unsigned t = 0; t < threads; ++t)
-            if (!fibers[t].done) {
+            if (!done[t]) {
                 place(t);
                 resume(fibers[t]);
-                alive = true;
             }
-    }
 }
 
 void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,18 +107,22 @@ class Library:
 
     path: Path
 
+    @cached_property
+    def _loaded(self) -> ctypes.CDLL:
+        return ctypes.CDLL(str(self.path))
+
     def kernel(self, entry: str) -> Callable[..., None]:
         """Return what runs a grid of one kernel."""
-        return ctypes.CDLL(str(self.path))[f"launch_{entry}"]
+        return self._loaded[f"launch_{entry}"]
 
     def cluster_waits(self) -> int:
         """Return how often a block has waited for its cluster."""
-        return ctypes.CDLL(str(self.path)).cluster_waits()
+        return self._loaded.cluster_waits()
 
     def sizes(self, entry: str) -> list[int]:
         """Return the bytes of each parameter of a kernel."""
         found = (ctypes.c_int * 512)()
-        count = ctypes.CDLL(str(self.path))[f"sizes_{entry}"](found)
+        count = self._loaded[f"sizes_{entry}"](found)
         return list(found[:count])
 
 
