@@ -23,6 +23,14 @@ RULINGS: tuple[Ruling, ...] = (
         "text says that bounds default to numeric_limits.",
     ),
     Ruling(
+        "GlobalMaxPool MaxPool",
+        "onnxruntime",
+        lambda s: bool(np.isneginf(s.data(0)).any()),
+        "a window of nothing but -inf, whose maximum becomes the lowest finite number",
+        "Max pooling consisting of computing the max on all values of a subset of the input tensor "
+        "according to the kernel size.",
+    ),
+    Ruling(
         "Gelu",
         "onnxruntime",
         has(np.float64),
