@@ -31,6 +31,7 @@ def folder(tmp_path: Path) -> Path:
     (inside / "linked").symlink_to(tmp_path)
     (inside / "circle").symlink_to("circle")
     (inside / "dangling").symlink_to(tmp_path / "nothing")
+    (inside / "lost").symlink_to("gone")
     os.mkfifo(inside / "fifo")
     return inside
 
@@ -56,6 +57,7 @@ LOCATIONS = {
     "link": "lead out of the model's folder; copy the file .* external_data_dir=",
     "linked/secret": "lead out of the model's folder",
     "dangling": "lead out of the model's folder",
+    "lost": "is a link to 'gone', which is not there",
     "circle": "a circle of links",
     "good/x": "leads through a file",
     "fifo": "not a plain file",

@@ -106,6 +106,14 @@ def test_a_name_with_a_slip_gets_a_suggestion(tmp_path: Path) -> None:
         load(tmp_path / "modle.onnx")
 
 
+def test_a_link_to_a_file_that_is_gone(tmp_path: Path) -> None:
+    """As in a cache of downloads that was cleaned up."""
+    path = tmp_path / "model.onnx"
+    path.symlink_to("blobs/1")
+    with pytest.raises(ModelFileError, match=r"model\.onnx: is a link to 'blobs/1', which is not"):
+        load(path)
+
+
 def test_a_folder_lists_its_models(tmp_path: Path) -> None:
     (tmp_path / "onnx").mkdir()
     for name in ("config.json", "model.onnx", "onnx/model_q4.onnx"):

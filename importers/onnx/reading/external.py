@@ -154,7 +154,9 @@ class ExternalData:
     def _refusal(self, location: str, error: OSError, where: str) -> Exception:
         shown = f"external data '{location[:80]}'"
         if error.errno == errno.ENOENT:
-            reason = f"{shown} is not there; expected in '{self._source.folder}'"
+            folder = self._source.folder
+            lost = lost_target(os.path.join(folder or "", location))
+            reason = f"{shown} " + (lost or f"is not there; expected in '{folder}'")
         elif error.errno in (errno.ELOOP, errno.ENOTDIR):
             reason = f"{shown} leads through a file or a circle of links"
         elif error.errno == errno.ENXIO:
@@ -169,6 +171,17 @@ class ExternalData:
         if not stat.S_ISREG(status.st_mode):
             raise self._source.unopened(f"{shown} is not a plain file", where)
         return status.st_size
+
+
+def lost_target(path: str) -> str:
+    """Say that a missing file is a link to one, as in a cache that is incomplete; "" if it is not.
+
+    Such a link has the name of the file, so that nothing seems to be missing.
+    """
+    try:
+        return f"is a link to '{os.readlink(path)}', which is not there"
+    except (OSError, ValueError):
+        return ""
 
 
 def _is_path(part: str) -> bool:

@@ -15,7 +15,7 @@ from ....runtime.errors import UsageError
 from ....runtime.spelling import nearest
 from ..source.limits import Limits
 from ..source.source import FileSource
-from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
+from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir, lost_target
 from .large_tensors import LARGE_FILE, split
 from .signatures import describe, missing_bytes
 from .texts import Loadable, format_of, is_language, object_proto, parsed
@@ -98,7 +98,8 @@ def _read(source: FileSource) -> ModelProto:
             file.seek(0)
             data = file.read(source.limits.file_bytes)
     except FileNotFoundError as error:
-        raise source.unopened(f"there is no such file{_nearest(path)}") from error
+        reason = lost_target(path) or f"there is no such file{_nearest(path)}"
+        raise source.unopened(reason) from error
     except IsADirectoryError as error:
         raise source.unopened(f"is a folder; give the .onnx file in it{_models(path)}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
