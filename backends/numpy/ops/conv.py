@@ -39,7 +39,7 @@ from ..windows.separable import Separable
 from ..windows.winograd import Winograd
 
 #: Bytes of columns per block, so that they are still in the cache when multiplied.
-COLUMNS = 1 << 20
+COLUMNS = 1 << 21
 #: Maximum terms of a product for which a term more is cheaper than adding the bias.
 FEW_TERMS = 576
 #: Minimum positions and filters per block of a partial image: thin products are slow.

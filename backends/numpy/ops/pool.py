@@ -38,7 +38,7 @@ from ..numerics.halves import store
 from ..windows.window_axis import WindowAxis, axes_of_window
 
 #: Elements of the input per block.
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 #: Bytes per window element needed during planning.
 TAP = 256
 #: Maximum pixels per channel that are summed one by one: pairwise sums start slowly.

@@ -31,7 +31,7 @@ from .columns import outside, region
 from .window_axis import WindowAxis, axes_of_window
 
 #: Bytes of copies and sums per block, sized for the cache.
-COPIES = 1 << 19
+COPIES = 1 << 20
 #: Nanoseconds per multiply-add, per copied pixel, and of overhead per row of pixels and
 #: per range.
 TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0

@@ -31,12 +31,12 @@ from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.calls import summing
 from ..numerics.halves import store
 from ..numerics.products import COLUMNS, is_small, recorded, sums
-from .columns import Region, outside, region
+from .columns import Region, region
 from .depthwise import Depthwise, StridePhase
 from .depthwise_last import FEWEST, INTO, OUT
 
 #: Bytes of wide rows per block, sized for the cache.
-ROWS = 1 << 20
+ROWS = 1 << 21
 #: Minimum elements per loop: shorter ones cost more to start than to run.
 LONGEST = 768
 #: Nanoseconds per multiply-add.
@@ -86,14 +86,15 @@ class Separable:
         ends = [phase.start + (count - 1) * phase.step for phase, count in pairs]
         self.wide = self.window.output[1] + max(ends)
         self.columns = [self._columns(phase) for phase in self.phases]
+        self.pitch = self._pitch()
         self.tile = self._tile()
         self.boxes = self._boxes(self.workers)
         scratch = ScratchLayout()
         rows = max(region(self.window, tuple(self.spatial), box).shape[0] for box in self.boxes)
-        pixels = rows * len(self.phases) * self.wide
+        pixels = rows * len(self.phases) * self.pitch
         outputs = max(prod(lengths(box)) for box in self.boxes)
         self.narrow = scratch.take(pixels * self.terms, self.dtype)
-        self.rows = scratch.take(pixels * self.channels, self.dtype)
+        self.rows = scratch.take((pixels + 2 * self.wide) * self.channels, self.dtype)
         self.sums, self.spare = (
             scratch.take(outputs * self.channels, self.dtype) for _ in range(2)
         )
@@ -152,6 +153,12 @@ class Separable:
         source = slice(first, first + (stop - start - 1) * stride + 1, stride)
         return Columns(phase, source if stop > start else slice(0, 0), slice(start, stop))
 
+    def _pitch(self) -> int:
+        """Return how far apart columns of different remainders are, which share their padding."""
+        after = [*self.columns[1:], self.columns[0]]
+        pairs = zip(self.columns, after, strict=True)
+        return max(max(one.at.stop, self.wide - other.at.start) for one, other in pairs)
+
     def _tile(self) -> int:
         """Return how many pixels of a row a tap takes in one loop."""
         wide = self.window.output[1]
@@ -161,7 +168,7 @@ class Separable:
     def _boxes(self, workers: int) -> list[tuple[slice, slice]]:
         """Return the outputs of each block."""
         high, wide = self.window.output
-        row = self.wide * len(self.phases) * self.channels * self.dtype.itemsize
+        row = self.pitch * len(self.phases) * self.channels * self.dtype.itemsize
         fits = ROWS // row - self.window.extent[0] + self.window.strides[0]
         share = -(-blocks_worth(self._nanoseconds(1.0), workers) // max(1, self.images))
         count = max(share, -(-high // max(1, fits // self.window.strides[0])))
@@ -178,7 +185,7 @@ class Separable:
 
     def _nanoseconds(self, overlap: float) -> float:
         """Return the estimated time if rows are computed `overlap` times on average."""
-        rows = self.images * self.channels * self.spatial[0] * self.wide * len(self.phases)
+        rows = self.images * self.channels * self.spatial[0] * self.pitch * len(self.phases)
         into = INTO
         if self.before is not None:
             into = self.terms * PRODUCT + self.before.calls * ELEMENT
@@ -219,36 +226,67 @@ class Separable:
         return tapes
 
     def _fill(self, tape: Tape, bound: Bound, image: Array, covered: Region) -> Array:
-        """Record the calls that fill wide rows [rows, phases, columns, channels]."""
-        shape = (covered.shape[0], len(self.phases), self.wide)
-        rows = bound.scratch(self.rows, (*shape, self.channels))
-        inside, source = rows[covered.at[0]], image[:, covered.inside[0]]
+        """Record the calls that fill wide rows [rows, phases, columns, channels].
+
+        The last columns of some are the first ones of the next: padding.
+        """
+        at, shape = covered.at[0], (covered.shape[0], len(self.phases), self.pitch, self.channels)
+        margin, row = self.wide * self.channels, prod(shape[1:])
+        padded = bound.scratch(self.rows, (prod(shape) + 2 * margin,))
+        matrix = padded[margin:-margin].reshape(shape)
+        inside, source = matrix[at], image[:, covered.inside[0]]
+        gaps = [padded]
+        if inside.size:
+            above, below = (padded[margin:][:end] for end in (at.start * row, prod(shape) + margin))
+            gaps = [above, *self._gaps(padded, margin + at.start * row, len(inside))]
+            if at.stop < len(matrix):
+                gaps.append(below[at.stop * row :])
         if inside.size and self.before is not None:
-            x, w, bias = self.before.operands
-            count = x.tensor.dims[1]
-            narrow = bound.scratch(self.narrow, (self.terms, *inside.shape[:3]))
+            self._widen(tape, bound, source, inside)
+        elif inside.size:
             for i, columns in enumerate(self.columns):
-                part = narrow[:count, :, i]
-                tape.append(partial(np.copyto, part[..., columns.at], source[..., columns.source]))
-                for gap in outside(part, 2, columns.at):
-                    tape.append(partial(gap.fill, 0))
-            if bias is not None:
-                tape.append(partial(narrow[count].fill, 1))
-            sources = (w,) if bias is None else (w, bias)
-            weights = bound.packed(sources, ("rows of inputs", self.dtype), _with_bias)
-            left = narrow.reshape(self.terms, -1).T
-            right = inside.reshape(-1, self.channels)
-            tape.append(recorded(left, weights, right, is_fixed=True))
-            self.before.apply(tape, bound, right)
-        for i, columns in enumerate(self.columns):
-            if inside.size and self.before is None:
                 target = inside[:, i, columns.at].transpose(2, 0, 1)
                 tape.append(partial(np.copyto, target, source[..., columns.source]))
-            for gap in outside(inside[:, i], 1, columns.at):
-                tape.append(partial(gap.fill, 0))
-        for gap in outside(rows, 0, covered.at[0]):
-            tape.append(partial(gap.fill, 0))
-        return rows
+        tape += [partial(gap.fill, 0) for gap in gaps if gap.size]
+        strides = matrix.strides
+        return as_strided(matrix, (*shape[:2], self.wide, self.channels), strides, writeable=False)
+
+    def _gaps(self, padded: Array, start: int, count: int) -> list[Array]:
+        """Return what lies between the columns of rows, the first of which begins at `start`.
+
+        A gap is the padding behind some columns and in front of the next ones. One of the last
+        phase lies in front of the first row, too.
+        """
+        gaps: list[Array] = []
+        slot = self.pitch * self.channels
+        row, size = len(self.phases) * slot, padded.itemsize
+        after = [*self.columns[1:], self.columns[0]]
+        for i, (one, other) in enumerate(zip(self.columns, after, strict=True)):
+            width = self.pitch + other.at.start - one.at.stop
+            is_last = i == len(self.phases) - 1
+            first = start + i * slot + one.at.stop * self.channels - is_last * row
+            shape, strides = (count + is_last, width * self.channels), (row * size, size)
+            if width:
+                gaps.append(as_strided(padded[first:], shape, strides))
+        return gaps
+
+    def _widen(self, tape: Tape, bound: Bound, source: Array, target: Array) -> None:
+        """Record the calls that compute wide rows; what they write between columns is arbitrary."""
+        assert self.before is not None
+        x, w, bias = self.before.operands
+        count = x.tensor.dims[1]
+        narrow = bound.scratch(self.narrow, (self.terms, *target.shape[:3]))
+        for i, columns in enumerate(self.columns):
+            part = narrow[:count, :, i, columns.at]
+            tape.append(partial(np.copyto, part, source[..., columns.source]))
+        if bias is not None:
+            tape.append(partial(narrow[count].fill, 1))
+        sources = (w,) if bias is None else (w, bias)
+        weights = bound.packed(sources, ("rows of inputs", self.dtype), _with_bias)
+        left = narrow.reshape(self.terms, -1).T
+        right = target.reshape(-1, self.channels)
+        tape.append(recorded(left, weights, right, is_fixed=True))
+        self.before.apply(tape, bound, right)
 
     def _convolve(self, tape: Tape, bound: Bound, rows: Array, box: tuple[slice, slice]) -> Array:
         """Record the calls of the depthwise convolution; return its result [pixels, channels]."""
