@@ -1,10 +1,13 @@
-"""Recurrent layers: one product for the inputs of a whole sequence, then a small one per step."""
+"""Recurrent layers: one product for the inputs of a whole sequence, then a small one per step.
+
+Gates are the first axis of what a step computes, so that each is contiguous: numpy takes several
+times as long for calls on slices as for others of the same size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 
 import numpy as np
@@ -21,7 +24,7 @@ Function = Callable[[Array, Array], object]
 #: The states of a layer, each [directions, batch, hidden]; the first is also its
 #: result. A step overwrites them.
 State = tuple[Array, ...]
-#: Computes the next state from the input part of the gates [directions, batch, gates * hidden].
+#: Computes the next state from the input part of the gates [gates, directions, batch, hidden].
 Step = Callable[[Array], object]
 
 
@@ -149,7 +152,7 @@ class _Directions:
     Attributes:
         which: the directions.
         functions: the activations.
-        r: recurrent weights, ready for right products [directions, hidden, ..].
+        r: recurrent weights, ready for right products [gates, directions, hidden, hidden].
         state: the initial state; overwritten by each step.
     """
 
@@ -171,7 +174,8 @@ class _Sequences:
         self.x = self.wide(x.swapaxes(0, 1) if op.layout else x)
         self.w, self.r = self.wide(w), self.wide(r)
         self.time, self.batch = self.x.shape[:2]
-        self.directions, _, self.hidden = r.shape
+        self.directions, rows, self.hidden = r.shape
+        self.gates = rows // max(1, self.hidden)
         if lengths is not None:
             need_lengths(lengths, self.time)
         self.lengths = None if lengths is None or (lengths == self.time).all() else lengths
@@ -203,21 +207,22 @@ class _Sequences:
                 for s in states
             )
             functions = tuple(each.function for each in found)
-            yield _Directions(which, functions, self.r[which].swapaxes(1, 2), state)
+            r = self.r[which].reshape(shape[0], self.gates, self.hidden, self.hidden)
+            yield _Directions(which, functions, r.transpose(1, 0, 3, 2), state)
 
     def biases(self, b: Array | None) -> tuple[Array, Array]:
-        """Return the biases of inputs and states [directions, 1, ..]."""
+        """Return the biases of inputs and states [directions, gates * hidden]."""
         size = self.w.shape[1]
         shape = (self.directions, 2 * size)
         both = np.zeros(shape, self.dtype) if b is None else self.wide(b)
-        return both[:, np.newaxis, :size], both[:, np.newaxis, size:]
+        return both[:, :size], both[:, size:]
 
     def run(self, layer: _Directions, bias: Array, step: Step) -> None:
         """Run some directions.
 
         Args:
             layer: the directions.
-            bias: added to the input part of the gates [all directions, 1, gates * hidden].
+            bias: added to the input part of the gates [all directions, gates * hidden].
             step: computes one step of these directions.
         """
         which, state = layer.which, layer.state
@@ -239,14 +244,16 @@ class _Sequences:
         self.last.append(state)
 
     def _shares(self, which: slice, bias: Array) -> Array:
-        """Return the input part of the gates [time, directions, batch, gates * hidden]."""
-        size = self.w.shape[1]
+        """Return the input part of the gates [time, gates, directions, batch, hidden]."""
+        count = which.stop - which.start
         x = self.x.reshape(self.time * self.batch, self.x.shape[2])
-        found = np.empty((self.time, which.stop - which.start, self.batch, size), self.dtype)
+        found = np.empty((self.time, self.gates, count, self.batch, self.hidden), self.dtype)
         for i in range(which.start, which.stop):
-            share = multiply(x, self.w[i].T).reshape(self.time, self.batch, size)
+            share = multiply(x, self.w[i].T)
+            np.add(share, bias[i], out=share)
+            share = share.reshape(self.time, self.batch, self.gates, self.hidden)
             share = self._turned(share) if self._is_backward(i) else share
-            np.add(share, bias[i], out=found[:, i - which.start])
+            np.copyto(found[:, :, i - which.start], share.swapaxes(1, 2))
         return found
 
     def _is_backward(self, direction: int) -> bool:
@@ -258,7 +265,7 @@ class _Sequences:
             return x[::-1].copy()
         steps, ends = np.arange(self.time)[:, np.newaxis], self.lengths
         order = np.where(steps < ends, ends - 1 - steps, steps)
-        return np.take_along_axis(x, order[..., np.newaxis], 0)
+        return np.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 2)), 0)
 
     def results(self) -> tuple[Array, ...]:
         """Return y and the last states in the requested layout."""
@@ -290,19 +297,19 @@ def rnn(
 
 
 def _product(state: Array, r: Array) -> tuple[Array, Callable[[], object]]:
-    """Return the buffer of state @ r, and the call that computes it."""
-    found = np.empty((*state.shape[:-1], r.shape[-1]), r.dtype)
-    return found, recorded(state, r, found, is_fixed=True)
+    """Return the buffer of the gates of state @ r, and the call that computes it."""
+    found = np.empty((len(r), *state.shape), r.dtype)
+    return found, recorded(state[np.newaxis], r, found, is_fixed=True)
 
 
 def _rnn_step(layer: _Directions) -> Step:
     (h,), (f,) = layer.state, layer.functions
-    gates, multiply = _product(h, layer.r)
+    (gate,), multiply = _product(h, layer.r)
 
     def step(share: Array) -> None:
         multiply()
-        np.add(gates, share, gates)
-        f(gates, h)
+        np.add(gate, share[0], gate)
+        f(gate, h)
 
     return step
 
@@ -325,7 +332,7 @@ def gru(
         bias[..., 2 * sequences.hidden :] = of_input[..., 2 * sequences.hidden :]
     for layer in sequences.layers(("Sigmoid", "Tanh"), [initial_h]):
         if op.linear_before_reset:
-            step = _gru_linear_step(layer, of_state[layer.which, :, 2 * sequences.hidden :])
+            step = _gru_linear_step(layer, of_state[layer.which, 2 * sequences.hidden :])
         else:
             step = _gru_step(layer)
         sequences.run(layer, bias, step)
@@ -335,18 +342,18 @@ def gru(
 def _gru_step(layer: _Directions) -> Step:
     """Reset the state before its product."""
     (h,), (f, g) = layer.state, layer.functions
-    size, reset = h.shape[-1], np.empty_like(h)
-    gates, multiply = _product(h, layer.r[..., : 2 * size])
-    new, multiply_reset = _product(reset, layer.r[..., 2 * size :])
-    z, k = gates[..., :size], gates[..., size:]
+    reset = np.empty_like(h)
+    gates, multiply = _product(h, layer.r[:2])
+    (new,), multiply_reset = _product(reset, layer.r[2:])
+    z, k = gates
 
     def step(share: Array) -> None:
         multiply()
-        np.add(gates, share[..., : 2 * size], gates)
+        np.add(gates, share[:2], gates)
         f(gates, gates)
         np.multiply(k, h, reset)
         multiply_reset()
-        np.add(new, share[..., 2 * size :], new)
+        np.add(new, share[2], new)
         g(new, new)
         _mix(h, new, z)
 
@@ -354,20 +361,20 @@ def _gru_step(layer: _Directions) -> Step:
 
 
 def _gru_linear_step(layer: _Directions, bias: Array) -> Step:
-    """Reset the state's product and its bias [directions, 1, hidden]."""
+    """Reset the state's product and its bias [directions, hidden]."""
     (h,), (f, g) = layer.state, layer.functions
-    size = h.shape[-1]
+    shift = np.empty_like(h)
+    np.copyto(shift, bias[:, np.newaxis])
     found, multiply = _product(h, layer.r)
-    gates, new = found[..., : 2 * size], found[..., 2 * size :]
-    z, k = gates[..., :size], gates[..., size:]
+    gates, (z, k, new) = found[:2], found
 
     def step(share: Array) -> None:
         multiply()
-        np.add(gates, share[..., : 2 * size], gates)
+        np.add(gates, share[:2], gates)
         f(gates, gates)
-        np.add(new, bias, new)
+        np.add(new, shift, new)
         np.multiply(new, k, new)
-        np.add(new, share[..., 2 * size :], new)
+        np.add(new, share[2], new)
         g(new, new)
         _mix(h, new, z)
 
@@ -403,14 +410,6 @@ def lstm(
     return sequences.results()
 
 
-@cache
-def _gate_factors(size: int, dtype: DType) -> tuple[Array, Array]:
-    """Return 1/2 for each element of three sigmoids, then 1 and 0 for those of a tangent."""
-    factors, shifts = np.ones(4 * size, dtype), np.zeros(4 * size, dtype)
-    factors[: 3 * size] = shifts[: 3 * size] = 0.5
-    return factors, shifts
-
-
 def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) -> Step:
     """Compute three gates and the new cell; without peepholes, all gates at once.
 
@@ -422,18 +421,17 @@ def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) 
     (hidden, cell), (f, g, h) = layer.state, layer.functions
     size, spare = cell.shape[-1], np.empty_like(cell)
     gates, multiply = _product(hidden, layer.r)
-    i, o, k, new = (gates[..., n * size : (n + 1) * size] for n in range(4))
-    together = gates[..., : 3 * size]
+    (i, o, k, new), together = gates, gates[:3]
     # With sigmoid(x) = tanh(x / 2) / 2 + 1/2, all four gates are one hyperbolic tangent.
     are_usual = f is _sigmoid and g is np.tanh
-    factors, shifts = _gate_factors(size, gates.dtype)
+    half = _HALF[gates.dtype]
 
     def activate() -> None:
         if are_usual:
-            np.multiply(gates, factors, gates)
+            np.multiply(together, half, together)
             np.tanh(gates, gates)
-            np.multiply(gates, factors, gates)
-            np.add(gates, shifts, gates)
+            np.multiply(together, half, together)
+            np.add(together, half, together)
         else:
             f(together, together)
             g(new, new)
