@@ -179,9 +179,11 @@ def model_of(kind: str, attributes: dict[str, Any], rows: int) -> ModelProto:
     ("kind", "attributes"),
     [pytest.param(*case, id=f"{case[0]}{i}") for i, case in enumerate(cases())],
 )
-def test_ml(kind: str, attributes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rows", [3, 200])
+def test_ml(kind: str, attributes: dict[str, Any], rows: int) -> None:
+    """Of few rows, all nodes of all trees are compared."""
     ort = pytest.importorskip("onnxruntime")
-    x: Array = draw(1, (40, FEATURES)).round(1)
+    x: Array = draw(1, (rows, FEATURES)).round(1)
     if kind.startswith("Tree") or kind == "Imputer":
         x[::5, 1] = np.nan
     proto = model_of(kind, attributes, len(x))

@@ -1,4 +1,7 @@
-"""Decision forests: all rows traverse all trees in parallel, one level per step."""
+"""Decision forests: all rows traverse all trees in parallel, one level per step.
+
+For few rows and nodes all nodes are compared before that, as a call takes longer than its work.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from ....runtime.ops.forest import Forest, in_breadth
 
 #: Maximum leaves times targets of the rows processed together.
 BLOCK = 1 << 16
+#: Maximum nodes times rows for which all nodes are compared at once, in a few calls.
+FEW = 1 << 12
 
 #: Comparisons in the order of `forest.MODES`.
 COMPARE: tuple[Callable[..., Array], ...] = (
@@ -73,23 +78,47 @@ class Trees:
         """Return the leaf reached by each row in each tree: [rows, trees]."""
         trees, elements = self.forest, rows.reshape(-1)
         may_miss = self.may_miss and bool(np.isnan(elements).any())
-        places = np.tile(trees.roots.astype(np.intp), (len(rows), 1))
-        line = np.arange(len(rows))[:, np.newaxis] * rows.shape[1]
+        count, nodes = len(rows), len(self.feature)
+        if count * nodes <= FEW:
+            taken = self._branches(rows.take(self.feature, 1), None, may_miss)
+            line = np.arange(0, count * nodes, nodes)[:, np.newaxis]
+            after = self.children.take(taken + np.arange(0, 2 * nodes, 2)) + line
+            places = trees.roots + line
+            for _ in range(trees.depth):
+                places = after.take(places)
+            return places - line
+        places = np.tile(trees.roots.astype(np.intp), (count, 1))
+        line = np.arange(count)[:, np.newaxis] * rows.shape[1]
         for _ in range(trees.depth):
             at = self.feature.take(places)
             at += line
-            x = elements.take(at)
-            value = trees.value.take(places)
-            first, *others = self.modes or (0,)
-            taken = COMPARE[first](x, value)
-            for mode in others:
-                np.copyto(taken, COMPARE[mode](x, value), where=trees.mode.take(places) == mode)
-            if may_miss:
-                taken |= trees.missing.take(places) & np.isnan(x)
+            taken = self._branches(elements.take(at), places, may_miss)
             places += places
             places += taken
             places = self.children.take(places)
         return places
+
+    def _branches(self, x: Array, places: Array | None, may_miss: bool) -> Array:
+        """Return whether each element takes the true branch.
+
+        Args:
+            x: the elements.
+            places: the node of each; None for all nodes in order.
+            may_miss: whether some are NaN, for which some nodes have a branch.
+        """
+        trees = self.forest
+
+        def of_nodes(data: Array) -> Array:
+            return data if places is None else data.take(places)
+
+        value = of_nodes(trees.value)
+        first, *others = self.modes or (0,)
+        taken = COMPARE[first](x, value)
+        for mode in others:
+            np.copyto(taken, COMPARE[mode](x, value), where=of_nodes(trees.mode) == mode)
+        if may_miss:
+            taken |= of_nodes(trees.missing) & np.isnan(x)
+        return taken
 
     def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
         """Return sums (or averages, minima, maxima) [rows, targets], and whether there are any."""
