@@ -91,6 +91,30 @@ def test_every_geometry(name: str, part: str, monkeypatch: pytest.MonkeyPatch) -
     assert (compare(part, nodes, x, constants) == found).all()
 
 
+@pytest.mark.parametrize("last", ["LeakyRelu", "Identity"])
+@pytest.mark.parametrize("part", PARTS)
+def test_halves_are_rounded_once(part: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float32 with the same numbers: what lies between the convolutions is float32."""
+    monkeypatch.setattr(separable, "ROWS", 1 << 14)
+    nodes, constants = network(part, (3, 3))
+    if part != "before":
+        nodes[-1] = node(last, ["p"], "y")
+    used = {name for each in nodes for name in each.input}
+    halves = {name: data.astype(np.float16) for name, data in constants.items() if name in used}
+    x = random(2, WIDE if part == "after" else IN, 20, 23, dtype=np.float16)
+    with tercet.load(model(nodes, {"x": x}, halves), stop_at=0) as loaded:
+        found = loaded.run({"x": x})["y"]
+        (kernel,) = [row.kernel for row in loaded.prepare().rows if row.kind == "step"]
+    assert "some rows at a time" in kernel
+    wide, singles = x.astype(np.float32), {k: v.astype(np.float32) for k, v in halves.items()}
+    made = model(nodes, {"x": wide}, singles).SerializeToString()
+    (wanted,) = ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(
+        None, {"x": wide}
+    )
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, wanted, 2**-11 + 1e-5, 1e-5)
+
+
 @pytest.mark.parametrize("outputs", [OUT, 16])
 @pytest.mark.parametrize("part", ["after", "both"])
 def test_results_that_the_bias_turns(

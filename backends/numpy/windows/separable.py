@@ -18,6 +18,7 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
@@ -29,7 +30,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, balanced, blocks_worth, workers_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.calls import summing
-from ..numerics.halves import store
+from ..numerics.halves import copying, store
 from ..numerics.products import COLUMNS, is_small, recorded, sums
 from .columns import Region, region
 from .depthwise import Depthwise, StridePhase
@@ -77,7 +78,7 @@ class Separable:
         self.chains = tuple(chain for chain in (before, depthwise, after) if chain is not None)
         self.output = self.chains[-1].output
         self.x = self.chains[0].operands[0]
-        self.dtype, self.workers = x.tensor.dtype, thread_pool.size()
+        self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
         self.images, self.channels, *self.spatial = x.tensor.dims
         self.window = window(depthwise.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
         self.phases = StridePhase.of(self.window, 1)
@@ -93,6 +94,10 @@ class Separable:
         rows = max(region(self.window, tuple(self.spatial), box).shape[0] for box in self.boxes)
         pixels = rows * len(self.phases) * self.pitch
         outputs = max(prod(lengths(box)) for box in self.boxes)
+        self.image = None
+        if self.dtype != self.x.tensor.dtype:
+            row = self.x.tensor.dims[1] * self.spatial[1]
+            self.image = scratch.take(min(rows, self.spatial[0]) * row, self.dtype)
         self.narrow = scratch.take(pixels * self.terms, self.dtype)
         self.rows = scratch.take((pixels + 2 * self.wide) * self.channels, self.dtype)
         self.sums, self.spare = (
@@ -241,8 +246,11 @@ class Separable:
             gaps = [above, *self._gaps(padded, margin + at.start * row, len(inside))]
             if at.stop < len(matrix):
                 gaps.append(below[at.stop * row :])
+        if inside.size and self.image is not None:
+            halves, source = source, bound.scratch(self.image, source.shape)
+            tape.append(copying(source, halves))
         if inside.size and self.before is not None:
-            self._widen(tape, bound, source, inside)
+            self._expand(tape, bound, source, inside)
         elif inside.size:
             for i, columns in enumerate(self.columns):
                 target = inside[:, i, columns.at].transpose(2, 0, 1)
@@ -270,7 +278,7 @@ class Separable:
                 gaps.append(as_strided(padded[first:], shape, strides))
         return gaps
 
-    def _widen(self, tape: Tape, bound: Bound, source: Array, target: Array) -> None:
+    def _expand(self, tape: Tape, bound: Bound, source: Array, target: Array) -> None:
         """Record the calls that compute wide rows; what they write between columns is arbitrary."""
         assert self.before is not None
         x, w, bias = self.before.operands
@@ -282,7 +290,7 @@ class Separable:
         if bias is not None:
             tape.append(partial(narrow[count].fill, 1))
         sources = (w,) if bias is None else (w, bias)
-        weights = bound.packed(sources, ("rows of inputs", self.dtype), _with_bias)
+        weights = bound.packed(sources, ("rows of inputs", self.dtype), self._with_bias)
         left = narrow.reshape(self.terms, -1).T
         right = target.reshape(-1, self.channels)
         tape.append(recorded(left, weights, right, is_fixed=True))
@@ -326,7 +334,7 @@ class Separable:
             tape.append(partial(store, target, total.T))
             return
         _, w, bias = self.after.operands
-        weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs)
+        weights = bound.packed((w,), ("columns", self.dtype), self._columns_of_outputs)
         found = bound.scratch(self.result, target.shape)
         is_padded = is_small(len(total), self.channels, len(target)) and len(target) % COLUMNS
         if self.channels < MANY_TERMS or is_padded:
@@ -336,37 +344,39 @@ class Separable:
             pixels = bound.scratch(self.turned, target.shape[::-1])
             sums = pixels.T
             tape.append(recorded(total, weights, pixels, is_fixed=True))
-        last = found if self.after.stages else target
+        is_other = bool(self.after.stages) or target.dtype != self.dtype
+        last = found if is_other else target
         if bias is not None:
             addend = bound.as_dtype(bias, self.dtype)[:, np.newaxis]
             tape.append(partial(np.add, sums, addend, last))
         elif sums is not last:
             tape.append(partial(store, last, sums))
+        if not self.after.stages and last is not target:
+            tape.append(partial(store, target, last))
         frame = self.after.frame((0, 1, 2))
         place = frame.block((box[0], slice(0, result.shape[1]), *box[1:]))
-        self.after.finish(frame, bound)(tape, place, found.reshape(lengths(place)))
+        self.after.finish(frame, bound, self.dtype)(tape, place, found.reshape(lengths(place)))
 
     def _tiled(self, data: Array) -> Array:
         """Return weights [channels, 1, high, wide] as [high, wide, tile * channels], or a bias."""
         turned = data[:, 0].transpose(1, 2, 0) if data.ndim > 1 else data
         return np.tile(turned.astype(self.dtype), self.tile)
 
+    def _with_bias(self, w: Array, bias: Array | None = None) -> Array:
+        """Return pointwise weights as [inputs, outputs], with the bias as the last row."""
+        matrix = w.reshape(w.shape[0], -1).T
+        return (matrix if bias is None else np.vstack((matrix, bias))).astype(self.dtype, "C")
 
-def _with_bias(w: Array, bias: Array | None = None) -> Array:
-    """Return pointwise weights as [inputs, outputs], with the bias as the last row."""
-    matrix = w.reshape(w.shape[0], -1).T
-    return np.ascontiguousarray(matrix if bias is None else np.vstack((matrix, bias)))
-
-
-def _columns_of_outputs(w: Array) -> Array:
-    """Return pointwise weights as [inputs, outputs]."""
-    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
+    def _columns_of_outputs(self, w: Array) -> Array:
+        """Return pointwise weights as [inputs, outputs]."""
+        return w.reshape(w.shape[0], -1).T.astype(self.dtype, "C")
 
 
 def _collides(image: Value) -> bool:
     """Whether the channels of a pixel do not fit into the cache sets that they belong to."""
     _, channels, *spatial = image.tensor.dims
-    return channels * gcd(prod(spatial) * image.tensor.dtype.itemsize, CACHE_WAY) > WAYS * CACHE_WAY
+    itemsize = sums(image.tensor.dtype).itemsize
+    return channels * gcd(prod(spatial) * itemsize, CACHE_WAY) > WAYS * CACHE_WAY
 
 
 def _has_constants(chain: Chain) -> bool:
@@ -386,7 +396,7 @@ def _is_depthwise(chain: Chain) -> bool:
     x, w, _ = chain.operands
     dtype = x.tensor.dtype
     is_single = w.tensor.dims[0] == x.tensor.dims[1] >= FEWEST
-    return is_single and x.tensor.size > 0 and sums(dtype) == dtype
+    return is_single and x.tensor.size > 0 and sums(dtype) in (dtype, float32)
 
 
 def _is_pointwise(chain: Chain) -> bool:
