@@ -41,8 +41,9 @@ def store(out: Array, source: Array) -> None:
     if out.flags.c_contiguous and source.flags.c_contiguous:
         out, source = out.reshape(-1), source.reshape(-1)
     if out.dtype == float32:
+        spare = None if out.flags.c_contiguous else np.empty(min(out.size, BLOCK), np.int32)
         for part in _parts(out.shape):
-            _widen(out[part], source[part])
+            _widen(out[part], source[part], spare)
         return
     spare = np.empty((2, min(out.size, BLOCK)), np.int32)
     for part in _parts(out.shape):
@@ -70,17 +71,23 @@ def _parts(shape: tuple[int, ...]) -> Iterator[tuple[int | slice, ...]]:
         yield (slice(start, start + count),)
 
 
-def _widen(out: Array, source: Array) -> None:
-    """Move the bits, and multiply by what the exponent lacks, which is right for subnormals."""
-    halves = source.view(np.int16)
+def _widen(out: Array, source: Array, spare: Array | None) -> None:
+    """Move the bits, and multiply by what the exponent lacks, which is right for subnormals.
+
+    Calls on rows of larger arrays take several times as long: they work on contiguous copies.
+    """
+    halves = np.ascontiguousarray(source).view(np.int16)
     if halves.max() >= _SPECIAL or halves.view(np.uint16).max() >= _NEGATIVE_SPECIAL:
         np.copyto(out, source)
         return
-    bits = out.view(np.int32)
+    bits = out.view(np.int32) if spare is None else spare[: out.size].reshape(out.shape)
     np.copyto(bits, halves)  # with its sign extended
     np.left_shift(bits, np.int32(13), out=bits)
     np.bitwise_and(bits, _PLACES, out=bits)
-    np.multiply(out, _SCALE, out=out)
+    found = bits.view(float32)
+    np.multiply(found, _SCALE, out=found)
+    if spare is not None:
+        np.copyto(out, found)
 
 
 def _narrow(out: Array, source: Array, spare: Array) -> None:
@@ -90,7 +97,7 @@ def _narrow(out: Array, source: Array, spare: Array) -> None:
     places of the sum are the fraction, whose leading one is carried into the exponent.
     """
     total, found = (part[: source.size].reshape(source.shape) for part in spare)
-    bits = source.view(np.int32)
+    bits = np.ascontiguousarray(source).view(np.int32)
     np.bitwise_and(bits, _EXPONENT, out=found)
     np.add(found, _THIRTEEN, out=found)
     np.maximum(found.view(float32), _HALF, out=found.view(float32))
