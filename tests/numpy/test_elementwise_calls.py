@@ -48,3 +48,15 @@ def test_every_operand_is_read_when_the_call_is_made() -> None:
     low[...], x[1] = -2, 4
     call()
     assert found.tolist() == [-2, 4]
+
+
+@pytest.mark.parametrize("size", [10, 7000])
+def test_halves_among_singles_are_read_when_the_call_is_made(size: int) -> None:
+    x, halves = (np.resize(VALUES, size).astype(t) for t in (np.float32, np.float16))
+    found = np.empty_like(x)
+    call = elementwise_call(np.subtract, x, halves, out=found)
+    halves[:] = halves[::-1].copy()
+    call()
+    with np.errstate(invalid="ignore"):
+        want = (x.astype(np.float64) - halves).astype(np.float32)
+    assert np.array_equal(found, want, equal_nan=True)

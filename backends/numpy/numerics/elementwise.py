@@ -391,6 +391,8 @@ def elementwise_call(
     function: Function, *operands: Array | None, out: Array
 ) -> Callable[[], object]:
     """Return the call ``function(*operands, out=out)`` of a row's function; may be repeated."""
+    if {x.dtype for x in operands if x is not None} >= {float16, float32}:
+        return partial(_with_singles, function, *operands, out=out)
     x, *bounds = operands
     limits = None if x is None or x.dtype != out.dtype else _LIMITS.get(out.dtype)
     if limits is None or function not in (clip, relu):
@@ -404,6 +406,11 @@ def elementwise_call(
         for bound, limit in zip(given, (low, high), strict=False)
     )
     return calls.calling(calls.clip, x, low, high, out=out)
+
+
+def _with_singles(function: Function, *operands: Array | None, out: Array) -> None:
+    """Call a row's function with halves as float32, which numpy converts one by one."""
+    function(*(x if x is None else _wide(x) for x in operands), out=out)
 
 
 #: Cost of a row in simple calls, if more than one.
