@@ -234,8 +234,8 @@ def test_networks(
 
 
 @pytest.mark.slow
-def test_hardly_anything_spills(cache: Path) -> None:
-    """Of the tiles with the most sums per thread, with residuals and pooling."""
+def test_nothing_spills(cache: Path) -> None:
+    """Of the tiles with the most sums per thread, unless they add residuals."""
     compiler = Compiler(H200, cache)
     sources = dict[KernelSource, None]()
     for name in ("w64x128", "w128x128", "w192x128"):
@@ -243,12 +243,13 @@ def test_hardly_anything_spills(cache: Path) -> None:
             force(patch, name)
             for graph in (bottlenecks((32, 64, 28, 28), 128), pooled((8, 64, 56, 56), 128)):
                 found = [one for one in launches(planned(graph)) if one.file in COMPILES]
-                sources[found[-2].source] = None
+                plain = [one.source for one in found if "Add" not in one.note]
+                sources[plain[0]] = None
     assert len(sources) == 6
     for source, code in [(source, compiler.submit(source)) for source in sources]:
         code.result()
         _, stack = registers(compiler.code(source))
-        assert stack <= 8, source.constants
+        assert stack == 0, source.constants
 
 
 @pytest.mark.slow
