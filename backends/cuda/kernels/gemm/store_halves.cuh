@@ -37,9 +37,9 @@ struct RowsInHalves {
 
 // Swaps pairs with a lane, and returns four terms in the order of their positions: those of the pair that is `mine` and of
 // the one that the other lane has for it, in turn. The lane with the lower number has the first terms.
-__device__ __forceinline__ uint2 in_turn(u32 mine, u32 for_other, int other, bool is_first, u32 lanes)
+__device__ __forceinline__ uint2 in_turn(u32 mine, u32 for_other, int other, bool is_first)
 {
-    const u32 theirs = __shfl_xor_sync(lanes, for_other, other);
+    const u32 theirs = __shfl_xor_sync(~0u, for_other, other);
     const u32 first = is_first ? mine : theirs, second = is_first ? theirs : mine;
     return make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
 }
@@ -50,9 +50,8 @@ __device__ __forceinline__ Halves halves_of_pair(float x, float y, const RowScal
     return Halves(x, y, finite_or_zero(x), finite_or_zero(y));
 }
 
-// The threads that have a row of a block: sixteen neighbouring ones, four adjacent terms each. All of them take part in
-// the functions below.
-__device__ __forceinline__ u32 lanes_of_block() { return 0xffffu << (threadIdx.x & 16); }
+// Sixteen neighbouring threads have a row of a block, four adjacent terms each. All threads of a warp take part in the
+// functions below, with or without a row: shuffles of one half of a warp at a time take several times as long.
 
 // Returns the greatest of four terms, of those that are finite.
 __device__ __forceinline__ float greatest_of(const float (&x)[4])
@@ -70,18 +69,17 @@ template <int COUNT> __device__ __forceinline__ void over_blocks(float (&most)[C
     for (int other = 1; other < 16; other *= 2)
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            most[i] = fmaxf(most[i], __shfl_xor_sync(lanes_of_block(), most[i], other));
+            most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], other));
 }
 
-// Stores four adjacent terms of a row with this scale.
+// Stores four adjacent terms of a row with this scale, if there is such a row.
 __device__ __forceinline__ void store_scaled(const RowsInHalves& to, const float (&x)[4], const RowScale& by, int row,
                                              int term)
 {
-    const u32 lanes = lanes_of_block();
     const Halves first = halves_of_pair(x[0], x[1], by), second = halves_of_pair(x[2], x[3], by);
     const bool odd = term / 4 % 2;
-    const uint2 high = in_turn(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd, lanes);
-    const uint2 low = in_turn(odd ? second.low : first.low, odd ? first.low : second.low, 1, !odd, lanes);
+    const uint2 high = in_turn(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd);
+    const uint2 low = in_turn(odd ? second.low : first.low, odd ? first.low : second.low, 1, !odd);
     if (row >= to.rows) return;
     unsigned char* at = to.place(row, term / 32, term % 32 / 8 * 8 + odd * 4);
     *(uint2*)at = high;
@@ -121,8 +119,8 @@ __device__ __forceinline__ void store_block_in_halves(const RowsInHalves& to, co
         for (int j = 0; j < EIGHTS; j += 2) {
             const float *a = x[first + j] + half * 2, *b = x[first + j + 1] + half * 2;
             const Halves even = halves_of_pair(a[0], a[1], by), odd = halves_of_pair(b[0], b[1], by);
-            const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper, ~0u);
-            const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper, ~0u);
+            const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper);
+            const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper);
             if (line >= end) continue;
             unsigned char* at = to.place(line, (term + j * 8) / 32, (j % 4 + upper) * 8 + column % 2 * 4);
             *(uint2*)at = high;

@@ -108,10 +108,9 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
     over_blocks(most);
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
-        const int at = (lane + i * OF_ROW) * VECTOR;
-        if (at >= own) break;
+        const int at = (lane + i * OF_ROW) * VECTOR, all = int(rows + 7) / 8 * 8;
         const RowScale by(__float_as_uint(most[i]));
-        store_scaled({halves, int(rows + 7) / 8 * 8, count}, values[i], by, int(row), at);
+        store_scaled({halves, all, count}, values[i], by, at < own ? int(row) : all, at);
     }
 #endif
 }
