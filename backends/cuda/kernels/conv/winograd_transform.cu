@@ -3,11 +3,13 @@
 //
 // Compile-time: OUT; BIAS; POOL.
 
+#include "ptx/pdl.cuh"
 #include "conv/winograd.cuh"
 
 extern "C" __global__ void winograd_inputs(const float* x, float* v, long long count, Plane p)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    grid_dependency_sync();
     if (i >= count) return;
     float d[EDGE][EDGE];
     read_tile(x, Tile((int)(i / p.channels), p), (int)(i % p.channels), p, d);
@@ -21,6 +23,7 @@ extern "C" __global__ void winograd_results(const float* sums, float* y, const f
                                             Plane p)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    grid_dependency_sync();
     if (i >= count) return;
     float m[EDGE][EDGE];
 #pragma unroll
