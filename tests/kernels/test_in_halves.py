@@ -110,20 +110,25 @@ def layers(*widths: int, rows: int, norm: str = "", residual: bool = False) -> G
 @needs_compiler
 @pytest.mark.parametrize("norm", ["", "LayerNormalization", "RMSNormalization"])
 @pytest.mark.parametrize(
-    ("name", "residual"),
+    ("name", "width", "residual"),
     [
-        ("w64x64", False),
-        ("w64x64", True),
-        ("w128x128 split 3", False),
+        ("w64x64", 192, False),
+        ("w64x64", 320, True),  # a row of a norm has two warps, the second of which is half full
+        ("w128x128 split 3", 192, False),
     ],  # the emulator runs clusters twice
 )
 def test_layers(
-    norm: str, residual: bool, name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    norm: str,
+    name: str,
+    width: int,
+    residual: bool,
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Norms and products store what the next product reads in halves, and sums read floats."""
     force(monkeypatch, name)
-    graph = layers(192, 256, 192, rows=37, norm=norm, residual=residual)
-    x = normal(2, 37, 192) * powers(-20, 20, 2, 37, 1) if norm else normal(2, 37, 192)
+    graph = layers(width, 256, width, rows=37, norm=norm, residual=residual)
+    x = normal(2, 37, width) * powers(-20, 20, 2, 37, 1) if norm else normal(2, 37, width)
     options = replace(OPTIONS, **WAYS)
     with Model(graph.clone(), [hopper], options, evaluate) as model:
         (got,) = model.run({"x": x}).values()
