@@ -36,6 +36,7 @@ from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .codegen.moves import Movement
+from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .conv.pooled import pooled_convolution
 from .cutting import Cutting
@@ -94,7 +95,8 @@ class CudaBackend:
         """Yield claims of groups; a group without a recipe is split into smaller ones."""
         cut = dict[Value, Format]()
         target = self._device.compiler.target
-        setting = Setting(target, options, choices=self._choices, cut=cut)
+        branches = beside_others(graph)
+        setting = Setting(target, options, choices=self._choices, cut=cut, branches=branches)
         found = tuple(groups(graph, free))
         cutting = Cutting(
             *(graph, found, cut, partial(_formats, setting=setting)),

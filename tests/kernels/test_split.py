@@ -23,7 +23,11 @@ from tercet.backends.cuda.gemm.schedules import wgmma_rs
 from tercet.backends.cuda.gemm.tile import MAX_CLUSTER, Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.conv import Conv
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
@@ -114,6 +118,24 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     assert (first.entry, second.entry) == ("mma", "gemm_reduce")
     assert first.cluster == (1, 1, 1)
     assert first.scratch == 4 * first.grid[2] * 49 * 512
+
+
+def test_tiles_are_split_less_beside_other_branches() -> None:
+    """The convolutions of a branch depend on each other, so nothing runs beside them."""
+    for branches in (1, 2):
+        graph = Graph("branches")
+        x = graph.add_input("x", TensorType(float32, (1, 512, 7, 7)))
+        for branch in range(branches):
+            value = x
+            for depth in range(2):
+                w = graph.constant(normal(512, 512, 1, 1), f"w{branch}{depth}")
+                value = graph.insert(Conv(), [value, w], 1, name=f"conv{branch}{depth}").output
+            graph.set_outputs({**graph.outputs, f"y{branch}": value})
+        infer(graph)
+        found = launches(planned(graph, **TENSOR_CORES))
+        assert len(found) == 2 * branches
+        assert all(launch.cluster[0] > 1 for launch in found)
+        assert {launch.grid[0] <= H200.processors // 2 for launch in found} == {branches > 1}
 
 
 @pytest.mark.parametrize(("atom", "target"), MATHS, ids=title)

@@ -122,8 +122,9 @@ class ConvProblem:
 
     @property
     def around(self) -> tuple[str, ...]:
-        """Whether `is_cut`."""
-        return ("cut",) if self.is_cut else ()
+        """Whether `is_cut`, and whether it runs beside others."""
+        cut = ("cut",) if self.is_cut else ()
+        return (*cut, "beside others") if self.setting.beside else cut
 
     @property
     def signature(self) -> str:

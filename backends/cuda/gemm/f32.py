@@ -384,10 +384,12 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         return f"{setting.target.arch} has no wgmma"
     if conv.epilogue.halves and (refused := _halves_refusal(conv)):
         return refused
+    problem, form = _problem(conv), variant
     if conv.epilogue.halves:
         arithmetic = Arithmetic(F16X3)
     else:
-        arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
+        arithmetic = filter_arithmetic(setting, problem, conv.w, conv.group)
+        form = variant or str(choose(problem, arithmetic.atom, setting.target).config)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     image = replace(image, squares=conv.pooled is not None)
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
@@ -402,7 +404,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         bias=conv.b,
         scales=scales,
     )
-    return packed_product(packing, gemm, conv.epilogue, setting, arithmetic, variant)
+    return packed_product(packing, gemm, conv.epilogue, setting, arithmetic, form)
 
 
 def _halves_refusal(conv: ConvProblem) -> str:
@@ -430,4 +432,5 @@ def variants(conv: ConvProblem) -> tuple[str, ...]:
 def _problem(conv: ConvProblem) -> Problem:
     channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
     rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
-    return Problem(conv.pixels, conv.filters, conv.taps * channels, conv.group, rows)
+    shape = conv.pixels, conv.filters, conv.taps * channels
+    return Problem(*shape, conv.group, rows, beside=conv.setting.beside)

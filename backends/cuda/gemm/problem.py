@@ -210,6 +210,7 @@ class Problem:
         batch: number of products.
         rows: the kind of rows of A.
         traffic: bytes read and written.
+        beside: whether it runs beside others; see `with_splits`.
     """
 
     m: int
@@ -218,6 +219,7 @@ class Problem:
     batch: int = 1
     rows: RowKind = RowKind.MATRIX
     traffic: int = 0
+    beside: bool = False
 
     @property
     def windows(self) -> bool:

@@ -307,13 +307,16 @@ def with_splits(
 ) -> Iterator[Config]:
     """Yield tiles with splits of at least one step and at most one block per multiprocessor.
 
-    The blocks of a cluster must fit in one GPC, with sixteen or a few more multiprocessors.
+    Half a block per multiprocessor for products that run beside others: more of them would have
+    these wait. The blocks of a cluster must fit in one GPC, with sixteen or a few more
+    multiprocessors.
     """
     groups = target.processors // CLUSTER_SIZE
+    places = target.processors // 2 if problem.beside else target.processors
     for tile in tiles:
         yield Config(tile)
         blocks = max(tile.blocks(problem), 1)
-        maximum = min(ceil_div(problem.k, tile.bk), target.processors // blocks, MAX_CLUSTER)
+        maximum = min(ceil_div(problem.k, tile.bk), places // blocks, MAX_CLUSTER)
         for splits in range(2, maximum + 1):
             if not clusters or blocks <= groups * (CLUSTER_SIZE // splits):
                 yield Config(tile, splits)
