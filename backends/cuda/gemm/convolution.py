@@ -14,6 +14,7 @@ from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.operands import Ints, Tensor
 from .atoms import HALVES
+from .problem import MAX_EXTENT
 
 #: Maximum number of elements of an image: kernels count in 32 bits.
 MAX_ELEMENTS = 2**31
@@ -92,6 +93,11 @@ class ConvProblem:
     def is_pointwise(self) -> bool:
         """Whether every window is one pixel, without padding."""
         return self.taps == 1 and not any(self.view.pads_begin + self.view.pads_end)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the image is too long for tables of addresses, which `tma.cu` does without."""
+        return max(self.x.dims[2:]) > MAX_EXTENT
 
     @property
     def is_depthwise(self) -> bool:

@@ -33,7 +33,6 @@ from .forms import (
 from .multiplication import stacks
 from .pack import padded
 from .problem import (
-    MAX_EXTENT,
     Batch,
     GemmArguments,
     Image,
@@ -365,7 +364,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     if max(x.size, conv.y.size) >= 2**29:
         return f"{max(x.size, conv.y.size)} elements"
-    if _is_long(conv):
+    if conv.is_long:
         fed = None if variant or half_sums else _by_tma(conv)
         return fed.launches(epilogue, target) if fed else f"an extent of {max(x.dims[2:])}"
     if variant:
@@ -384,14 +383,9 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     return sharing(*packing, *last)
 
 
-def _is_long(conv: ConvProblem) -> bool:
-    """Whether the image is too long for tables of addresses, which `tma.cu` does without."""
-    return max(conv.x.dims[2:]) > MAX_EXTENT
-
-
 def convolution_forms(conv: ConvProblem) -> tuple[Form, ...]:
     """Return the forms of `convolution` that are worth measuring."""
-    if _is_long(conv):
+    if conv.is_long:
         return ()
     gemm, packing = _gemm(_quickest(conv))
     target, epilogue = conv.setting.target, conv.epilogue
@@ -414,7 +408,7 @@ def convolution_time(conv: ConvProblem) -> float:
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
     fed = _by_tma(conv)
-    if _is_long(conv):
+    if conv.is_long:
         return inf if fed is None else fed.choice.microseconds
     gemm, packing = _gemm(_quickest(conv))
     time = multistage.time_of(gemm, conv.setting.target)
