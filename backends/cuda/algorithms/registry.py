@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any, TypeVar
