@@ -94,7 +94,7 @@ def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: st
         try:
             _infer_body(node.op, body, inputs, file)
         except ModelError:
-            if not node.op.chooses:
+            if types and not node.op.may_skip(*types):
                 raise
 
 

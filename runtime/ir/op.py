@@ -52,7 +52,6 @@ class Op:
         outputs: minimum and maximum number of outputs; None for no upper bound.
         view: whether the output is the first input's memory with another shape.
         deterministic: False for operators that draw random numbers.
-        chooses: whether only one of its bodies runs; the others need not be valid.
         dense: whether it multiplies matrices, so that planning pays off even for shapes that occur
             once.
     """
@@ -61,7 +60,6 @@ class Op:
     outputs: ClassVar[tuple[int, int | None]] = (1, 1)
     view: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
-    chooses: ClassVar[bool] = False
     dense: ClassVar[bool] = False
 
     def __init__(self, /, **given: Any) -> None:
@@ -107,6 +105,10 @@ class Op:
             ShapeError: the operator does not accept these types.
         """
         return tuple(() for _ in self.graphs())
+
+    def may_skip(self, *inputs: Any, **_: Any) -> bool:
+        """Whether a body may not run for inputs of these types, so that it need not be valid."""
+        return False
 
     def result_count(self) -> int:
         """Return the number of results that the bodies give; 0 if they do not decide it."""

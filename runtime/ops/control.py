@@ -46,9 +46,11 @@ class If(Op):
     """The results of `then_branch` if the condition holds, else those of `else_branch`."""
 
     outputs = (1, None)
-    chooses = True
     else_branch: Graph
     then_branch: Graph
+
+    def may_skip(self, cond: TensorType) -> bool:
+        return True
 
     def result_count(self) -> int:
         return len(self.then_branch.outputs)
@@ -89,6 +91,11 @@ class Loop(Op):
         first = TensorType(bool_, ()) if cond is None else cond.without_value()
         return ((TensorType(int64, ()), first, *map(_without_value, v_initial)),)
 
+    def may_skip(
+        self, m: TensorType | None, cond: TensorType | None, *v_initial: ValueType
+    ) -> bool:
+        return not (_is_positive(m) and _is_positive(cond))
+
     def widened(self, body: Graph, inputs: Types) -> Types:
         number, *before = inputs
         after = _results(body)
@@ -128,6 +135,11 @@ class Loop(Op):
         if not holds or not stays or m is None or m.known is None or m.known.size != 1:
             return None
         return max(int(m.known.item()), 0)
+
+
+def _is_positive(limit: TensorType | None) -> bool:
+    """Whether a count or a condition, where there is one, is known to let a loop begin."""
+    return limit is None or (limit.known is not None and bool((limit.known > 0).all()))
 
 
 def _is_identity(node: Node) -> bool:

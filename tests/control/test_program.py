@@ -141,6 +141,20 @@ def test_a_loop_whose_values_grow(count: int) -> None:
         assert len(list(program_of(model).bodies_of(node))) == min(count, 1)
 
 
+def test_the_body_of_a_loop_that_does_not_begin_need_not_be_valid() -> None:
+    text = GROWING.replace("w = Concat <axis = 0> (v, v)", "w = Add (v, x)").replace(
+        "  y, sums =", "  z = Constant <value_floats = [0.0, 0.0]> ()\n  y, sums ="
+    )
+    text = text.replace("Loop (m, , x)", "Loop (m, , z)")
+    for count, size in ((2, 2), (0, 3)):
+        check(text, {"m": np.array(count), "x": vector(size)})
+    with (
+        tercet.load(model_of(text)) as model,
+        pytest.raises(tercet.ModelError, match=r"node 'w' \(Add\): \[2\] and \[3\] do not"),
+    ):
+        model(np.array(1), vector(3))
+
+
 def test_a_loop_that_ends_by_its_condition() -> None:
     a = np.array([2, 9, 100], np.float32)
     with tercet.load(model_of(CONVERGING)) as model:
