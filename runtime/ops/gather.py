@@ -86,8 +86,9 @@ def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
     if data.rank != rank:
         raise ShapeError(f"{name} is {other}; expected the rank of {data}")
     for i, (has, takes) in enumerate(zip(data.shape, other.shape, strict=True)):
-        known = isinstance(has, int) and isinstance(takes, int)
-        if i != along and known and takes > has and 0 not in other.shape:
+        if i == along or not isinstance(has, int) or not isinstance(takes, int):
+            continue
+        if takes > has and 0 not in other.shape:
             raise ShapeError(f"{name} is {other}; axis {i} of {data} has only {has} elements")
 
 
