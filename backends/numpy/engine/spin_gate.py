@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 #: Writes that hand over: about as long as a thread takes from there to its first call of numpy,
 #: when it lets another one start, and when another one goes on to its next step.
-STARTING, LEAVING = 60_000, 200_000
+STARTING, LEAVING = 30_000, 60_000
 
 
 class _Functions(NamedTuple):
