@@ -112,7 +112,7 @@ def test_halves_are_rounded_once(part: str, last: str, monkeypatch: pytest.Monke
         None, {"x": wide}
     )
     assert found.dtype == np.float16
-    np.testing.assert_allclose(found, wanted, 2**-11 + 1e-5, 1e-5)
+    np.testing.assert_allclose(found, np.asarray(wanted), 2**-11 + 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("outputs", [OUT, 16])
