@@ -165,6 +165,11 @@ def _naive_floor(conv: ConvProblem) -> float:
     return 3.0 + 0.07 * conv.taps * conv.channels
 
 
+def _in_halves_floor(conv: ConvProblem) -> float:
+    """Return a lower bound: nothing if the kernel before can store halves."""
+    return 0.0 if conv.is_cut else inf
+
+
 def _nhwc_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the elements of one window."""
     return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
@@ -222,6 +227,7 @@ CONV = Selector(
         Algorithm(
             *("in_halves", image_halves.make, image_halves.formats, image_halves.time),
             image_halves.variants,
+            floor=_in_halves_floor,
         ),
         Algorithm(
             *("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
