@@ -219,6 +219,14 @@ def registers(cubin: bytes) -> tuple[int, int]:
     return found[_REGISTERS], found[_STACK]
 
 
+def assert_nothing_spills(sources: Iterable[KernelSource], compiler: Compiler) -> None:
+    """Raise AssertionError if a kernel has a stack; all are compiled at the same time."""
+    for source, code in [(source, compiler.submit(source)) for source in sources]:
+        code.result()
+        _, stack = registers(compiler.code(source))
+        assert stack == 0, source.constants
+
+
 def _attributes(name: str, cubin: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the attributes of a section: a format, a number, and a size or the value itself.
 

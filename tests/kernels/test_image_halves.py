@@ -33,7 +33,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.plan.backend import Format
 from tercet.runtime.session.model import Model
 
-from .cubins import all_compile, registers
+from .cubins import all_compile, assert_nothing_spills
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS
@@ -246,10 +246,7 @@ def test_nothing_spills(cache: Path) -> None:
                 plain = [one.source for one in found if "Add" not in one.note]
                 sources[plain[0]] = None
     assert len(sources) == 6
-    for source, code in [(source, compiler.submit(source)) for source in sources]:
-        code.result()
-        _, stack = registers(compiler.code(source))
-        assert stack == 0, source.constants
+    assert_nothing_spills(sources, compiler)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Format
 from tercet.runtime.session.model import Model
 
-from .cubins import all_compile, registers
+from .cubins import all_compile, assert_nothing_spills
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS
@@ -234,10 +234,7 @@ def test_nothing_spills(cache: Path) -> None:
             found = launches(planned(layers(*widths, rows=512), **WAYS))
             sources.update((one.source, None) for one in found if one.file == "gemm/halves.cu")
     assert len(sources) >= 15
-    for source, code in [(source, compiler.submit(source)) for source in sources]:
-        code.result()
-        _, stack = registers(compiler.code(source))
-        assert stack == 0, source.constants
+    assert_nothing_spills(sources, compiler)
 
 
 @pytest.mark.slow

@@ -27,6 +27,19 @@ def shared(config: Config) -> int:
     return tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm + 16) + shares(config, together)
 
 
+def spread(config: Config, tiles: int, target: Target) -> tuple[tuple[int, int, int], int]:
+    """Return the grid for so many tiles, and the shared memory per block in bytes.
+
+    Blocks take several tiles if there are more than run at once. If all of them run at once, none
+    shares a multiprocessor with another.
+    """
+    items, splits = tiles * config.splits, config.splits
+    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
+    blocks = tiles if splits > 1 else min(items, config.tile.resident * target.processors)
+    nbytes = shared(config)
+    return (blocks, splits, 1), target.alone(nbytes) if items <= places else nbytes
+
+
 def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
     """Return the launch of a product whose left operand is in `Format.HALVES`."""
     config = fitted(config, shared, target.shared)
@@ -40,14 +53,11 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile, LOADER)
-    nbytes = shared(config)
-    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    if items <= places:
-        nbytes = target.alone(nbytes)
+    grid, nbytes = spread(config, blocks, target)
     return Launch(
         "gemm/halves.cu",
         "multiply_halves",
-        grid=(blocks if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
+        grid=grid,
         block=threads(tile),
         args={
             **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},

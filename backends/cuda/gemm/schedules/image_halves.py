@@ -14,8 +14,8 @@ from ...recipe.operands import Ints, Members, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Image, RowKind, divided_image, image_of
-from ..tile import Config, CtaTile, clusters_of
-from .halves import shared
+from ..tile import Config, CtaTile
+from .halves import shared, spread
 from .multistage import SplitK
 from .wgmma_rs import fitted, registers, threads
 
@@ -105,14 +105,11 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     }
     pooled = "MaxPool 2x2" if image.squares else ""
     own, loader = registers(tile, LOADER)
-    nbytes = shared(config)
-    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    if items <= places:
-        nbytes = target.alone(nbytes)
+    grid, nbytes = spread(config, tiles, target)
     return Launch(
         "gemm/image_halves.cu",
         "convolve_halves",
-        grid=(tiles if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
+        grid=grid,
         block=threads(tile),
         args={
             **{"a": _map(image, tile.bm), "image_halves": image.data, "b": gemm.b},
