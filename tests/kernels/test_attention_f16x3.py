@@ -26,7 +26,7 @@ from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, TARGETS, Target
 from tercet.runtime.ir.types import Array
 
-from .cubins import all_compile, registers
+from .cubins import all_compile, assert_nothing_spills
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, compare, results_of, sample
@@ -236,10 +236,7 @@ def test_nothing_spills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for shape, size in (*shapes, (CUT, 64), (CUT, 128)):
         force(shape, monkeypatch)
         sources.append(planned_for(H200, (1, 12), (197, 197), size)[-1].source)
-    for source, code in [(source, compiler.submit(source)) for source in sources]:
-        code.result()
-        _, stack = registers(compiler.code(source))
-        assert stack == 0, source.constants
+    assert_nothing_spills(sources, compiler)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

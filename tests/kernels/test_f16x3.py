@@ -35,7 +35,7 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
-from .cubins import registers
+from .cubins import assert_nothing_spills
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, results_of, sample
@@ -197,10 +197,7 @@ def test_nothing_spills(cache: Path) -> None:
         with_tile(F16X3, Config(tile), graphs[i % 2], H200)[-1]
         for i, tile in enumerate(tiles_of(F16X3, H200))
     ]
-    for source, code in [(source, compiler.submit(source)) for source in found]:
-        code.result()
-        _, stack = registers(compiler.code(source))
-        assert stack == 0, source.constants
+    assert_nothing_spills(found, compiler)
 
 
 # ── on the emulator ──────────────────────────────────────────────────────────────────────────────
