@@ -15,7 +15,7 @@ from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 
 from .cubins import assert_plans_compile
-from .dry import normal
+from .dry import launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 
@@ -43,7 +43,7 @@ def samples() -> list[Sample]:
         *(gemm(8, 75, 9, dtype, alpha=0.5) for dtype in (float16, float32)),
         matmul(5, 2080, 8, float16),
         matmul(2, 8, 1, float32),
-        matmul(2, 40, 8460, float16),  # blocks of few warps
+        matmul(2, 40, 8460, float16),  # many blocks
     ]
 
 
@@ -54,12 +54,14 @@ def test_compiles(target: Target, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16])
-@pytest.mark.parametrize(("n", "warps"), [(768, 16), (2048, 16), (4096, 16), (8448, 4), (32000, 4)])
-def test_blocks_are_small_where_many_wait(n: int, warps: int, dtype: Any) -> None:
-    tile = choose((1, n, 2048), dtype, H200)
-    assert tile.warps == warps
-    assert tile.warps * tile.resident == 32, "registers suffice for as many threads"
-    assert tile.blocks(n) > H200.processors or tile.eights == 1
+@pytest.mark.parametrize("n", [768, 2048, 4096, 8448, 32000])
+def test_all_multiprocessors_have_loads_in_flight(n: int, dtype: Any) -> None:
+    tile, processors = choose((1, n, 2048), dtype, H200), H200.processors
+    # Blocks that nearly fill the GPU are alone on their multiprocessors, with more loads each.
+    alone = 0.75 * processors <= tile.blocks(n) <= processors
+    assert tile.resident == (1 if alone else 2)
+    assert tile.warps == 16
+    assert tile.blocks(n) >= 0.75 * processors or tile.eights == 1
 
 
 @pytest.mark.slow
@@ -67,3 +69,22 @@ def test_blocks_are_small_where_many_wait(n: int, warps: int, dtype: Any) -> Non
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     compare(sample, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("m", "k", "n", "tile"),
+    [
+        (1, 2100, 30, "16 rows, 16 warps, 2 steps"),
+        (3, 8200, 32, "16 rows, 16 warps, 4 steps"),
+        (2, 1100, 130, "16 rows, 16 warps, 1 steps"),
+    ],
+)
+def test_tiles_of_few_multiprocessors(
+    m: int, k: int, n: int, tile: str, hopper: CudaBackend
+) -> None:
+    found = matmul(m, k, n, float16)
+    device: Any = hopper.device
+    assert tile in launches(planned(found.graph, device))[0].title
+    compare(found, hopper)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,26 @@ def test_compiles(target: Target, cache: Path) -> None:
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     compare(sample, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "tile"),
+    [
+        (1, 3600, 120, "32 rows, 4 warps, 2 steps"),
+        (2, 3600, 120, "32 rows, 4 warps, 1 steps"),
+        (1, 14400, 60, "32 rows, 16 warps, 2 steps"),
+        (2, 2100, 24, "16 rows, 16 warps, 1 steps"),
+    ],
+)
+def test_tiles_of_few_multiprocessors(
+    rows: int, k: int, n: int, tile: str, hopper: CudaBackend
+) -> None:
+    found = nbits(rows, k, n, 4, 32, dtype=float16)
+    device: Any = hopper.device
+    assert tile in launches(planned(found.graph, device))[0].title
+    compare(found, hopper)
 
 
 @pytest.mark.parametrize(

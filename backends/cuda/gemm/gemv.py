@@ -23,8 +23,10 @@ LINE = 128
 MAX_ROWS = 8
 #: Rows of weights from which a warp reads one word each at a time.
 EIGHT = 8
-#: Blocks per multiprocessor from which on they are small.
-MANY = 4
+#: Bytes of a row that a warp reads in one step.
+STEP = 64
+#: Blocks per multiprocessor that are many, and that nearly fill the GPU.
+MANY, MOST = 4, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,10 @@ def prologue_of(norm: RowNorm | None, k: int, dtype: DType) -> Prologue:
 
 
 def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> RowTile:
-    """Return the tile to use, as measured on an H200 with 2048 to 128256 rows of weights.
+    """Return the tile to use, as measured on H100s with 2048 to 128256 rows of weights.
 
     All multiprocessors should have loads in flight from the first moment: many warps with few rows
-    each, whose first words are prefetched while the previous kernel still runs. If there are many
-    more blocks than fit, small ones hide what others do besides loading.
+    each, whose first words are prefetched while the previous kernel still runs.
 
     Args:
         shape: of the product.
@@ -130,13 +131,17 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
         target: the GPU.
         products: number of products in one kernel.
     """
-    _, n, _ = shape
+    _, n, k = shape
     blocks = ceil_div(products * n, 2 * EIGHT)
     if dtype not in HALVES:
-        return RowTile(2 if blocks >= 0.75 * target.processors else products, 8, 2)
+        return RowTile(2 if blocks >= MOST * target.processors else products, 8, 2)
     if blocks >= MANY * target.processors:
-        return RowTile(2, 4, 2, 8)
-    return RowTile(2 if blocks > target.processors else products, 16, 2, 2)
+        return RowTile(2, 16, 1, 2)
+    if not MOST * target.processors <= blocks <= target.processors:
+        return RowTile(2 if blocks > target.processors else products, 16, 2, 2)
+    # One block per multiprocessor, with up to eight steps of each row in flight.
+    steps = k * dtype.itemsize // (16 * STEP)
+    return RowTile(2, 16, max(1, min(4, steps // 2)))
 
 
 def multiply_rows(

@@ -36,30 +36,35 @@ PLANES = 3
 #: less time alone, with weights of 9 to 33 MB; a decoding step of 64 sequences (Llama 1B) takes 4 %
 #: less with it on an H100.
 MIXED_ROWS = 32
+#: Steps per warp from which on rows are long.
+LONG = 7
 #: Minimum number of terms per thread of `unpack_weights.cu`.
 TERMS = 8
 
 
-def choose(op: MatMulNBits, target: Target, products: int = 1) -> RowTile:
-    """Return the tile to take: as measured on an H200 with 2048 to 128256 rows of weights.
+def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) -> RowTile:
+    """Return the tile to take: as measured on H100s with 2048 to 28672 rows of weights.
 
     More rows per block share the reads of x; more warps have more bytes in flight, if blocks are
-    few and rows are long enough for two steps per warp. If there are many more blocks than
-    multiprocessors, small ones hide what others do besides loading.
+    few and rows are long enough. If there are many more blocks than multiprocessors, small ones
+    hide what others do besides loading. A single row of x leaves registers for two steps of long
+    rows of weights.
 
     Args:
         op: the product.
         target: the GPU.
         products: number of products in one kernel.
+        rows: of x.
     """
     n = op.N * products
     eights = 4 if ceil_div(n, 4 * EIGHT) >= 0.9 * target.processors else 2
-    blocks = ceil_div(n, eights * EIGHT)
+    blocks, steps = ceil_div(n, eights * EIGHT), ceil_div(op.K * op.bits, 8 * STEP)
     if blocks >= 2 * target.processors:
-        return RowTile(eights, 4, 1, 4)
-    few = blocks <= target.processors
-    steps = ceil_div(op.K * op.bits, 8 * STEP)
-    return RowTile(eights, 16, 1) if few and steps >= 32 else RowTile(eights, 8, 1, 2)
+        is_long = rows == 1 and steps >= 4 * LONG
+        return RowTile(eights, 4, 2, 3) if is_long else RowTile(eights, 4, 1, 4)
+    if blocks <= target.processors and steps >= 16:
+        return RowTile(eights, 16, 2 if rows == 1 and steps >= 16 * LONG else 1)
+    return RowTile(eights, 8, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,7 @@ def multiply_packed_rows(
         return f"blocks of {op.block_size}"
     prologue = prologue_of(norm, op.K, a.dtype)
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
-    tile = choose(op, target, count)
+    tile = choose(op, target, count, rows)
     per_row = pitch + 4 * tile.warps * rows * planes  # scales, and partial sums
     tile = with_scales(tile, per_row, prologue.shared, target)
     if tile.eights < count:
