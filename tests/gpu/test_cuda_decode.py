@@ -29,6 +29,7 @@ from ..kernels import (
     test_gemv,
     test_mixed_input,
     test_rotate_append,
+    test_swap_ab,
 )
 from ..kernels.dry import normal, single
 from ..kernels.few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, Gated, weights
@@ -153,6 +154,37 @@ def test_every_tile_of_packed_weights(
     """Exact, and the same bits every time."""
     test_mixed_input.forced(tile, splits, monkeypatch)
     sample = nbits(2 * tile.bm - 1, k, n, bits, block, zeros=zeros, dtype=dtype)
+    (first,), (second,) = (on_gpu(sample) for _ in range(2))
+    test_mixed_input.assert_exact(sample, first)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("way", test_swap_ab.WAYS, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "bits", "block", "zeros", "dtype"),
+    [
+        (31, 4096, 2048, 4, 32, "", float16),
+        (100, 2056, 330, 4, 128, "packed", bfloat16),
+        (16, 3000, 640, 8, 64, "floats", float16),
+        (40, 4096, 9000, 2, 16, "packed", float16),
+    ],
+)
+def test_packed_weights_as_left_operand(
+    way: tuple[int, int, int],
+    rows: int,
+    k: int,
+    n: int,
+    bits: int,
+    block: int,
+    zeros: str,
+    dtype: DType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exact, and the same bits every time."""
+    monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
+    monkeypatch.setattr(packed, "MIXED_ROWS", 0)
+    test_swap_ab.forced(way, monkeypatch)
+    sample = nbits(rows, k, n, bits, block, zeros=zeros, dtype=dtype)
     (first,), (second,) = (on_gpu(sample) for _ in range(2))
     test_mixed_input.assert_exact(sample, first)
     np.testing.assert_array_equal(first, second)

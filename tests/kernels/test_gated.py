@@ -44,8 +44,8 @@ SMALL = [
 ]
 #: Those with weights of a few bits that become one kernel, and which.
 PACKED = [
-    (Gated(9, 2048, 5632, bits=4), "mixed_input"),
-    (Gated(32, 4096, 14336, bfloat16, silu_apart, bits=4, block=128, zeros=True), "mixed_input"),
+    (Gated(9, 2048, 5632, bits=4), "swap_ab"),
+    (Gated(32, 4096, 14336, bfloat16, silu_apart, bits=4, block=128, zeros=True), "swap_ab"),
     (Gated(24, 896, 4864, float16, geglu, bits=8, block=16, bias="both"), "mixed_input"),
     (Gated(100, 2048, 8192, bits=4), "swap_ab"),
 ]

@@ -193,7 +193,8 @@ def test_all_blocks_of_a_decoding_step_run_at_once(rows: int, k: int, n: int) ->
     tiles, splits, _ = launch.grid
     assert launch.entry == "swap_ab"
     assert launch.cluster == (1, splits, 1)
-    assert 0.45 * H200.processors <= prod(launch.grid) <= H200.processors
+    together = dict(launch.constants)["RESIDENT"] * H200.processors
+    assert 0.45 * H200.processors <= prod(launch.grid) <= together
     assert splits == 1 or tiles <= clusters_of(splits, H200)
 
 

@@ -51,8 +51,9 @@ from .tile import LAUNCH, MARGIN, MEMORY, WEIGHTS_MARGIN, TimedConfig
 #: Maximum rows of A for `swap_ab.cu`, which reads weights once and rows of A often, minimum bytes
 #: of weights, and the factor by which estimates of other kernels are below their times for these.
 #: On an H100, a decoding step of 16 sequences takes 18 % less time with it (Llama 1B and 8B), of 32
-#: sequences 4 and 12 %.
-FEW_ROWS, LARGE_WEIGHTS, SWAP_MARGIN = 64, 8 << 20, 1.2
+#: sequences 4 and 12 %. Maximum rows for more blocks than run at once, two per multiprocessor: on
+#: an H100, the scores of 32 rows (128256 by 2048 weights) take 4 % less time with it.
+FEW_ROWS, LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 64, 8 << 20, 1.2, 32
 #: The algorithm with float16 accumulators.
 HALF_SUMS = "half_sums"
 #: Elements of A per copy.
@@ -116,7 +117,10 @@ def _swapped(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch 
         return None
     swapped = swap_ab.SwapAb(gemm)
     best = swapped.choose(target)
-    if best is None or best.tile.count(m, n) * best.config.splits > target.processors:
+    if best is None:
+        return None
+    many = best.tile.count(m, n) * best.config.splits > target.processors
+    if many and (best.tile.resident == 1 or m > ROWS_OF_PAIRS):
         return None
     others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
     return swapped.launch(epilogue, best.config) if best.microseconds < others else None

@@ -1,8 +1,8 @@
 """Products with weights of a few bits that stay packed in memory.
 
-Few rows are multiplied by `gemv_packed.cu` and more rows by `mixed_input.cu`, which unpack weights
-on the fly; for many rows, and in float32, weights are unpacked to the workspace for the other
-schedules.
+Few rows are multiplied by `gemv_packed.cu` and more rows by `mixed_input.cu` or, on Hopper,
+`swap_ab.cu`, which unpack weights on the fly; for many rows, and in float32, weights are unpacked
+to the workspace for the other schedules.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from .turns import TURN, biases_in_turns
 BANKS = 16
 #: Number of bfloat16 planes that represent float32 on tensor cores.
 PLANES = 3
-#: Maximum rows for which `mixed_input.cu` is as fast as `swap_ab.cu`. For more rows the latter took
-#: less time alone, with weights of 9 to 33 MB; a decoding step of 64 sequences (Llama 1B) takes 4 %
-#: less with it on an H100.
-MIXED_ROWS = 32
+#: Maximum rows for which `mixed_input.cu` may be faster than `swap_ab.cu`, and bits per weight of
+#: the products of fewer rows by which they are compared.
+MIXED_ROWS, COMPARED = 32, 4
 #: Steps per warp from which on rows are long.
 LONG = 7
 #: Minimum number of terms per thread of `unpack_weights.cu`.
@@ -141,16 +140,14 @@ def _unpacking_in_registers(
     products: int = 1,
 ) -> tuple[float, tuple[Launch, ...]] | None:
     """Return a product whose kernel unpacks weights, with its estimate; None if there is none."""
-    if gemm.shape[0] > MIXED_ROWS:
-        swapped = swap_ab.SwapAb(gemm, weights, products)
-        best = swapped.choose(target)
-        if best is not None:
-            return best.microseconds, (swapped.launch(epilogue, best.config),)
+    swapped = swap_ab.SwapAb(gemm, weights, products)
     mixed = mixed_input.MixedInput(gemm, weights, products)
-    best = mixed.choose(target)
-    if best is None:
-        return None
-    return best.microseconds, mixed.launches(epilogue, best.config, target)
+    many = gemm.shape[0] > MIXED_ROWS
+    fast = swapped.choose(target) if many or weights.op.bits == COMPARED else None
+    found = mixed.choose(target) if fast is None or not many else None
+    if found and (fast is None or found.microseconds < fast.microseconds):
+        return found.microseconds, mixed.launches(epilogue, found.config, target)
+    return fast and (fast.microseconds, (swapped.launch(epilogue, fast.config),))
 
 
 def multiply_packed_rows(

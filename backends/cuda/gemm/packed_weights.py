@@ -15,8 +15,8 @@ from .turns import in_turns
 
 #: Bytes of a row of weights per step.
 STEP = 64
-#: Rows of weights whose scales of a step are adjacent in `PackedWeights.factors_of_steps`.
-ROWS = 64
+#: Rows of a strip of fragments, and bytes of a strip that a warp reads at a time.
+STRIP, CHUNK = 16, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,45 @@ class PackedWeights:
         each = max(1, terms // self.op.block_size)
         return each * self.scales.dtype.itemsize * (1 if self.zero_points is None else 2)
 
-    def factors_of_steps(self, terms: int) -> Packed:
-        """Return the scales and zero points by steps of so many terms; see `step_factors_of`."""
-        op, factors = self.op, self.factors
-        steps = ceil_div(op.K, terms)
-        pack = partial(step_factors_of, factors.pack, steps=steps, terms=terms, block=op.block_size)
-        return Packed(factors.sources, ("factors by step", factors.layout, terms), pack)
+    @property
+    def chunks(self) -> int:
+        """Chunks per strip of fragments."""
+        return ceil_div(self.op.K * self.op.bits, CHUNK * 8 // STRIP)
+
+    @property
+    def strips(self) -> int:
+        """Strips of fragments, of both weights if there are others."""
+        return ceil_div(self.op.N * (1 if self.other is None else 2), STRIP)
+
+    @property
+    def fragments(self) -> Packed:
+        """The integers in the order of `fragments_of`."""
+        rows, bits = self._rows, self.op.bits
+        pack = partial(fragments_of, rows.pack, chunks=self.chunks, bits=bits)
+        return Packed(rows.sources, ("fragments", rows.layout, self.chunks, bits), pack)
+
+    @property
+    def _rows(self) -> Packed:
+        """The integers in rows as they are."""
+        op = self.op
+        own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
+        return own if self.other is None else in_turns(own, self.other._rows)
+
+    @property
+    def strip_factors(self) -> int:
+        """Scales and zero points of a block of a strip."""
+        return STRIP * (1 if self.zero_points is None else 2)
+
+    def blocks_of(self, terms: int) -> int:
+        """Return the blocks per row, in whole steps of so many terms."""
+        whole = max(1, terms // self.op.block_size)
+        return ceil_div(self.op.blocks, whole) * whole
+
+    def fragment_factors(self, terms: int) -> Packed:
+        """Return scales and zero points in the order of `fragment_factors_of`, in whole steps."""
+        factors, blocks = self.factors, self.blocks_of(terms)
+        pack = partial(fragment_factors_of, factors.pack, blocks=blocks)
+        return Packed(factors.sources, ("factors of fragments", factors.layout, blocks), pack)
 
     @property
     def are_constant(self) -> bool:
@@ -137,6 +170,8 @@ def words_of(b: Array, rows: int, nbytes: int, bits: int) -> Array:
     return words.view(np.uint8).reshape(rows, nbytes)
 
 
+#: Types of two pairs of integers, by bits per integer.
+_JOINED = {2: np.uint8, 4: np.uint16, 8: np.uint32}
 #: Bits of an integer's number in its word that change places, by bits per integer.
 _SWAPS = {2: ((0, 3), (1, 2), (0, 1)), 4: ((0, 2),), 8: ()}
 
@@ -184,27 +219,54 @@ def factors_of(
     return found
 
 
-def step_factors_of(
-    factors: Callable[..., Array], *sources: Array, steps: int, terms: int, block: int
-) -> Array:
-    """Return scales and zero points of 64 rows and one step after another.
+def fragments_of(rows: Callable[..., Array], *sources: Array, chunks: int, bits: int) -> Array:
+    """Return integers as fragments, uint8 [strips, chunks, CHUNK].
 
-    The shape is [ceil(rows / 64), steps, 64, of one step, 1 or 2]. If blocks are longer than
-    steps, steps repeat them.
+    A fragment is the part of a lane in the left operand of a product of 16-bit floats with sixteen
+    rows and terms, for mma.sync and wgmma alike: two neighbours each of an upper row and of a lower
+    one, and of the same rows eight terms later. In a chunk, each lane has a word of sixteen bytes
+    with its integers of adjacent fragments. Two fragments take turns by the terms of their first
+    and second halves; in four bytes, integers are in the order of `words_of`.
+
+    Args:
+        rows: returns the integers, [rows, bytes], from its sources.
+        sources: see there.
+        chunks: per strip.
+        bits: of an integer.
+    """
+    found = rows(*sources)
+    strips, width = ceil_div(len(found), STRIP), chunks * CHUNK // STRIP
+    if found.shape != (strips * STRIP, width):
+        whole = np.zeros((strips * STRIP, width), np.uint8)
+        width = min(width, found.shape[1])
+        whole[: len(found), :width] = found[:, :width]
+        found = whole
+    if bits == 2:
+        found = np.stack((found & 15, found >> 4), axis=-1)  # a byte for each pair of neighbours
+    pairs = found.view(np.uint16 if bits == 8 else np.uint8)
+    # Strips, halves, rows; chunks, pairs of fragments, fragments, halves, lanes of a row.
+    parts = pairs.reshape(strips, 2, 8, chunks, -1, 2, 2, 4)
+    upper, lower = parts[:, 0], parts[:, 1].astype(_JOINED[bits])
+    lower <<= 2 * bits
+    lower |= upper
+    ordered = np.ascontiguousarray(lower.transpose(0, 2, 1, 6, 3, 5, 4))
+    words = ordered.reshape(strips, chunks, -1).view(np.uint32)
+    for one, other in _SWAPS[bits]:
+        _swap(words, bits, one, other)
+    return words.view(np.uint8)
+
+
+def fragment_factors_of(factors: Callable[..., Array], *sources: Array, blocks: int) -> Array:
+    """Return scales and zero points of fragments, [strips, blocks, 8 rows, 2 halves, 1 or 2].
 
     Args:
         factors: returns those of `factors_of` from its sources.
         sources: see there.
-        steps: steps of a row.
-        terms: terms of a step.
-        block: terms of a block.
+        blocks: per row; zero-padded.
     """
-    found = factors(*sources)
-    rows, _, kinds = found.shape
-    each = max(1, terms // block)
-    first = np.arange(steps) * terms // block
-    blocks = np.minimum(first[:, None] + np.arange(each), found.shape[1] - 1)
-    by_step = found[:, blocks]
-    padded = np.zeros((ceil_div(rows, ROWS) * ROWS, steps, each, kinds), found.dtype)
-    padded[:rows] = by_step
-    return np.ascontiguousarray(padded.reshape(-1, ROWS, *padded.shape[1:]).swapaxes(1, 2))
+    found = factors(*sources)[:, :blocks]
+    rows, count, kinds = found.shape
+    padded = np.zeros((ceil_div(rows, STRIP) * STRIP, blocks, kinds), found.dtype)
+    padded[:rows, :count] = found
+    parts = padded.reshape(-1, 2, 8, blocks, kinds)
+    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4))

@@ -27,6 +27,7 @@ from ..tile import (
     TimedConfig,
     clusters_of,
     estimate,
+    inbox,
     overlapped,
     ranked,
     suited,
@@ -68,6 +69,11 @@ def shared(tile: CtaTile, weights: PackedWeights, splits: int) -> int:
     return max(tile.stages * stage + tile.bn * factors_of(weights, splits), sums)
 
 
+def received(tile: CtaTile, splits: int) -> int:
+    """Return the shared memory in bytes for the sums of a cluster of this many blocks."""
+    return inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
+
+
 def registers_left(tile: CtaTile, bits: int) -> int:
     """Return a thread's registers besides accumulators, words of a step, and unpacked words."""
     own = min(REGISTERS // (threads(tile) * tile.resident), MAX_REGISTERS)
@@ -97,7 +103,8 @@ def fitted(
         steps = ceil_div(ceil_div(weights.op.K, terms), splits)
         for stages in range(min(tile.stages, max(2, steps + 1)), 1, -1):
             found = replace(tile, bk=terms, stages=stages, slices=slices)
-            if shared(found, weights, splits) <= room:
+            joined = splits if target.has_clusters else 1
+            if shared(found, weights, splits) + received(found, joined) <= room:
                 return found
         slices //= 2
     return None
@@ -189,6 +196,8 @@ class MixedInput:
         self, gemm: GemmArguments, epilogue: Epilogue, config: Config, split: SplitK
     ) -> Launch:
         weights, tile, (m, n, k) = self.weights, config.tile, gemm.shape
+        stages = ceil_div(shared(tile, weights, config.splits), WORD) * WORD
+        joined = config.splits if split is SplitK.CLUSTER else 1
         pair = f", {self.products} products" if self.products > 1 else ""
         return Launch(
             "gemm/mixed_input.cu",
@@ -207,12 +216,12 @@ class MixedInput:
                 *weights.constants,
                 *(("K", k), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
                 *(("EDGE", n % tile.bn != 0), ("VECTOR", gemm.a.vector)),
-                *(("PRODUCTS", self.products), ("SPLIT", int(split))),
+                *(("PRODUCTS", self.products), ("INBOX", stages), ("SPLIT", int(split))),
                 ("VECTOR_C", gemm.vector_c(8)),
                 *epilogue.flags(gemm.bias),
             ),
             code=f"{atom_of(gemm.dtype).code()}\n{epilogue.code}",
-            shared=shared(tile, weights, config.splits),
-            cluster=(1, config.splits if split is SplitK.CLUSTER else 1, 1),
+            shared=stages + received(tile, joined),
+            cluster=(1, joined, 1),
             note=f"{config}{pair}, {weights.op.bits} bits {epilogue.title}".strip(),
         )

@@ -17,7 +17,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..packed_weights import PackedWeights
+from ..packed_weights import CHUNK, STRIP, PackedWeights
 from ..problem import GemmArguments
 from ..tile import (
     LAUNCH,
@@ -27,6 +27,7 @@ from ..tile import (
     CtaTile,
     TimedConfig,
     clusters_of,
+    inbox,
     ranked,
 )
 from .multistage import SplitK
@@ -40,18 +41,22 @@ ROWS_OF_WARP, QUARTER_BYTES = 16, 16
 MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
 #: Maximum number of stages; bytes of a row of weights per step.
 STAGES, WIDTH = 12, 128
-#: Registers per multiprocessor, maximum per thread, and those of consumers besides sums and
-#: unpacked weights.
-REGISTERS, MAX_REGISTERS, OTHER = 65536, 240, 36
-#: Registers of threads that permute A, at least, and those for pieces of A.
-PERMUTING, MOVED = 56, 16
-#: Bytes per microsecond of memory; of weights per multiprocessor, and of A, which are in the cache.
+#: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
+#: packed weights and their fragments, and at least, those of other threads, which store results.
+REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, STORING = 65536, 240, 36, 16, 56
+#: Weights of 16 bits: bytes per microsecond of memory; of weights per multiprocessor, and of A,
+#: which are in the cache; microseconds until the first products, after the last ones, and to
+#: combine a cluster's sums.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
-#: Packed weights: microseconds in which a multiprocessor unpacks and multiplies what a warp has of
-#: a quarter of 64 bytes per row, at least, or at first and per row of A.
-QUARTER, QUARTER_START, QUARTER_ROW = 0.0196, 0.0135, 0.00019
-#: Microseconds until the first products, after the last ones, and to combine a cluster's sums.
 BEGIN, END, JOIN = 1.6, 0.8, 1.2
+#: Packed weights, as fitted to 65 products of 16 to 64 rows and 4 bits on an H100, from which they
+#: differ by 4 %: bytes per microsecond of memory, and of A per multiprocessor; microseconds in
+#: which one unpacks and multiplies what a warp has of a quarter of 64 bytes per row, at first and
+#: per row of A; before and after these, of a block and of two at a time; to combine a cluster's
+#: sums, and those of slices.
+PACKED_MEMORY, PACKED_CACHED = 2.9e6, 85e3
+QUARTER, QUARTER_ROW, FITTED = 0.0068, 0.000117, 4
+AROUND, PACKED_JOIN, SLICED = (1.85, 1.35), 0.31, 0.16
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
 
@@ -63,32 +68,24 @@ class Weights:
     Attributes:
         bits: per weight.
         nbytes: total bytes, with scales.
-        row: bytes of a row.
         packed: how they are packed; None for 16-bit floats.
     """
 
     bits: int
     nbytes: int
-    row: int
     packed: PackedWeights | None = None
 
     @staticmethod
     def of(gemm: GemmArguments, packed: PackedWeights | None) -> Weights:
         """Return those of a product, packed or in rows of `ldb` elements."""
         if packed is not None:
-            return Weights(packed.op.bits, packed.nbytes, packed.bytes, packed)
-        row = gemm.ldb * gemm.dtype.itemsize
-        return Weights(16, gemm.shape[1] * row, row)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row per step."""
-        return WIDTH
+            return Weights(packed.op.bits, packed.nbytes, packed)
+        return Weights(16, gemm.shape[1] * gemm.ldb * gemm.dtype.itemsize)
 
     @property
     def terms(self) -> int:
         """Terms per step."""
-        return self.width * 8 // self.bits
+        return 8 * WIDTH // self.bits
 
     @property
     def factor_bytes(self) -> int:
@@ -97,16 +94,20 @@ class Weights:
 
 
 def threads(tile: CtaTile) -> int:
-    """Return the threads per block, including a warpgroup that permutes A."""
+    """Return the threads per block, including a warpgroup that requests copies."""
     return 128 * (tile.groups * tile.slices + 1)
 
 
-def shared(tile: CtaTile, weights: Weights) -> int:
-    """Return the shared memory per block in bytes: for stages, and later for sums; for barriers."""
-    of_row = weights.width + weights.factor_bytes
-    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * of_row)
+def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
+    """Return the shared memory per block in bytes.
+
+    It is for stages, and later for sums; for barriers; and for the sums of a cluster's blocks.
+    """
+    factors = ceil_div(tile.bn * weights.factor_bytes, 1024) * 1024
+    stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * WIDTH + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
-    return ceil_div(max(stages, sums), 16) * 16 + 24 * tile.stages
+    received = inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
+    return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages + received
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +116,19 @@ class Registers:
 
     Attributes:
         consumer, other: registers per thread.
-        batch: pieces of A that a thread permutes at once, for packed weights.
     """
 
     consumer: int
     other: int
-    batch: int
 
     @staticmethod
     def of(tile: CtaTile, weights: Weights) -> Registers | None:
         """Return how threads use their registers; None if there are too few."""
-        equal = min(REGISTERS // threads(tile) // 8 * 8, MAX_REGISTERS)
-        piece = 32 // weights.bits if weights.packed else 0  # terms that match a word of weights
-        consumer = max(ceil_div(tile.bm // 2 + 2 * piece + OTHER, 8) * 8, equal)
+        equal = min(REGISTERS // (threads(tile) * tile.resident) // 8 * 8, MAX_REGISTERS)
+        own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
+        consumer = max(ceil_div(own, 8) * 8, equal)
         other = equal - tile.groups * tile.slices * (consumer - equal)
-        if other < PERMUTING or consumer > MAX_REGISTERS:
-            return None
-        most = max(1, 2 * MOVED // max(1, piece))
-        batch = max(n for n in range(1, most + 1) if tile.bm // 8 % n == 0)
-        return Registers(consumer, other, batch)
+        return None if other < STORING or consumer > MAX_REGISTERS else Registers(consumer, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +136,7 @@ class SwapAb:
     """A product with constant weights.
 
     Attributes:
-        gemm: the product; its `b` is `packed.words` or [n][ldb].
+        gemm: the product; without packed weights, its `b` is [n][ldb].
         packed: the packed weights; None for 16-bit floats.
         products: one, or two whose weights take turns and whose results the epilogue combines:
             `gemm` has the columns of both.
@@ -156,23 +151,23 @@ class SwapAb:
         """The weights."""
         return Weights.of(self.gemm, self.packed)
 
-    def tiles(self, target: Target) -> Iterator[CtaTile]:
-        """Yield the tiles that fit on a GPU: with all rows, or an equal part of them."""
+    def _fitted(
+        self, groups: int, slices: int, resident: int, splits: int, target: Target
+    ) -> CtaTile | None:
+        """Return a tile with all rows, or an equal part of them, and as many stages as fit."""
         (m, _, k), weights = self.gemm.shape, self.weights
-        if not target.has_wgmma or self.gemm.a.vector < VECTOR:
-            return
         rows = ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
-        steps = ceil_div(k, weights.terms)
-        for groups, slices in sorted(self._shapes(steps)):
-            for stages in range(min(STAGES, max(2, steps)), 1, -1):
-                warps, cost = (4, groups), Cost(0, 0, 0)
-                tile = CtaTile(
-                    *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", 1, cost),
-                    slices=slices,
-                )
-                if shared(tile, weights) <= target.shared and Registers.of(tile, weights):
-                    yield tile
-                    break
+        room = (target.shared + 1024) // resident - 1024
+        steps = ceil_div(ceil_div(k, weights.terms), splits)
+        for stages in range(min(STAGES, max(2, steps)), 1, -1):
+            warps, cost = (4, groups), Cost(0, 0, 0)
+            tile = CtaTile(
+                *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
+                slices=slices,
+            )
+            if shared(tile, weights, splits) <= room and Registers.of(tile, weights):
+                return tile
+        return None
 
     def _shapes(self, steps: int) -> set[tuple[int, int]]:
         """Return how many warpgroups have rows of their own, and in how many slices of K.
@@ -188,13 +183,22 @@ class SwapAb:
 
     def configs(self, target: Target) -> Iterator[Config]:
         """Yield tiles with splits such that all blocks run at once, or without splits."""
-        m, n, k = self.gemm.shape
-        for tile in self.tiles(target):
-            blocks, steps = tile.count(m, n), ceil_div(k, tile.bk)
-            yield Config(tile)
-            for splits in range(2, min(MAX_CLUSTER, steps // tile.slices) + 1):
+        (m, n, k), weights = self.gemm.shape, self.weights
+        if not target.has_wgmma or self.gemm.a.vector < VECTOR:
+            return
+        steps = ceil_div(k, weights.terms)
+        for groups, slices in sorted(self._shapes(steps)):
+            blocks = ceil_div(m, MAX_ROWS) * ceil_div(n, 64 * groups)
+            for resident in (1, 2) if blocks > target.processors else (1,):
+                if tile := self._fitted(groups, slices, resident, 1, target):
+                    yield Config(tile)
+            for splits in range(2, min(MAX_CLUSTER, steps // slices) + 1):
                 together = clusters_of(splits, target)
-                if blocks <= (together if splits == 2 else STARTING * together):
+                if weights.packed and groups > 1:
+                    break  # blocks of 64 rows, of which there are more, take 10 to 40 % less time
+                if blocks <= (together if splits == 2 else STARTING * together) and (
+                    tile := self._fitted(groups, slices, 1, splits, target)
+                ):
                     yield Config(tile, splits)
 
     def choose(self, target: Target) -> TimedConfig | None:
@@ -206,15 +210,19 @@ class SwapAb:
         """Return the estimate for a configuration in microseconds."""
         (m, n, k), tile, splits, weights = self.gemm.shape, config.tile, config.splits, self.weights
         blocks = tile.count(m, n) * splits
-        steps = ceil_div(ceil_div(k, tile.bk), splits)
-        of_step = tile.bn * (weights.width + weights.factor_bytes) / PROCESSOR_MEMORY
-        reading = steps * (of_step + 2 * tile.bm * tile.bk / CACHED)
-        if weights.packed:
-            quarters = steps * tile.bn // ROWS_OF_WARP * weights.width // QUARTER_BYTES
-            reading = max(reading, quarters * max(QUARTER, QUARTER_START + QUARTER_ROW * tile.bm))
-        waves = ceil(blocks / target.processors)
+        own, waves = (ceil(blocks / (target.processors * each)) for each in (1, tile.resident))
+        steps = own * ceil_div(ceil_div(k, tile.bk), splits)
         traffic = weights.nbytes + 2 * m * (n + k)
-        time = ((waves * (BEGIN + reading + END)) ** 4 + (traffic / MEMORY) ** 4) ** 0.25
+        if weights.packed:
+            quarters = steps * tile.bn // ROWS_OF_WARP * WIDTH // QUARTER_BYTES
+            unpacking = quarters * (QUARTER + QUARTER_ROW * tile.bm) * FITTED / weights.bits
+            reading = steps * 2 * tile.bm * tile.bk / PACKED_CACHED
+            time = (unpacking**4 + reading**4 + (traffic / PACKED_MEMORY) ** 4) ** 0.25
+            time += waves * AROUND[tile.resident - 1] + (SLICED if tile.slices > 1 else 0.0)
+            return LAUNCH + time + (PACKED_JOIN if splits > 1 else 0.0)
+        of_step = tile.bn * WIDTH / PROCESSOR_MEMORY + 2 * tile.bm * tile.bk / CACHED
+        time = waves * (BEGIN + END) + steps * of_step
+        time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25
         return LAUNCH + time + (JOIN if splits > 1 else 0.0)
 
     def launch(self, epilogue: Epilogue, config: Config) -> Launch:
@@ -225,9 +233,10 @@ class SwapAb:
         assert own is not None
         pair = f", {self.products} products" if self.products > 1 else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
-        of_packed = (("BATCH", own.batch), *packed.constants) if packed else ()
-        elements = (uint8, weights.row, weights.width) if packed else (gemm.dtype, k, SLAB)
-        dtype, of_row, width = elements
+        if packed is None:
+            w = factors = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
+        else:
+            w, factors = _strips(packed, tile)
         return Launch(
             "gemm/swap_ab.cu",
             "swap_ab",
@@ -235,18 +244,17 @@ class SwapAb:
             block=threads(tile),
             args={
                 "a": TensorMap(gemm.a.data, gemm.dtype, (k, m), (gemm.a.row,), (SLAB, tile.bm)),
-                "w": TensorMap(
-                    gemm.b, dtype, (of_row, n), (weights.row // dtype.itemsize,), (width, tile.bn)
-                ),
-                "factors": packed.factors_of_steps(weights.terms) if packed else None,
+                "w": w,
+                "factors": factors,
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
-                *tile.constants("BM", "GROUPS", "SLICES", "STAGES"),
+                *tile.constants("BM", "GROUPS", "SLICES", "STAGES", "RESIDENT"),
                 *(("REGISTERS", own.consumer), ("OTHER_REGISTERS", own.other)),
-                *(("WIDTH", weights.width), ("K", k), *of_packed, ("SPLIT", int(split))),
+                *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
+                *(packed.constants if packed else ()),
                 ("PRODUCTS", self.products),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
             ),
@@ -257,7 +265,33 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=shared(tile, weights),
+            shared=shared(tile, weights, config.splits),
             cluster=(1, config.splits, 1),
             note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )
+
+
+def _strips(weights: PackedWeights, tile: CtaTile) -> tuple[TensorMap, TensorMap]:
+    """Return the fragments and scales of strips, those of a step of a tile at a time."""
+    strips, lines = tile.bn // STRIP, CHUNK // WIDTH * weights.chunks
+    words = TensorMap(
+        weights.fragments,
+        uint8,
+        (WIDTH, lines, weights.strips),
+        (WIDTH, WIDTH * lines),
+        (WIDTH, STRIP, strips),
+    )
+    dtype, block = weights.scales.dtype, weights.strip_factors
+    step, strip = (
+        block * max(1, tile.bk // weights.op.block_size),
+        block * weights.blocks_of(tile.bk),
+    )
+    line = min(WIDTH // dtype.itemsize, step)
+    scales = TensorMap(
+        weights.fragment_factors(tile.bk),
+        dtype,
+        (line, strip // line, weights.strips),
+        (line, strip),
+        (line, step // line, strips),
+    )
+    return words, scales

@@ -84,10 +84,21 @@ __device__ __forceinline__ void centre(u32 (&to)[EACH / 2], u32 word, const Fact
     for (int i = 0; i < EACH / 2; ++i) to[i] = pair_fma(to[i], unit(0), factor.shift);
 }
 
-// The numbers that the integers of a word represent, in the same order.
+// The numbers that the integers of a word represent, in the same order; `factor_of(i)` gives the scale of pair i.
+template <typename FactorOf>
+__device__ __forceinline__ void dequantize(u32 (&to)[EACH / 2], u32 word, const Masks& masks, const FactorOf& factor_of)
+{
+    unpack(to, word, masks);
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) {
+        const Factor& factor = factor_of(i);
+        if constexpr (ZEROS) to[i] = pair_fma(to[i], unit(0), factor.shift);
+        to[i] = pair_fma(to[i], factor.scale, NOTHING);
+    }
+}
+
+// The same with one scale.
 __device__ __forceinline__ void dequantize(u32 (&to)[EACH / 2], u32 word, const Factor& factor, const Masks& masks)
 {
-    centre(to, word, factor, masks);
-#pragma unroll
-    for (int i = 0; i < EACH / 2; ++i) to[i] = pair_fma(to[i], factor.scale, NOTHING);
+    dequantize(to, word, masks, [&](int) -> const Factor& { return factor; });
 }

@@ -8,7 +8,7 @@
 //
 // Types, besides those of mixed_input.cuh: Z, of the epilogue's operands; R, of results. Compile-time: RESIDENT; EDGE,
 // whether blocks extend past the last row of weights; PRODUCTS, one, or two whose weights take turns, see store_tile.cuh;
-// SPLIT and the constants of the epilogue, see multistage.cu.
+// INBOX, where that of inbox.cuh begins; SPLIT and the constants of the epilogue, see multistage.cu.
 
 #include "gemm/mixed_input.cuh"
 
@@ -95,7 +95,9 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
         if (step < end) terms.copy(own_stages + stage * BYTES_STAGE, step);
         cp_async_commit();  // also an empty group, so that counting groups counts stages
     };
+    const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
     grid_dependency_launch();
+    if constexpr (SPLIT == CLUSTER) inbox.open();
     copy_factors(factors, scales, block.n0, n, first, end);
     cp_async_commit();
 #pragma unroll 1
@@ -124,5 +126,5 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
     cp_async_wait<0>();
     __syncthreads();
     gather((float*)shared, sums, slice, own_n);
-    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, block);
+    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, inbox, block);
 }

@@ -2,7 +2,6 @@
 // memory, see store_tile.cuh, or stored directly from registers.
 
 #include "gemm/store_tile.cuh"
-#include "gemm/inbox.cuh"
 
 __device__ __forceinline__ float2 neighbours(const float (&sums)[4], int row)
 {

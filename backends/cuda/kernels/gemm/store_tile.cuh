@@ -8,8 +8,8 @@
 
 constexpr int ITEMS = BM * BN / 8;  // of eight sums
 
-#include "gemm/add_blocks.cuh"
 #include "gemm/add_slices.cuh"
+#include "gemm/inbox.cuh"
 
 // The epilogue of a tile, eight adjacent results at a time.
 template <int PRODUCTS> struct FinishProducts {
@@ -73,25 +73,26 @@ template <int PRODUCTS> struct FinishProducts {
         } while (first < end);
     }
 
-    // Adds up the sums in shared memory, over all blocks of a cluster if there are several, and stores them.
-    __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
+    // Stores the sums in shared memory. The blocks of a cluster send them to one another, and each stores its share.
+    __device__ __forceinline__ void store(unsigned char* shared, const Inbox<BM, BN / 8>& inbox, const Block& block) const
     {
         int begin = 0, end = RESULTS;
+        __syncthreads();
         if constexpr (SPLIT == CLUSTER) {
-            cluster_sync();
-            begin = RESULTS * block.split / block.splits;
-            end = RESULTS * (block.split + 1) / block.splits;
-        } else {
-            __syncthreads();
+            inbox.wait_open();
+            for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
+                const int row = i / (BN / 4), column = i % (BN / 4) * 4;
+                inbox.send(row, column / 8, column % 8, *(const float4*)((const float*)shared + row * PITCH + column));
+            }
+            begin = inbox.begin() / PRODUCTS, end = inbox.end() / PRODUCTS;
         }
         Several some;
         read(some, begin + threadIdx.x, end, block);
+        if constexpr (SPLIT == CLUSTER) inbox.wait_received();
         store_all(some, begin, end, block, [&](float (&values)[8], int item) {
-            const int at = row_of_item(item) * PITCH + column_of_item(item);
-            if constexpr (SPLIT == CLUSTER) add_blocks(values, shared_address(shared) + at * 4, block.splits);
-            else read_sums(values, (const float*)shared + at);
+            if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
+            else read_sums(values, (const float*)shared + row_of_item(item) * PITCH + column_of_item(item));
         });
-        if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
     }
 
     static __device__ __forceinline__ void read_sums(float (&values)[8], const float* from)

@@ -6,21 +6,19 @@
 // rows of `a` to shared memory, STAGES steps ahead. Consumer warpgroups have 64 rows of weights each; SLICES of them
 // have the same rows and alternate between the steps (sliced-K).
 //
-// Packed weights are unpacked in registers, by quarters of a step, one while the previous one is multiplied. They lie
-// in the layout of gemv.cu: of every 64 bytes of a row, four lanes have a word of 16 bytes each. The last
-// four warps permute the terms of `a` in shared memory in the same way: of each QUARTER of terms, chunk i of 16 bytes
-// has pair i of the four lanes. Barriers of each stage say that it has arrived, is permuted, and is empty again.
+// Packed weights are in the order of the fragments that they become in registers (`PackedWeights.fragments`): a strip of
+// sixteen rows has, of some terms, a word of 16 bytes for each lane of a warp, and for each block of terms the scales of
+// upper and lower rows side by side. Two fragments are unpacked while the two before are multiplied.
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
-// consumers with rows of their own; SLICES; STAGES; WIDTH, bytes of a row of weights in a step; REGISTERS and
-// OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two whose weights take
-// turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BATCH, the number of
-// pieces of `a` that a thread permutes at once; BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is
-// 2^(BITS - 1).
+// consumers with rows of their own; SLICES; STAGES; RESIDENT, blocks per multiprocessor; WIDTH, bytes of a row of weights
+// in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
+// whose weights take turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
+// BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -33,9 +31,9 @@
 
 #if PACKED
 #include "gemm/dequantize.cuh"
-constexpr int WORDS = WIDTH / 64, STEP = WORDS * 16 * EACH;  // words of a lane of a row of weights; terms of a step
-constexpr int FACTORS = STEP > BLOCK ? STEP / BLOCK : 1, FACTOR = (1 + ZEROS) * sizeof(T);  // of a row in a step
-constexpr int SPAN = FACTORS * FACTOR;
+constexpr int STEP = WIDTH * 8 / BITS, FACTORS = STEP > BLOCK ? STEP / BLOCK : 1;  // terms of a step; scales of a row
+constexpr int FACTOR = (1 + ZEROS) * sizeof(T), SPAN = FACTORS * FACTOR;  // bytes, of a block, and of a row in a step
+constexpr int LINE = 16 * SPAN < 128 ? 16 * SPAN : 128;  // of a strip, which the copy engine stores at a time
 #else
 constexpr int STEP = 64, SPAN = 0;
 #endif
@@ -44,10 +42,11 @@ constexpr int STEPS = (K + STEP - 1) / STEP;
 constexpr int BN = GROUPS * 64, CONSUMERS = GROUPS * SLICES * 128, THREADS = CONSUMERS + 128;
 constexpr int PITCH = BN + 4;  // of the sums in shared memory
 constexpr int BYTES_TILE = BM * 128, TILES = STEP / 64;  // of 64 terms of `a`; such tiles of a stage
-constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS = BN * SPAN;
+constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS = (BN * SPAN + 1023) / 1024 * 1024;
 constexpr int OF_W = STAGES * BYTES_A, OF_FACTORS = OF_W + STAGES * BYTES_W;  // where they begin
 constexpr int BYTES_STAGES = OF_FACTORS + STAGES * BYTES_FACTORS, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS) + 15) / 16 * 16;
+constexpr int INBOX = BARRIERS + STAGES * 16;
 enum { WHOLE, PARTIAL, CLUSTER };
 
 struct Block {  // the tile of a block, and which of the blocks that share it this one is
@@ -68,43 +67,28 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
 
-// The barriers of all stages: whether copies have arrived; whether they are permuted, and multiplied.
-struct Barriers {
-    u32 arrived;
-    Pipeline<STAGES> permuted;
-
-    __device__ __forceinline__ explicit Barriers(u32 start) : arrived(start), permuted(start + STAGES * 8) {}
-
-    __device__ __forceinline__ void begin() const
-    {
-        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(arrived + stage * 8, 1);
-        permuted.begin(4, GROUPS * 4);
-    }
-};
+constexpr int EARLY = STAGES < 2 ? STAGES : 2;  // steps whose weights are requested first
 
 // What one thread requests of the copy engine.
 struct Requests {
-    const TensorMap *a, *w;
-    const unsigned char* factors;
+    const TensorMap *a, *w, *factors;
     u32 shared;
-    int n;
     const Block& block;
-    Barriers barriers;
+    Pipeline<STAGES> stages;
 
     // Constants of a step.
-    __device__ __forceinline__ void bring_weights(int step) const
+    __device__ __forceinline__ void bring_weights(int number) const
     {
-        const int stage = step % STAGES, groups = min(GROUPS, (n - block.n0 + 63) / 64);
-        const u32 barrier = barriers.arrived + stage * 8;
-        mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + groups * 64 * SPAN);
-        tma_load_2d(shared + OF_W + stage * BYTES_W, w, barrier, (block.first + step) * (PACKED ? WIDTH : STEP),
-                    block.n0);
-        if (SPAN == 0) return;
-        for (int group = 0; group < groups; ++group) {
-            const long long from = ((long long)(block.n0 / 64 + group) * STEPS + block.first + step) * (64 * SPAN);
-            bulk_copy(shared + OF_FACTORS + stage * BYTES_FACTORS + group * 64 * SPAN, factors + from, 64 * SPAN,
-                      barrier);
-        }
+        const int stage = number % STAGES, step = block.first + number;
+        const u32 barrier = stages.full(stage), to = shared + OF_W + stage * BYTES_W;
+        mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
+#if PACKED
+        tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
+        tma_load_3d(shared + OF_FACTORS + stage * BYTES_FACTORS, factors, barrier, 0,
+                    step * STEP / BLOCK * (16 * FACTOR) / LINE, block.n0 / 16);
+#else
+        tma_load_2d(to, w, barrier, step * STEP, block.n0);
+#endif
     }
 
     __device__ __forceinline__ void bring_rows(int step) const
@@ -112,129 +96,31 @@ struct Requests {
         const int stage = step % STAGES;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
-            tma_load_2d(shared + stage * BYTES_A + tile * BYTES_TILE, a, barriers.arrived + stage * 8,
+            tma_load_2d(shared + stage * BYTES_A + tile * BYTES_TILE, a, stages.full(stage),
                         (block.first + step) * STEP + tile * 64, block.m0);
     }
 
-    // Brings the first steps, as many as there are stages; returns how many.
-    __device__ __forceinline__ int begin(bool requests) const
+    // Brings the first weights, before the preceding kernel has ended. The engine works in order, so that rows of `a` wait
+    // for all weights that are requested before them.
+    __device__ __forceinline__ void begin() const
     {
-        const int early = min(block.end - block.first, STAGES);
-        if (requests)
-            for (int step = 0; step < early; ++step) bring_weights(step);
-        grid_dependency_sync();
-        if (requests)
-            for (int step = 0; step < early; ++step) bring_rows(step);
-        __syncwarp();
-        return early;
+        for (int step = 0; step < min(block.end - block.first, EARLY); ++step) bring_weights(step);
     }
 
-    // Brings a step once its stage is empty.
-    __device__ __forceinline__ void bring(int step, PipelineState<STAGES>& freed) const
+    // Brings all other weights, and the rows of `a`.
+    __device__ __forceinline__ void bring_all() const
     {
-        mbarrier_wait(barriers.permuted.empty(freed.stage), freed.parity);
-        bring_weights(step);
-        bring_rows(step);
-        freed.next();
-    }
-};
-
-#if PACKED
-
-constexpr int QUARTER = 4 * EACH;     // terms of four lanes
-constexpr int LAG = STAGES / 2;       // steps between the release of a stage and the request of its next contents
-
-// The terms of `a` that match a word of weights.
-struct Piece {
-    u32 at[EACH / 2];
-};
-struct alignas(EACH < 8 ? 8 : 16) Part {
-    u32 at[EACH < 8 ? 2 : 4];
-};
-
-// Permutes the terms of a stage. At a time a warp has those of 64 terms of some rows, PIECES times.
-struct Permutation {
-    static constexpr int ROWS = EACH / 2, GROUPS_OF_ROWS = BM / ROWS, PIECES = GROUPS_OF_ROWS * TILES / 4;
-    int warp, row, from, to;
-
-    __device__ __forceinline__ explicit Permutation(int thread)
-    {
-        const int lane = thread % 32, chunk = lane / 4 % (16 / EACH) * (EACH / 2), byte = lane % 4 * (2 * EACH);
-        warp = thread / 32, row = lane / (64 / EACH);
-        // All rows of a thread are the same modulo eight, so that chunk i after the first lies at place ^ (i << 4).
-        const int place = swizzled((warp * ROWS + row) % 8, chunk) % 128;
-        from = (place ^ (byte / 16 << 4)) + byte % 16;
-        to = place + lane % 4 * 4;
-    }
-
-    __device__ __forceinline__ unsigned char* place_of(unsigned char* stage, int piece) const
-    {
-        const int number = piece * 4 + warp;
-        return stage + number / GROUPS_OF_ROWS * BYTES_TILE + (number % GROUPS_OF_ROWS * ROWS + row) * 128;
-    }
-
-    __device__ __forceinline__ void apply(unsigned char* stage) const
-    {
-#pragma unroll 1
-        for (int first = 0; first < PIECES; first += BATCH) {
-            Piece pieces[BATCH];
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                const unsigned char* const own = place_of(stage, first + i);
-#pragma unroll
-                for (int q = 0; q < EACH / 2; q += sizeof(Part) / 4) {
-                    const Part found = *(const Part*)(own + (from ^ (q / 4 << 4)));
-#pragma unroll
-                    for (int e = 0; e < sizeof(Part) / 4; ++e) pieces[i].at[q + e] = found.at[e];
-                }
+        PipelineState<STAGES> freed;
+        for (int step = 0; step < block.end - block.first; ++step) {
+            if (step >= STAGES) {
+                mbarrier_wait(stages.empty(freed.stage), freed.parity);
+                freed.next();
             }
-            __syncwarp();  // four lanes exchange their chunks
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                unsigned char* const own = place_of(stage, first + i);
-                const u32(&words)[EACH / 2] = pieces[i].at;
-#pragma unroll
-                for (int pair = 0; pair < EACH / 2; ++pair)
-                    *(u32*)(own + (to ^ (pair << 4))) = words[pair];
-            }
+            if (step >= EARLY) bring_weights(step);
+            bring_rows(step);
         }
     }
 };
-
-// The part of the last four warps.
-__device__ __forceinline__ void load(unsigned char* shared, const Requests& requests)
-{
-    const int thread = threadIdx.x - CONSUMERS, count = requests.block.end - requests.block.first;
-    const Barriers& barriers = requests.barriers;
-    requests.begin(thread == 0);
-    const Permutation permutation(thread);
-    PipelineState<STAGES> turn, freed;
-    for (int step = 0; step < count; ++step) {
-        const int next = step - LAG + STAGES;  // whose stage is free once the consumers have left step - LAG
-        if (step >= LAG && next < count && thread == 0) requests.bring(next, freed);
-        __syncwarp();
-        mbarrier_wait(barriers.arrived + turn.stage * 8, turn.parity);
-        permutation.apply(shared + turn.stage * BYTES_A);
-        fence_proxy_async();
-        __syncwarp();
-        if (thread % 32 == 0) mbarrier_arrive(barriers.permuted.full(turn.stage));
-        turn.next();
-    }
-}
-
-#else
-
-__device__ __forceinline__ void load(unsigned char*, const Requests& requests)
-{
-    const bool requesting = threadIdx.x == CONSUMERS;
-    const int early = requests.begin(requesting), count = requests.block.end - requests.block.first;
-    PipelineState<STAGES> freed;
-    if (requesting)
-        for (int step = early; step < count; ++step) requests.bring(step, freed);
-    __syncwarp();
-}
-
-#endif
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────
 
@@ -243,79 +129,93 @@ typedef float Sums[BM / 8][4];
 // Multiplies steps with the rows of weights of a warpgroup, the first of which in the block is `row`.
 struct Steps {
     unsigned char* shared;
-    Barriers barriers;
+    Pipeline<STAGES> stages;
     PipelineState<STAGES> turn;
     int row;
 
     __device__ __forceinline__ Steps(unsigned char* shared, int row)
-        : shared(shared), barriers(shared_address(shared) + BARRIERS), row(row)
+        : shared(shared), stages(shared_address(shared) + BARRIERS), row(row)
     {
     }
 
-    // The descriptor of sixteen terms of `a` of the current stage.
+    // The descriptor of sixteen terms of `a` of the current stage. Only its lower half depends on the place.
     __device__ __forceinline__ uint64 sixteen_of(int number) const
     {
-        const u32 stage = shared_address(shared) + turn.stage * BYTES_A;
-        return smem_descriptor(stage + number / 4 * BYTES_TILE) + number % 4 * 2;
+        const uint64 stage = smem_descriptor(shared_address(shared) + turn.stage * BYTES_A);
+        const u32 place = number / 4 * (BYTES_TILE / 16) + number % 4 * 2;
+        return stage >> 32 << 32 | (u32)stage + place;
     }
 
 #if PACKED
+    static constexpr int PAIRS = STEP / 32, PAIRS_OF_WORD = EACH / 4;  // of fragments: in a step, in a lane's word
     Masks masks;
-    u32 fragments[2][EACH / 4][4];  // of a quarter that is multiplied, and of the next
+    u32 fragments[2][2][4];  // of a pair that is multiplied, and of the next
 
-    // A lane's row of weights in the block, one of the upper or lower eight of its warp.
-    __device__ __forceinline__ int row_of(int half) const
+    // A lane's word, in the order in which the copy engine stores lines of 128 bytes.
+    __device__ __forceinline__ Word word_of(int number) const
     {
-        return row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + half * 8;
+        const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+        const unsigned char* const own = shared + OF_W + turn.stage * BYTES_W + strip * (16 * WIDTH);
+        return *(const Word*)(own + swizzled(number * 4 + lane / 8, lane % 8));
     }
 
-    // A lane's word of a row, in the order in which the copy engine stores rows of so many bytes.
-    __device__ __forceinline__ Word word_of(int half, int number) const
+    // The scales of a lane's upper and lower row in a block, in the order in which it stores lines of so many bytes.
+    struct Factors {
+        Factor of[2];
+    };
+    __device__ __forceinline__ Factors factors_of(int number) const
     {
-        const int own = row_of(half), chunk = (number * 4 + threadIdx.x % 4) ^ (WIDTH == 64 ? own / 2 & 3 : own & 7);
-        return *(const Word*)(shared + OF_W + turn.stage * BYTES_W + own * WIDTH + (chunk << 4));
+        const int strip = row / 16 + threadIdx.x % 128 / 32;
+        const int at = strip * (16 * SPAN) + number * (16 * FACTOR) + threadIdx.x % 32 / 4 * (2 * FACTOR);
+        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + (at ^ (at >> 3 & (LINE - 16)));
+        struct alignas(2 * FACTOR) Both {
+            unsigned char at[2 * FACTOR];
+        };
+        const Both both = *(const Both*)own;
+        return {Factor(both.at), Factor(both.at + FACTOR)};
     }
 
-    // The scale of a quarter of a step.
-    __device__ __forceinline__ Factor factor(int j, int half) const
-    {
-        const int k = j * QUARTER + threadIdx.x % 4 * EACH, number = STEP > BLOCK ? k / BLOCK : 0;
-        return Factor(shared + OF_FACTORS + turn.stage * BYTES_FACTORS + row_of(half) * SPAN + number * FACTOR);
-    }
-
-    __device__ __forceinline__ void unpack_quarter(u32 (&to)[EACH / 4][4], const Word (&w)[2], int j) const
+    __device__ __forceinline__ void unpack_pair(u32 (&to)[2][4], const Word& word, int number,
+                                                const Factors (&factors)[2]) const
     {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < 16; i += EACH) {
             u32 weights[EACH / 2];
-            dequantize(weights, w[half].at[j % 4], factor(j, half), masks);
+            dequantize(weights, word.at[(number * 16 + i) / EACH % 4], masks,
+                       [&](int at) { return factors[(i / 2 + at) / 2 % 2].of[at % 2]; });
 #pragma unroll
-            for (int i = 0; i < EACH / 2; ++i) to[i / 2][i % 2 * 2 + half] = weights[i];
+            for (int at = 0; at < EACH / 2; ++at)
+                to[(i / 2 + at) / 2 % 2][(i / 2 + at) / 4 * 2 + at % 2] = weights[at];
         }
     }
 
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(barriers.permuted.full(turn.stage), turn.parity);
+        mbarrier_wait(stages.full(turn.stage), turn.parity);
+        Word word, next = word_of(0);
+        Factors factors[2] = {factors_of(0), factors_of(0)};
 #pragma unroll
-        for (int number = 0; number < WORDS; ++number) {
-            const Word w[2] = {word_of(0, number), word_of(1, number)};
-#pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                const int j = number * 4 + q;
-                if (j > 1) wgmma_wait<1>();  // the products of the fragments that are overwritten now are complete
-                unpack_quarter(fragments[j % 2], w, j);
-                wgmma_fence();
-#pragma unroll
-                for (int i = 0; i < EACH / 4; ++i) wgmma(sums, fragments[j % 2][i], sixteen_of(j * (EACH / 4) + i));
-                wgmma_commit();
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            if (pair % PAIRS_OF_WORD == 0) {
+                word = next;
+                if (pair + PAIRS_OF_WORD < PAIRS) next = word_of(pair / PAIRS_OF_WORD + 1);
             }
+            if (BLOCK == 16 || (pair > 0 && pair * 32 % BLOCK == 0)) {
+                factors[0] = factors_of(pair * 32 / BLOCK);
+                factors[1] = BLOCK == 16 ? factors_of(pair * 2 + 1) : factors[0];
+            }
+            if (pair > 1) wgmma_wait<1>();  // the products of the fragments that are overwritten now are complete
+            unpack_pair(fragments[pair % 2], word, pair % PAIRS_OF_WORD, factors);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < 2; ++i) wgmma(sums, fragments[pair % 2][i], sixteen_of(pair * 2 + i));
+            wgmma_commit();
         }
     }
 #else
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(barriers.arrived + turn.stage * 8, turn.parity);
+        mbarrier_wait(stages.full(turn.stage), turn.parity);
         const u32 weights = shared_address(shared) + OF_W + turn.stage * BYTES_W + row * 128;
         wgmma_fence();
 #pragma unroll
@@ -330,7 +230,7 @@ struct Steps {
         multiply(sums);
         wgmma_wait<0>();  // no products run across branches, else the assembler has each wait for the one before
         settle(sums);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.permuted.empty(turn.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty(turn.stage));
         __syncwarp();
         turn.skip(SLICES);
     }
@@ -349,7 +249,7 @@ __device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice
 
 __device__ __forceinline__ void multiply(unsigned char* shared, const Block& block)
 {
-    const int slice = threadIdx.x / (GROUPS * 128), row = threadIdx.x / 128 % GROUPS * 64;
+    const int group = __reduce_max_sync(~0u, threadIdx.x / 128), slice = group / GROUPS, row = group % GROUPS * 64;
     grid_dependency_sync();
     Steps steps(shared, row);
     steps.turn.skip(slice);
@@ -363,22 +263,33 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w, const unsigned char* factors, void* c,
-        const Z* bias, const Z* z0, const Z* z1, int m, int n, int tiles_m)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
+        const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
+        int tiles_m)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
-    const Barriers barriers(shared_address(shared) + BARRIERS);
+    const Pipeline<STAGES> stages(shared_address(shared) + BARRIERS);
+    const Requests requests{&a, &w, &factors, shared_address(shared), block, stages};
+    const bool requesting = threadIdx.x == CONSUMERS;
     grid_dependency_launch();
-    if (threadIdx.x == 0) barriers.begin();
+    if (requesting) {
+        prefetch_map(&a);
+        stages.begin(1, GROUPS * 4);
+        requests.begin();
+    }
+    const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
+    if constexpr (SPLIT == CLUSTER) inbox.open();
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_dec<OTHER_REGISTERS>();
-        load(shared, {&a, &w, factors, shared_address(shared), n, block, barriers});
+        grid_dependency_sync();
+        if (requesting) requests.bring_all();
+        __syncwarp();
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
         multiply(shared, block);
     }
-    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, block);
+    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, inbox, block);
 }
