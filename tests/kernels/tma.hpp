@@ -33,17 +33,14 @@ inline void copy_box(u32 place, const TensorMap& map, int x, int y, int z, int n
                 copy_row(place, map, x, y + b, z + c, n + d, store);
 }
 
-inline void arrived(u32 barrier, const TensorMap& map)
+inline int bytes_of(const TensorMap& map)
 {
-    const long long rows = map.box[1] * map.box[2] * map.box[3];
-    barriers_at[barrier].bytes -= (int)(map.box[0] * map.size * rows);
-    barriers_at[barrier].arrive(0);
+    return (int)(map.size * map.box[0] * map.box[1] * map.box[2] * map.box[3]);
 }
 
 inline void bring(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, int n)
 {
-    copy_box(to, *map, x, y, z, n, false);
-    arrived(barrier, *map);
+    begin_copy(barrier, bytes_of(*map), [=, map = *map] { copy_box(to, map, x, y, z, n, false); });
 }
 inline void prefetch_map(const TensorMap*) {}
 inline void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
@@ -63,14 +60,16 @@ inline void tma_load_im2col(u32 to, const TensorMap* map, u32 barrier, int chann
 {
     const int end_x = map->dims[1] + map->upper[0], end_y = map->dims[2] + map->upper[1];
     if (to % 1024 || x < map->lower[0] || x >= end_x || y < map->lower[1] || y >= end_y) abort();
-    for (int pixel = 0; pixel < map->box[1]; ++pixel, to += map->box[0] * map->size) {
-        copy_row(to, *map, channel, x + of_x, y + of_y, n, false);
-        if ((x += map->steps[0]) < end_x) continue;
-        x = map->lower[0];
-        if ((y += map->steps[1]) < end_y) continue;
-        y = map->lower[1], ++n;
-    }
-    arrived(barrier, *map);
+    begin_copy(barrier, bytes_of(*map), [=, map = *map] {
+        int at_x = x, at_y = y, at_n = n;
+        for (int pixel = 0; pixel < map.box[1]; ++pixel) {
+            copy_row(to + pixel * map.box[0] * map.size, map, channel, at_x + of_x, at_y + of_y, at_n, false);
+            if ((at_x += map.steps[0]) < end_x) continue;
+            at_x = map.lower[0];
+            if ((at_y += map.steps[1]) < end_y) continue;
+            at_y = map.lower[1], ++at_n;
+        }
+    });
 }
 inline void tma_store_2d(const TensorMap* map, u32 from, int x, int y)
 {
