@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f16, packed
 from tercet.backends.cuda.gemm.schedules.swap_ab import SwapAb
-from tercet.backends.cuda.gemm.tile import TimedConfig, clusters_of
+from tercet.backends.cuda.gemm.tile import Config, TimedConfig, clusters_of
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
@@ -133,6 +134,26 @@ def test_weights_of_16_bits(
     found = linear(*sizes, dtype)
     (got,) = results_of(found, [hopper])
     assert files(hopper) == COMPILES
+    assert_linear(found, got)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("slices", "stages"), [(2, 3), (3, 4), (3, 2), (2, 9)])
+def test_copies_may_end_in_any_order(
+    slices: int, stages: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices share stages; the emulated copy that began last ends first."""
+    own = SwapAb.configs
+
+    def configs(self: SwapAb, target: Target) -> Iterator[Config]:
+        for config in own(self, target):
+            yield replace(config, tile=replace(config.tile, stages=stages))
+
+    monkeypatch.setattr(SwapAb, "configs", configs)
+    forced((1, slices, 1), monkeypatch)
+    found = linear(16, 24 * 64, 70, float16)
+    (got,) = results_of(found, [hopper])
     assert_linear(found, got)
 
 

@@ -45,18 +45,17 @@ STAGES, WIDTH = 12, 128
 #: packed weights and their fragments, and at least, those of other threads, which store results.
 REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, STORING = 65536, 240, 36, 16, 56
 #: Weights of 16 bits: bytes per microsecond of memory; of weights per multiprocessor, and of A,
-#: which are in the cache; microseconds until the first products, after the last ones, and to
-#: combine a cluster's sums.
+#: which are in the cache; microseconds until the first products, and after the last ones.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
-BEGIN, END, JOIN = 1.6, 0.8, 1.2
+BEGIN, END = 1.6, 0.8
 #: Packed weights, as fitted to 65 products of 16 to 64 rows and 4 bits on an H100, from which they
 #: differ by 4 %: bytes per microsecond of memory, and of A per multiprocessor; microseconds in
 #: which one unpacks and multiplies what a warp has of a quarter of 64 bytes per row, at first and
-#: per row of A; before and after these, of a block and of two at a time; to combine a cluster's
-#: sums, and those of slices.
+#: per row of A; before and after these, of a block and of two at a time; to combine the sums of
+#: slices, and those of a cluster, which takes as long for weights of 16 bits.
 PACKED_MEMORY, PACKED_CACHED = 2.9e6, 85e3
 QUARTER, QUARTER_ROW, FITTED = 0.0068, 0.000117, 4
-AROUND, PACKED_JOIN, SLICED = (1.85, 1.35), 0.31, 0.16
+AROUND, SLICED, JOIN = (1.85, 1.35), 0.16, 0.31
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
 
@@ -107,7 +106,8 @@ def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
     stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * WIDTH + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
     received = inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
-    return ceil_div(max(stages, sums), 16) * 16 + 16 * tile.stages + received
+    barriers = 16 * ceil_div(tile.stages, tile.slices) * tile.slices
+    return ceil_div(max(stages, sums), 16) * 16 + barriers + received
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class SwapAb:
             reading = steps * 2 * tile.bm * tile.bk / PACKED_CACHED
             time = (unpacking**4 + reading**4 + (traffic / PACKED_MEMORY) ** 4) ** 0.25
             time += waves * AROUND[tile.resident - 1] + (SLICED if tile.slices > 1 else 0.0)
-            return LAUNCH + time + (PACKED_JOIN if splits > 1 else 0.0)
+            return LAUNCH + time + (JOIN if splits > 1 else 0.0)
         of_step = tile.bn * WIDTH / PROCESSOR_MEMORY + 2 * tile.bm * tile.bk / CACHED
         time = waves * (BEGIN + END) + steps * of_step
         time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25

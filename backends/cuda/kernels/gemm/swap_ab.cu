@@ -46,7 +46,10 @@ constexpr int BYTES_A = TILES * BYTES_TILE, BYTES_W = BN * WIDTH, BYTES_FACTORS 
 constexpr int OF_W = STAGES * BYTES_A, OF_FACTORS = OF_W + STAGES * BYTES_W;  // where they begin
 constexpr int BYTES_STAGES = OF_FACTORS + STAGES * BYTES_FACTORS, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS) + 15) / 16 * 16;
-constexpr int INBOX = BARRIERS + STAGES * 16;
+// Parities tell adjacent phases apart. Copies may end in another order than they begin, so a slice that shared barriers with
+// others could be two phases ahead of one. So each is a single slice's: the steps take turns among that many.
+constexpr int TURNS = (STAGES + SLICES - 1) / SLICES * SLICES;
+constexpr int INBOX = BARRIERS + TURNS * 16;
 enum { WHOLE, PARTIAL, CLUSTER };
 
 struct Block {  // the tile of a block, and which of the blocks that share it this one is
@@ -67,20 +70,21 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
 
-constexpr int EARLY = STAGES < 2 ? STAGES : 2;  // steps whose weights are requested first
+constexpr int MOST_EARLY = PACKED ? 2 : 6;
+constexpr int EARLY = STAGES < MOST_EARLY ? STAGES : MOST_EARLY;  // steps whose weights are requested first
 
 // What one thread requests of the copy engine.
 struct Requests {
     const TensorMap *a, *w, *factors;
     u32 shared;
     const Block& block;
-    Pipeline<STAGES> stages;
+    Pipeline<TURNS> turns;
 
     // Constants of a step.
     __device__ __forceinline__ void bring_weights(int number) const
     {
         const int stage = number % STAGES, step = block.first + number;
-        const u32 barrier = stages.full(stage), to = shared + OF_W + stage * BYTES_W;
+        const u32 barrier = turns.full(number % TURNS), to = shared + OF_W + stage * BYTES_W;
         mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
 #if PACKED
         tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
@@ -93,10 +97,9 @@ struct Requests {
 
     __device__ __forceinline__ void bring_rows(int step) const
     {
-        const int stage = step % STAGES;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
-            tma_load_2d(shared + stage * BYTES_A + tile * BYTES_TILE, a, stages.full(stage),
+            tma_load_2d(shared + step % STAGES * BYTES_A + tile * BYTES_TILE, a, turns.full(step % TURNS),
                         (block.first + step) * STEP + tile * 64, block.m0);
     }
 
@@ -110,10 +113,10 @@ struct Requests {
     // Brings all other weights, and the rows of `a`.
     __device__ __forceinline__ void bring_all() const
     {
-        PipelineState<STAGES> freed;
+        PipelineState<TURNS> freed;
         for (int step = 0; step < block.end - block.first; ++step) {
             if (step >= STAGES) {
-                mbarrier_wait(stages.empty(freed.stage), freed.parity);
+                mbarrier_wait(turns.empty(freed.stage), freed.parity);
                 freed.next();
             }
             if (step >= EARLY) bring_weights(step);
@@ -129,21 +132,22 @@ typedef float Sums[BM / 8][4];
 // Multiplies steps with the rows of weights of a warpgroup, the first of which in the block is `row`.
 struct Steps {
     unsigned char* shared;
-    Pipeline<STAGES> stages;
-    PipelineState<STAGES> turn;
-    int row;
+    Pipeline<TURNS> turns;
+    PipelineState<TURNS> turn;
+    int row, stage;
 
-    __device__ __forceinline__ Steps(unsigned char* shared, int row)
-        : shared(shared), stages(shared_address(shared) + BARRIERS), row(row)
+    __device__ __forceinline__ Steps(unsigned char* shared, int slice, int row)
+        : shared(shared), turns(shared_address(shared) + BARRIERS), row(row), stage(slice % STAGES)
     {
+        turn.skip(slice);
     }
 
     // The descriptor of sixteen terms of `a` of the current stage. Only its lower half depends on the place.
     __device__ __forceinline__ uint64 sixteen_of(int number) const
     {
-        const uint64 stage = smem_descriptor(shared_address(shared) + turn.stage * BYTES_A);
+        const uint64 first = smem_descriptor(shared_address(shared) + stage * BYTES_A);
         const u32 place = number / 4 * (BYTES_TILE / 16) + number % 4 * 2;
-        return stage >> 32 << 32 | (u32)stage + place;
+        return first >> 32 << 32 | (u32)first + place;
     }
 
 #if PACKED
@@ -155,7 +159,7 @@ struct Steps {
     __device__ __forceinline__ Word word_of(int number) const
     {
         const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-        const unsigned char* const own = shared + OF_W + turn.stage * BYTES_W + strip * (16 * WIDTH);
+        const unsigned char* const own = shared + OF_W + stage * BYTES_W + strip * (16 * WIDTH);
         return *(const Word*)(own + swizzled(number * 4 + lane / 8, lane % 8));
     }
 
@@ -167,7 +171,7 @@ struct Steps {
     {
         const int strip = row / 16 + threadIdx.x % 128 / 32;
         const int at = strip * (16 * SPAN) + number * (16 * FACTOR) + threadIdx.x % 32 / 4 * (2 * FACTOR);
-        const unsigned char* const own = shared + OF_FACTORS + turn.stage * BYTES_FACTORS + (at ^ (at >> 3 & (LINE - 16)));
+        const unsigned char* const own = shared + OF_FACTORS + stage * BYTES_FACTORS + (at ^ (at >> 3 & (LINE - 16)));
         struct alignas(2 * FACTOR) Both {
             unsigned char at[2 * FACTOR];
         };
@@ -191,7 +195,7 @@ struct Steps {
 
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(stages.full(turn.stage), turn.parity);
+        mbarrier_wait(turns.full(turn.stage), turn.parity);
         Word word, next = word_of(0);
         Factors factors[2] = {factors_of(0), factors_of(0)};
 #pragma unroll
@@ -215,8 +219,8 @@ struct Steps {
 #else
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(stages.full(turn.stage), turn.parity);
-        const u32 weights = shared_address(shared) + OF_W + turn.stage * BYTES_W + row * 128;
+        mbarrier_wait(turns.full(turn.stage), turn.parity);
+        const u32 weights = shared_address(shared) + OF_W + stage * BYTES_W + row * 128;
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i) wgmma(sums, smem_descriptor(weights) + i * 2, sixteen_of(i));
@@ -230,9 +234,10 @@ struct Steps {
         multiply(sums);
         wgmma_wait<0>();  // no products run across branches, else the assembler has each wait for the one before
         settle(sums);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty(turn.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(turns.empty(turn.stage));
         __syncwarp();
         turn.skip(SLICES);
+        stage = (stage + SLICES) % STAGES;
     }
 };
 
@@ -251,8 +256,7 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
 {
     const int group = __reduce_max_sync(~0u, threadIdx.x / 128), slice = group / GROUPS, row = group % GROUPS * 64;
     grid_dependency_sync();
-    Steps steps(shared, row);
-    steps.turn.skip(slice);
+    Steps steps(shared, slice, row);
     Sums sums = {};
     for (int step = block.first + slice; step < block.end; step += SLICES) steps.add(sums);
     named_barrier_sync<CONSUMERS>(1);  // the stages are read, and sums take their place
@@ -270,13 +274,13 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
-    const Pipeline<STAGES> stages(shared_address(shared) + BARRIERS);
-    const Requests requests{&a, &w, &factors, shared_address(shared), block, stages};
+    const Pipeline<TURNS> turns(shared_address(shared) + BARRIERS);
+    const Requests requests{&a, &w, &factors, shared_address(shared), block, turns};
     const bool requesting = threadIdx.x == CONSUMERS;
     grid_dependency_launch();
     if (requesting) {
         prefetch_map(&a);
-        stages.begin(1, GROUPS * 4);
+        turns.begin(1, GROUPS * 4);
         requests.begin();
     }
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
