@@ -181,7 +181,10 @@ def _reductions() -> Iterator[Sample]:
         yield sample(kind, [X], axis=1)
     yield sample("ArgMax", [normal(900, 3)], axis=0)
     yield sample("ArgMax", [normal(3, 900)], axis=1, select_last_index=1)
-    yield sample("ArgMax", [normal(2, 5001)], axis=1)  # parts of a row
+    odd = normal(3, 5001)  # in parts
+    odd[0], odd[1, 7::2000] = -np.inf, np.nan
+    yield sample("ArgMax", [odd], axis=1)
+    yield sample("ArgMin", [-odd], axis=1, select_last_index=1)
     yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
     yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)
     tied = np.round(4 * normal(2, 1500, 2))

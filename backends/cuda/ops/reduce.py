@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64
+from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64, uint32, uint64
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
 from ....runtime.ops.reduce import (
@@ -34,7 +34,7 @@ from ..recipe.source import arithmetic
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
-#: Elements per block of a row that several blocks share, if it has at most as many such parts: in
+#: Elements per block of rows that several blocks share, if they have at most as many such parts: in
 #: the logits of a token the blocks are few, and each has little more to do than wait for memory.
 SHARED_CHUNK = 1024
 #: Warps of a block that has all rows of its columns: as many rows per thread, in one launch.
@@ -82,9 +82,10 @@ class ReduceFormula:
             )
         )
 
-    def nbytes(self, dtype: DType) -> int:
-        """Return the size of a state if `dtype` is the compute type."""
-        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": 16}[self.state]
+    def nbytes(self, dtype: DType, index: DType) -> int:
+        """Return the size of a state, given the compute type and that of indices."""
+        place = 2 * max(dtype.itemsize, index.itemsize)
+        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": place}[self.state]
 
 
 #: The reductions; comparisons propagate NaN.
@@ -126,12 +127,11 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
 @kernel(ArgMax, ArgMin, follows=_keeps_axes)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
     """Return the index of the largest or smallest element along an axis."""
-    which = (
-        "true" if isinstance(op, ArgMax) else "false",
-        "true" if op.select_last_index else "false",
-    )
+    largest, last = isinstance(op, ArgMax), bool(op.select_last_index)
     place = ReduceFormula(
-        f"better<{', '.join(which)}>(a, b)", "State{A(0), -1}", "State{x, at}", "a.at", "Place"
+        f"better<{int(largest)}, {int(last)}>(a, b)",
+        f"State{{{'LOWEST' if largest else 'GREATEST'}, {'0' if last else '~Index(0)'}}}",
+        *("State{x, Index(at)}", "a.at", "Place"),
     )
     return fold(place, y, x, (normalize_axis(op.axis, x.rank),), type(op).__name__)
 
@@ -156,20 +156,24 @@ def fold(how: ReduceFormula, y: Tensor, x: Tensor, axes: Ints, title: str) -> An
     source: Tensor | Scratch = x
     used = 0
     total = prod(x.dims[a] for a in axes)
+    index = uint32 if total < 2**32 else uint64
     for number, (outer, count, inner) in enumerate(passes):
         while True:
-            parts = _parts(count, inner)
+            parts = _parts(outer, count, inner)
             if outer * parts >= 2**31 or inner > MAX_BLOCKS * COLUMNS:
                 return f"{outer} x {count} x {inner} elements"
             last = parts == 1 and number == len(passes) - 1
             target: Tensor | Scratch = y if last else Scratch(used)
-            used += 0 if last else ceil_div(outer * parts * inner * how.nbytes(compute), 256) * 256
+            nbytes = 0 if last else outer * parts * inner * how.nbytes(compute, index)
+            used += ceil_div(nbytes, 256) * 256
             ends = (source is x, last)
             launches.append(_pass((source, target), (outer, count, inner), ends, total))
             source, count = target, parts
             if parts == 1:
                 break
     types = (("X", x.dtype), ("Y", y.dtype), ("A", compute))
+    if how.state == "Place":
+        types = (*types, ("Index", index))
     code = how.code(float64 if compute is float64 else x.dtype)
     return tuple(
         replace(launch, types=types, code=code, scratch=used, note=f"{title} {launch.note}")
@@ -177,16 +181,16 @@ def fold(how: ReduceFormula, y: Tensor, x: Tensor, axes: Ints, title: str) -> An
     )
 
 
-def _parts(count: int, inner: int) -> int:
+def _parts(outer: int, count: int, inner: int) -> int:
     """Return into how many parts an axis is split."""
     if inner > 1 and count <= COLUMN_CHUNK * MANY_ROWS // ROWS:
         return 1
-    return max(1, ceil_div(count, _row_chunk(count) if inner == 1 else COLUMN_CHUNK))
+    return max(1, ceil_div(count, _row_chunk(outer, count) if inner == 1 else COLUMN_CHUNK))
 
 
-def _row_chunk(count: int) -> int:
+def _row_chunk(outer: int, count: int) -> int:
     """Return the number of elements of a row that a block reduces."""
-    return SHARED_CHUNK if ROW_CHUNK < count <= SHARED_CHUNK**2 else ROW_CHUNK
+    return SHARED_CHUNK if count > ROW_CHUNK and outer * count <= SHARED_CHUNK**2 else ROW_CHUNK
 
 
 def _pass(
@@ -204,9 +208,9 @@ def _pass(
         total: number of elements per final result.
     """
     outer, count, inner = shape
-    parts, warps, of_block = _parts(count, inner), 1, ROWS
+    parts, warps, of_block = _parts(outer, count, inner), 1, ROWS
     if inner == 1:
-        entry, chunk = "reduce_rows", _row_chunk(count)
+        entry, chunk = "reduce_rows", _row_chunk(outer, count)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
         first = {"results": outer * parts}

@@ -1,14 +1,13 @@
-// The state of an argmax reduction: an element and its index, which is -1 initially. NaN beats
-// every number.
+// The state of an argmax reduction: an element and its index, of type Index. NaN beats every number. Initially it is a number
+// that beats no other, at an index that loses to all others.
 struct Place {
     A value;
-    long long at;
+    Index at;
 };
 template <bool GREATEST, bool LAST_INDEX>
 __device__ __forceinline__ Place better(Place a, Place b)
 {
-    if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
-    if (nan_a && nan_b || a.value == b.value) return (a.at < b.at) != LAST_INDEX ? a : b;
-    return nan_a || (!nan_b && (a.value > b.value) == GREATEST) ? a : b;
+    if (a.value == b.value || (nan_a && nan_b)) return (a.at < b.at) != LAST_INDEX ? a : b;
+    return nan_a || (GREATEST ? a.value > b.value : a.value < b.value) ? a : b;
 }
