@@ -1,6 +1,6 @@
 """A GPU made of a C++ compiler: kernels as they are, run on the host, one thread after the other.
 
-It finds wrong results where there is no GPU. It shows neither races nor speed.
+It finds wrong results where there is no GPU. It shows no speed, and of races only those of copies.
 """
 
 from __future__ import annotations
