@@ -89,6 +89,9 @@ def test_strings_that_are_not_utf8() -> None:
     proto.graph.node[0].domain, proto.graph.node[0].op_type = "", "TwiceCall"
     with pytest.raises(UnsupportedError, match=r"TwiceCall .*some-converter left it as it was"):
         load(proto)
+    proto.graph.node[0].op_type = "Erfc"
+    with pytest.raises(UnsupportedError, match=r"some-converter left it .*; did you mean 'Erf'\?"):
+        load(proto)
     proto.graph.node[0].op_type = "Softmax"
     proto.graph.node[0].attribute[0].name = "axis"
     with pytest.raises(ModelError, match="'axis' must be an integer, not bytes that are not UTF-8"):

@@ -306,7 +306,8 @@ class _Binder:
             name, [known for where, known in keys if where == domain and known != name]
         )
         known = recipe(domain, name, self.producer)
-        return near or (f"; {known}" if known else "")
+        by_a_program = not domain and self.producer
+        return f"; {known}{near}" if by_a_program else near or (f"; {known}" if known else "")
 
     def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:
         """Add a node of the newest opset named `label` for the file's node `origin`."""
