@@ -19,7 +19,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Relu
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
@@ -44,8 +44,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 BY_NAME = {"ConvTranspose": "subpixel"}
 
 
-def layer(name: str, dtype: DType) -> Sample:
-    """Return a layer with a bias and the sum with another one behind it."""
+def layer(name: str, dtype: DType, stored: DType | None = None) -> Sample:
+    """Return a layer with a bias and the sum with another one behind it, `stored` as this dtype."""
     shape, weights, how = CASES[name]
     graph = Graph(name)
     x = graph.add_input("x", TensorType(dtype, shape))
@@ -53,7 +53,10 @@ def layer(name: str, dtype: DType) -> Sample:
     w, b, other = (graph.constant(a.astype(dtype), f"w{i}") for i, a in enumerate(arrays))
     z = graph.insert(ConvTranspose(**how), [x, w, b]).output
     r = graph.insert(ConvTranspose(**how), [x, other]).output
-    graph.set_outputs({"y": graph.insert(Relu(), [graph.insert(Add(), [z, r]).output]).output})
+    y = graph.insert(Relu(), [graph.insert(Add(), [z, r]).output]).output
+    if stored is not None:
+        y = graph.insert(Cast(to=stored), [y]).output
+    graph.set_outputs({"y": y})
     infer(graph)
     return Sample(graph, {"x": normal(*shape).astype(dtype)})
 
@@ -64,6 +67,17 @@ def layer(name: str, dtype: DType) -> Sample:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
     compare(layer(name, dtype), emulated, options=replace(OPTIONS, algorithms=BY_NAME))
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("stride 1", "elementwise"), ("few channels", "interleave")]
+)
+def test_sums_of_float32_that_are_stored_as_float16(name: str, last: str) -> None:
+    """What interleaves phases stores any dtype, products of float32 do not."""
+    device = DryDevice(compiler=DryCompiler(target=H200))
+    graph = layer(name, float32, float16).graph
+    found = launches(planned(graph, device, algorithms=BY_NAME))
+    assert found[-1].entry == last
 
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)

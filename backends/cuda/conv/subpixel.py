@@ -120,7 +120,8 @@ def _phases(conv: ConvProblem, *, packed: bool = False) -> ConvProblem | str:
         return f"pads of {view.pads_begin} beyond windows of {view.kernel}"
     channels, filters = conv.x.dims[1], conv.filters * count
     ones = (1,) * len(kernel)
-    y = Value("phases", TensorType(conv.x.dtype, (conv.x.dims[0], filters, *output)))
+    epilogue = no_epilogue(conv.x.dtype) if count > 1 else conv.epilogue
+    y = Value("phases", TensorType(epilogue.stored, (conv.x.dims[0], filters, *output)))
     inner = Conv(kernel_shape=kernel)
     made = replace(
         conv,
@@ -128,7 +129,7 @@ def _phases(conv: ConvProblem, *, packed: bool = False) -> ConvProblem | str:
         y=Tensor(y, Format.CHANNELS_LAST),
         w=_constant(conv.w, (filters, channels, *kernel), _pack(conv) if packed else None),
         view=Window(kernel, ones, ones, begin, end, output),
-        epilogue=no_epilogue(conv.x.dtype) if count > 1 else conv.epilogue,
+        epilogue=epilogue,
     )
     if conv.b is None:
         return made
