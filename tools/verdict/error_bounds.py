@@ -28,8 +28,9 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
-from .noise import EXACT, FAIR, ROUGH
+from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
 from .operators import Ancestry, ancestries
+from .overflow import rule_overflow
 from .rounding import (
     Evidence,
     Ruling,
@@ -130,6 +131,7 @@ class Judge:
         self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
         self._ancestries = ancestries(graph, precision)
         self._exact: Arrays | None = None
+        self._overflown: Arrays | None = None
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
@@ -141,6 +143,13 @@ class Judge:
         if self._exact is None:
             self._exact = self._run(EXACT)
         return self._exact
+
+    @property
+    def overflown(self) -> Arrays:
+        """The same where steps that exceed the range of their format are infinite."""
+        if self._overflown is None:
+            self._overflown = self._run(OVERFLOWING)
+        return self._overflown
 
     def samples(self, name: str, kind: str, count: int) -> list[Array]:
         """Return an output in float64 with noise.
@@ -237,9 +246,21 @@ class Judge:
     # ── rulings ──────────────────────────────────────────────────────────────────────────────
 
     def _ruling(self, name: str, a: Array, b: Array, plain: Agreement) -> Ruling:
-        """Judge two arrays that differ, with ever more samples until one more changes nothing."""
+        """Judge two arrays that differ."""
         if name not in self.exact:
             return _without_float64(a, b, plain)
+        ruling = self._by_noise(name, a, b, plain)
+        if ruling.word != "MISMATCH" or name not in self.overflown:
+            return ruling
+
+        def rule(a: Array, b: Array) -> Ruling:
+            rest = agreement(name, a, b, Tolerance(0.0, 0.0))
+            return Ruling("ok") if rest.ok else self._by_noise(name, a, b, rest)
+
+        return rule_overflow(a, b, ruling, self.exact[name], self.overflown[name], rule)
+
+    def _by_noise(self, name: str, a: Array, b: Array, plain: Agreement) -> Ruling:
+        """Judge two arrays that differ, with ever more samples until one more changes nothing."""
         ruling = Ruling("MISMATCH", plain.reason, excess=float("inf"))
         for count in self._counts:
             ruling = self._with_samples(name, a, b, plain, count)

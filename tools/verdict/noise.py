@@ -13,6 +13,8 @@ from ...runtime.ir.types import Array
 from .operators import BITS, BYTES
 
 EXACT, FAIR, ROUGH = "exact", "fair", "rough"
+#: No noise, but what exceeds the range of its format is infinite.
+OVERFLOWING = "overflowing"
 #: How many times as far as rounding to nearest numbers are moved. Accumulators of half precision
 #: are float32 nearly everywhere, so the formats themselves are all that makes it rough.
 STRENGTH = {
@@ -68,7 +70,7 @@ class Noise:
         """Begin a run.
 
         Args:
-            kind: `EXACT`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
@@ -81,7 +83,12 @@ class Noise:
     @property
     def is_exact(self) -> bool:
         """Whether nothing moves in this run."""
-        return self._kind == EXACT
+        return self._kind in (EXACT, OVERFLOWING)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether what exceeds the range of its format is infinite in this run."""
+        return self._kind == OVERFLOWING
 
     def share(self, amount: Amount) -> float:
         """Return by which share of themselves numbers move in this run."""
@@ -112,6 +119,7 @@ def moved(
     rows: bool = False,
     steps: bool = True,
     negative: bool = True,
+    greatest: float = np.inf,
 ) -> Array:
     """Return numbers moved by at most a share of themselves; as they are in an exact run.
 
@@ -131,7 +139,10 @@ def moved(
         rows: whether rows along the last axis are moved as a whole, too.
         steps: whether bytes move.
         negative: whether numbers may become negative.
+        greatest: what a run that overflows has infinities beyond.
     """
+    if noise.overflows and x.dtype == float64:
+        return np.where(np.abs(x) > greatest, np.copysign(np.inf, x), x)
     share = noise.share(amount)
     if not share:
         return x

@@ -17,6 +17,8 @@ from ..common.cost import macs
 BITS = {"float64": 53, "float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
 #: The smallest normal number of formats that results may come near: below, all are as far apart.
 SMALLEST = {"float16": 2.0**-14}
+#: The greatest numbers of formats.
+GREATEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
 NAMES: Mapping[DType, str] = {
     float64: "float64",
     float32: "float32",

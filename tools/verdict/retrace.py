@@ -26,8 +26,9 @@ from ...runtime.ir.types import Array, HostValue, TensorType
 from ..common.nested import flat
 from .agreement import Agreement, Tolerance, Word, agreement
 from .error_bounds import COUNTS, MEASURED, WORDS
-from .noise import EXACT, FAIR, ROUGH
+from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
 from .operators import Ancestry, ancestries
+from .overflow import rule_overflow
 from .rounding import Evidence, Ruling, rule_decisions, rule_floats, rule_misplaced, tiny_of
 from .shaken import Shaken
 from .spread import SLACK, farthest
@@ -145,11 +146,15 @@ class Retrace:
         if x.shape != exact.shape:
             return Way("inconclusive", "how many there are hinges on rounding")
         past = self._ancestries.get(name) or Ancestry(decides=False, coarsest="float64")
-        ruling = self._ruling(name, x, exact, past.coarsest)
+        ruling = self._ruling(name, past.coarsest, exact, x)
+        if ruling.word == "MISMATCH":
+            overflown = self._run(OVERFLOWING)[name]
+            rule = partial(self._ruling, name, past.coarsest)
+            ruling = rule_overflow(exact, x, ruling, exact, overflown, rule)
         reason = f"{ruling.reason}, whatever it decides" if ruling.reason else ""
         return Way(ruling.word, reason, ruling.allowed, ruling.excess)
 
-    def _ruling(self, name: str, x: Array, exact: Array, coarsest: str) -> Ruling:
+    def _ruling(self, name: str, coarsest: str, exact: Array, x: Array) -> Ruling:
         fair, rough = ([each[name] for each in samples] for samples in (self._fair, self._rough))
         more = partial(self._farthest, name)
         tiny = tiny_of(x.dtype, coarsest)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 from weakref import finalize
 
@@ -36,6 +37,7 @@ from .operators import (
     COMPARING,
     COMPOSED,
     GATED,
+    GREATEST,
     NAMES,
     NEVER_NEGATIVE,
     PRODUCTS,
@@ -86,7 +88,7 @@ class Shaken:
 
         Args:
             inputs: a value for every input.
-            kind: `EXACT`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
@@ -274,6 +276,7 @@ class _Shake:
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
             chosen["negative"] = plain_kind(node) not in NEVER_NEGATIVE
             chosen["across"] = transformed_axes(node)
+            chosen["greatest"] = _greatest(value)
             op = self._op(amount=amount, coordinates=coordinates, steps=is_known, **chosen)
             gated = node.kind in GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
@@ -286,6 +289,12 @@ class _Shake:
 def _is_of_bytes(value: Value) -> bool:
     """Whether its elements are bytes, which libraries interpolate with weights of few bits."""
     return isinstance(value.type, TensorType) and value.type.dtype in BYTES
+
+
+def _greatest(value: Value) -> float:
+    """Return the greatest number of the format that a file gives a tensor."""
+    is_tensor = isinstance(value.type, TensorType)
+    return GREATEST.get(NAMES.get(value.type.dtype, ""), inf) if is_tensor else inf
 
 
 def _of_data(data: Array, name: str) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""Numbers that exceed their dtype on the way to a result, where only some runtimes store them."""
+
+import numpy as np
+import onnx
+import pytest
+
+import tercet
+from tercet.runtime.ir.types import Array
+from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
+
+MODEL = onnx.parser.parse_model("""
+  <ir_version: 8, opset_import: ["" : 21]>
+  attention (float16[2,4,8] q, float16[2,8,4] k, float16[2,4,8] v) => (float16[2,4,8] y)
+  <float tenth = {0.1}> {
+    scale = Cast <to = 10> (tenth)
+    scores = MatMul (q, k)
+    scaled = Mul (scores, scale)
+    weights = Softmax (scaled)
+    y = MatMul (weights, v)
+  }""")
+
+
+def feeds(head: float) -> dict[str, Array]:
+    """Return inputs whose second head is multiplied."""
+    rng = np.random.default_rng(0)
+    found = {
+        n: rng.standard_normal((2, *s)) for n, s in (("q", (4, 8)), ("k", (8, 4)), ("v", (4, 8)))
+    }
+    found["q"][1] *= head
+    found["k"][1] *= head
+    return {name: data.astype(np.float16) for name, data in found.items()}
+
+
+def both(given: dict[str, Array]) -> tuple[Judge, Array, Array]:
+    """Return onnxruntime's result, which is computed in float32, and that of every step."""
+    with tercet.load(MODEL, stop_at=0) as plain:
+        judge = Judge(plain.imported, given)
+        return judge, run_onnxruntime(MODEL, given)["y"], plain.run(given)["y"]
+
+
+def test_an_overflow_of_one_side_proves_nothing() -> None:
+    judge, reference, found = both(feeds(200))
+    assert np.isnan(found[1]).any()
+    assert np.isfinite(reference).all()
+    result = judge.agreement("y", reference, found)
+    assert result.verdict == "inconclusive"
+    assert "exceed their dtype" in result.reason
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.0])
+def test_other_elements_are_judged(wrong: float) -> None:
+    judge, reference, found = both(feeds(200))
+    found[0, 1, 2] = wrong
+    assert judge.agreement("y", reference, found).verdict == "MISMATCH"
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_without_an_overflow_nothing_else_is_a_reason(wrong: float) -> None:
+    judge, reference, found = both(feeds(1))
+    found[1, 1, 2] = wrong
+    assert judge.agreement("y", reference, found).verdict == "MISMATCH"
