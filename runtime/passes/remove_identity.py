@@ -19,6 +19,7 @@ from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape
+from ..ops.shapes import ints_of
 from .driver import Context
 from .editing import Builder, drop, shape_of, stand_in
 from .pattern import pairs
@@ -85,6 +86,8 @@ def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
     source, repeated = node.inputs[0], node.output
     whole = shape_of(repeated)
     if source is None or whole is None or None in whole or len(shape_of(source) or ()) > len(whole):
+        return
+    if not _fits(node):
         return
     for reader in list(repeated.consumers):
         others = [value for value in reader.distinct_reads if value is not repeated]
@@ -191,6 +194,17 @@ def _keeps_shape(node: Node) -> bool:
     return source.type == result.type
 
 
+def _fits(expand: Node) -> bool:
+    """Whether the shape that an Expand is given is known, so that it has been checked."""
+    shape = expand.inputs[1]
+    sizes = ints_of(shape.tensor, "shape") if shape is not None else None
+    return sizes is not None and None not in sizes
+
+
+def _repeats_nothing(node: Node) -> bool:
+    return _fits(node) and _keeps_shape(node)
+
+
 def _takes_all(node: Node) -> bool:
     """Whether a Slice of unchanged shape also keeps the order, without a negative step."""
     steps = node.inputs[4] if len(node.inputs) > 4 else None
@@ -230,7 +244,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Dropout: _is_inference,
     Cast: _keeps_dtype,
     Concat: _joins_one,
-    Expand: _keeps_shape,
+    Expand: _repeats_nothing,
     GatherND: _takes_only_row,
     Max: _is_single,
     Mean: _is_single,

@@ -12,6 +12,7 @@ import numpy as np
 from ....runtime.base.guard import need
 from ....runtime.ir.types import Array
 from ....runtime.ops import movement
+from ....runtime.ops.shapes import shape_text
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
@@ -32,6 +33,9 @@ def transpose(op: movement.Transpose, data: Array) -> Array:
 @kernel(movement.Expand)
 def expand(op: movement.Expand, data: Array, wanted: Array, *, out: Array) -> None:
     """Broadcast."""
+    sizes = tuple(wanted.tolist())
+    if any(size not in (1, n) for size, n in zip(sizes[::-1], out.shape[::-1], strict=False)):
+        raise ValueError(f"{shape_text(data.shape)} and {shape_text(sizes)} do not broadcast")
     np.copyto(out, data)
 
 
