@@ -8,6 +8,7 @@ from types import NoneType
 from ..base.guard import check_time
 from ..errors import FAILURES, ModelError, ShapeError, out_of_memory
 from .constraints import Element, check_inputs, check_outputs
+from .dtypes import FLOATS
 from .graph import Graph, Node, Value
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
@@ -134,7 +135,9 @@ def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None
     return TensorType(found.dtype, shape, found.value)
 
 
-def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
+def specialise(
+    graph: Graph, types: Mapping[str, ValueType | None], *, floats: bool = True
+) -> Graph:
     """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
 
     Values whose elements follow from shapes alone become constants, so that none of the shape
@@ -143,6 +146,7 @@ def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
     Args:
         graph: a graph with symbolic dimensions; not modified.
         types: the type of every graph input, by name.
+        floats: whether values of floats, which inference rounds, become constants as well.
     """
     bound = graph.clone()
     bound.general = graph
@@ -152,7 +156,7 @@ def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
         for value in node.outputs:
             value.type = _forget_symbols(value.type)
     infer(bound)
-    fold_known(bound)
+    fold_known(bound, floats=floats)
     return bound
 
 
@@ -163,12 +167,19 @@ def _forget_symbols(type_: ValueType | None) -> ValueType | None:
     return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))
 
 
-def fold_known(graph: Graph) -> int:
-    """Replace values whose elements inference knows by constants; return how many."""
+def fold_known(graph: Graph, *, floats: bool = True) -> int:
+    """Replace values whose elements inference knows by constants; return how many.
+
+    Args:
+        graph: the graph.
+        floats: whether also those of floats.
+    """
     folded = 0
     for node in list(graph.nodes):
         known = [known_elements(value) for value in node.outputs]
         found = [data for data in known if data is not None]
+        if not floats and any(data.dtype in FLOATS for data in found):
+            continue
         if found and len(found) == len(known) and node.op.deterministic:
             graph.settle(node, found)
             folded += 1

@@ -223,3 +223,26 @@ def test_a_fourier_transform_mixes_its_coefficients() -> None:
     wrong = defined.copy()
     wrong[0, 3, 1] += np.float32(1e-3)
     assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"
+
+
+def test_what_follows_from_shapes_is_rounded_as_well() -> None:
+    """The root of a size in float16, which onnxruntime computes in float32."""
+    proto = parse_model("""<ir_version: 10, opset_import: ["": 21]>
+      g (float[n,m] x) => (float y) <float third = {0.3333}> {
+        sizes = Shape <start = 1> (x)
+        axes = Constant <value_ints = [0]> ()
+        size = Squeeze(sizes, axes)
+        wide = Cast <to = 1> (size)
+        root = Sqrt(wide)
+        half = Cast <to = 10> (root)
+        less = Cast <to = 10> (third)
+        rest = Sub(half, less)
+        y = Cast <to = 1> (rest)
+      }""")
+    feeds = {"x": X}
+    with api.load(proto, stop_at=0) as loaded:
+        judge = Judge(loaded.imported, feeds)
+        mine, exact = loaded.run(feeds)["y"], np.sqrt(np.float32(X.shape[1])) - np.float32(0.3333)
+    assert abs(judge.exact["y"] - exact) < 1e-6 < abs(mine - exact)
+    assert judge.agreement("y", exact, mine).ok
+    assert not judge.agreement("y", exact, mine * np.float32(1.01)).ok

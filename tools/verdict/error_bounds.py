@@ -181,7 +181,7 @@ class Judge:
         """Return the graph with the shapes that these inputs give it, where that can be told."""
         try:
             types = {v.name: type_of(self._feeds[v.name], v.type) for v in self._graph.inputs}
-            return specialise(self._graph, types)
+            return specialise(self._graph, types, floats=False)
         except TercetError:
             return self._graph
 

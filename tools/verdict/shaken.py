@@ -118,7 +118,7 @@ class _Shake:
         self._noise, self._precision = noise, precision
         self._stored = "float32" if precision == "tf32" else precision
         self._formats = {"float32": self._stored, "float64": wide}
-        function = CustomOperator(partial(moved, noise), lambda x, like=None, **_: x)
+        function = CustomOperator(partial(moved, noise), _same_type)
         self._op: Any = declare("tercet.noise", "Noise", function)
         function = CustomOperator(self._constant, self._constant_type)
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
@@ -295,6 +295,11 @@ def _greatest(value: Value) -> float:
     """Return the greatest number of the format that a file gives a tensor."""
     is_tensor = isinstance(value.type, TensorType)
     return GREATEST.get(NAMES.get(value.type.dtype, ""), inf) if is_tensor else inf
+
+
+def _same_type(x: TensorType, like: TensorType | None = None, **_: Any) -> TensorType:
+    """Return a type whose elements nobody knows: what follows from shapes is rounded as well."""
+    return x.without_value() if x.dtype == float64 else x
 
 
 def _of_data(data: Array, name: str) -> dict[str, Any]:
