@@ -23,7 +23,7 @@ from typing import Any
 from weakref import finalize
 
 from ...runtime.ir.custom import CustomOperator, declare
-from ...runtime.ir.dtypes import DType, float32, float64
+from ...runtime.ir.dtypes import DType, float32, float64, string
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array, HostValue, TensorType
 from .definitions import Definitions
@@ -293,8 +293,8 @@ def _is_of_bytes(value: Value) -> bool:
 
 def _greatest(value: Value) -> float:
     """Return the greatest number of the format that a file gives a tensor."""
-    is_tensor = isinstance(value.type, TensorType)
-    return GREATEST.get(NAMES.get(value.type.dtype, ""), inf) if is_tensor else inf
+    dtype = value.type.dtype if isinstance(value.type, TensorType) else string
+    return GREATEST.get(NAMES.get(dtype, ""), inf)
 
 
 def _same_type(x: TensorType, like: TensorType | None = None, **_: Any) -> TensorType:
