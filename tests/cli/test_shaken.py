@@ -246,3 +246,25 @@ def test_what_follows_from_shapes_is_rounded_as_well() -> None:
     assert abs(judge.exact["y"] - exact) < 1e-6 < abs(mine - exact)
     assert judge.agreement("y", exact, mine).ok
     assert not judge.agreement("y", exact, mine * np.float32(1.01)).ok
+
+
+def test_few_samples_of_single_numbers_prove_nothing() -> None:
+    """The farthest that rounding goes: of many outputs, four samples hardly move some."""
+    count = 120
+    nodes = [
+        helper.make_node("Cast", [read], [made], to=to)
+        for i in range(count)
+        for read, made, to in (("x", f"h{i}", TensorProto.FLOAT16), (f"h{i}", f"y{i}", 1))
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    results = [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, [1]) for i in range(count)]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], results),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    feeds = {"x": np.float32([1 + 2**-11 - 2**-20])}
+    with api.load(proto, stop_at=0) as loaded:
+        judge = Judge(loaded.imported, feeds)
+        found = judge.outputs({f"y{i}": feeds["x"] for i in range(count)}, loaded.run(feeds))
+    assert {each.verdict for each in found} <= {"ok", "inconclusive"}

@@ -188,10 +188,11 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
             known,
             "MISMATCH",
             f"{share} {verb} by more than rounding explains{_at_most(known.excess)}",
-            final=not evidence.jumps and (known.excess > 30 or count > 0.02 * apart.size),
+            final=not evidence.jumps
+            and (known.excess > 30 or count > max(_FEWEST, 0.02 * apart.size)),
         )
     if whole := spread.excess_of_slices(apart, _TOGETHER, _TOGETHER, whole=evidence.jumps):
-        return _but(known, "MISMATCH", whole, final=not evidence.jumps)
+        return _but(known, "MISMATCH", whole, final=False)
     if flipped := _top_flipped(a, b, spread):
         return _but(known, "MISMATCH", flipped, final=False)
     rough, exact = evidence.rough, evidence.exact
