@@ -15,7 +15,15 @@ from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile
-from .parts import ONNX, Parts, chosen, encoder_and_decoder, files_in, has_encoder
+from .parts import (
+    ONNX,
+    Parts,
+    chosen,
+    encoder_and_decoder,
+    files_in,
+    folders_below,
+    has_encoder,
+)
 from .start import Start
 
 #: Field names of KV heads, layers, head size and maximum position count.
@@ -175,7 +183,8 @@ def _completed(
     if model is None and not genai and not config:
         raise ModelError(
             "has neither genai_config.json nor config.json, of which generation reads the tokens "
-            "that end a text; give the folder that the exporter wrote, or the .onnx file itself",
+            "that end a text; give the folder that the exporter wrote, or the .onnx file itself"
+            f"{folders_below(path)}",
             file=str(given),
         )
     if genai:

@@ -16,6 +16,10 @@ ONNX = "onnx"
 ENCODER = "encoder_model"
 #: Name prefixes of files for other parts of a model.
 _OTHERS = ("encoder", "embed", "vision", "audio", "decoder_with_past", "tokenizer")
+#: What transformers.js calls variants, where that is not the suffix of their files.
+_DTYPES = {"fp32": "", "q8": "_quantized"}
+#: How far below a folder those are that onnxruntime-genai's repositories have for each device.
+_BELOW = ("*/genai_config.json", "*/*/genai_config.json")
 #: Decoder files of an encoder-decoder: for all steps, later steps, the first step.
 _DECODERS = _, _LATER, _FIRST = "decoder_model_merged", "decoder_with_past_model", "decoder_model"
 
@@ -57,7 +61,9 @@ def chosen(path: Path, variant: str | None) -> Path:
         named = path / variant
         if named.is_file():
             return named
-        names = [*(f"{stem}_{variant}.onnx" for stem in STEMS), variant, f"{variant}.onnx"]
+        names = [f"{stem}_{variant}.onnx" for stem in STEMS] + [variant, f"{variant}.onnx"]
+        if variant in _DTYPES:
+            names += [f"{stem}{_DTYPES[variant]}.onnx" for stem in STEMS]
         found = next((f for name in names for f in files if f.name == name), None)
         if found is None:
             raise _unknown(path, variant, files)
@@ -70,9 +76,16 @@ def chosen(path: Path, variant: str | None) -> Path:
     if len(decoders) == 1:
         return decoders[0]
     if not decoders:
-        raise FileError(2, "there is no model (.onnx) in it, nor in its folder onnx", str(path))
-    names = ", ".join(f.relative_to(path).as_posix() for f in decoders)
-    raise UsageError(f"{path} has several models ({names}); choose one with variant")
+        reason = f"there is no model (.onnx) in it, nor in its folder onnx{folders_below(path)}"
+        raise FileError(2, reason, str(path))
+    raise _several(path, decoders)
+
+
+def folders_below(path: Path) -> str:
+    """Return the folders in a folder that onnxruntime-genai's builder wrote, as advice if any."""
+    found = sorted(file.parent for pattern in _BELOW for file in path.glob(pattern))
+    names = ", ".join(each.relative_to(path).as_posix() for each in found)
+    return f"; give one of the folders in it: {names}" if found else ""
 
 
 def encoder_and_decoder(
@@ -102,18 +115,8 @@ def encoder_and_decoder(
         named = (each for each in files if variant in (each.name, each.stem))
         model = path / variant if (path / variant).is_file() else next(named, None)
     if model is None:
-        suffix = f"_{variant}" if variant else ""
-        names = [f"{stem}{suffix}" for stem in _DECODERS]
-        model = next((f for name in names for f in files if f.stem == name), None)
-    if model is None and variant is not None:
-        raise _unknown(path, variant, files)
-    if model is None:
-        raise ModelError(
-            f"has {encoders[0].name}, but no decoder: {', '.join(f'{n}.onnx' for n in _DECODERS)}",
-            file=str(path),
-        )
-    kind = next((each for each in _DECODERS if model.stem.startswith(each)), model.stem)
-    suffix = model.stem.removeprefix(kind)
+        model = _decoder(path, variant, files, encoders[0].name)
+    kind, suffix = _kind(model) or (model.stem, "")
     encoder = _named(encoders, f"{ENCODER}{suffix}") or _named(encoders, ENCODER) or encoders[0]
     first = None
     if kind == _LATER:
@@ -124,6 +127,36 @@ def encoder_and_decoder(
                 file=str(path),
             )
     return Parts(model, encoder, first)
+
+
+def _decoder(path: Path, variant: str | None, files: list[Path], encoder: str) -> Path:
+    """Return the decoder of an encoder-decoder in a variant, or in the only one."""
+    found = {kind: each for each in reversed(files) if (kind := _kind(each)) is not None}
+    suffixes = {suffix for _, suffix in found}
+    wanted = [f"_{variant}", *([_DTYPES[variant]] if variant in _DTYPES else [])]
+    if variant is None:
+        wanted = [""] if "" in suffixes else [*suffixes]
+        if len(wanted) > 1:
+            raise _several(path, sorted(found.values()))
+    kinds = ((name, suffix) for suffix in wanted for name in _DECODERS)
+    model = next((found[kind] for kind in kinds if kind in found), None)
+    if model is not None:
+        return model
+    if variant is not None:
+        raise _unknown(path, variant, files)
+    names = ", ".join(f"{name}.onnx" for name in _DECODERS)
+    raise ModelError(f"has {encoder}, but no decoder: {names}", file=str(path))
+
+
+def _kind(model: Path) -> tuple[str, str] | None:
+    """Return which of `_DECODERS` a file is, and its suffix; None if it is none of them."""
+    kind = next((each for each in _DECODERS if model.stem.startswith(each)), None)
+    return None if kind is None else (kind, model.stem.removeprefix(kind))
+
+
+def _several(path: Path, models: list[Path]) -> UsageError:
+    names = ", ".join(each.relative_to(path).as_posix() for each in models)
+    return UsageError(f"{path} has several models ({names}); choose one with variant")
 
 
 def _named(files: list[Path], stem: str) -> Path | None:

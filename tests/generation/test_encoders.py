@@ -16,6 +16,7 @@ import pytest
 
 from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
 from tercet.generation.bans import Bans
+from tercet.generation.folder import read_folder
 from tercet.generation.sound import read_wav
 from tercet.runtime.ir.types import Array
 
@@ -167,6 +168,12 @@ def test_layouts_agree(tmp_path: Path) -> None:
             assert generator.folder.encoder == inner / "encoder_model.onnx"
             assert ("q4" in generator.folder.model.stem) == (variant is not None)
             assert generator.generate_ids(ids, max_new_tokens=8).ids == wanted
+    for file in ("decoder_model.onnx", LATER):
+        (inner / file).unlink()
+    assert read_folder(folder).model == inner / "decoder_with_past_model_q4.onnx"
+    shutil.copy(inner / "decoder_model_q4.onnx", inner / "decoder_model_fp16.onnx")
+    with pytest.raises(UsageError, match=r"several models .*decoder_model_fp16.*choose one"):
+        read_folder(folder)
 
 
 # ── what does not fit ────────────────────────────────────────────────────────────────────────────

@@ -55,6 +55,34 @@ def test_variants(variant: str, name: str) -> None:
     assert read_folder(folder, variant).model == folder / name
 
 
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("fp32", "model.onnx"),
+        ("q8", "model_quantized.onnx"),
+        ("quantized", "model_quantized.onnx"),
+        ("int8", "model_int8.onnx"),
+        (None, "model.onnx"),
+    ],
+)
+def test_variants_by_the_names_of_transformersjs(
+    variant: str | None, name: str, tmp_path: Path
+) -> None:
+    for each in ("config.json", "model.onnx", "model_quantized.onnx", "model_int8.onnx"):
+        (tmp_path / each).write_text('{"eos_token_id": 1}')
+    assert read_folder(tmp_path, variant).model.name == name
+
+
+def test_folders_for_each_device(tmp_path: Path) -> None:
+    for name in ("cpu_and_mobile/int4", "cuda/fp16"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "genai_config.json").write_text("{}")
+    for _ in range(2):
+        with pytest.raises(TercetError, match="in it: cpu_and_mobile/int4, cuda/fp16"):
+            read_folder(tmp_path)
+        (tmp_path / "config.json").write_text("{}")
+
+
 def test_a_file_by_itself_has_the_settings_of_its_folder() -> None:
     path = DECODERS / "transformersjs_llama" / "onnx" / "model_q4.onnx"
     found = read_folder(path)
