@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +14,7 @@ import numpy as np
 from ...backends.numpy import NumpyBackend, evaluate
 from ...runtime.ir.constraints import float64_for_float32
 from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
-from ...runtime.ir.graph import Graph
+from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op, TensorAttribute, attributes, with_attributes
 from ...runtime.ir.types import (
@@ -26,13 +26,23 @@ from ...runtime.ir.types import (
     TensorType,
     ValueType,
 )
-from ...runtime.ops.elementwise import Cast
+from ...runtime.ops.elementwise import BitCast, Cast
+from ...runtime.ops.ml import LabelEncoder
+from ...runtime.ops.quantize import DynamicQuantizeLinear
+from ...runtime.ops.sequence import SequenceEmpty
+from ...runtime.ops.shape import ConstantOfShape
+from ...runtime.ops.text import TfIdfVectorizer
 from ...runtime.options import Options
 from ...runtime.session.model import Model
 
 NARROW = frozenset({float16, bfloat16, float32})
 #: Elements from which on threads share the conversion of an array.
 SHARED = 1 << 20
+
+#: Operators that read numbers as they are: their bits, or as keys of a table.
+_AS_IT_IS = (BitCast, LabelEncoder)
+#: Operators of ONNX's own domain that give narrow floats whatever they read.
+_NARROWING = (BitCast, DynamicQuantizeLinear, TfIdfVectorizer)
 
 #: Returns the elements of an input in float64.
 ChangeInput = Callable[[Array], Array]
@@ -79,24 +89,46 @@ def in_float64(graph: Graph) -> Graph:
     """Return a copy of a graph in which every narrower float tensor is float64."""
     copy = graph.clone()
     for each in _with_bodies(copy):
+        kept = {
+            node: [_narrow_dtype(value) for value in node.inputs]
+            for node in each.nodes
+            if isinstance(node.op, _AS_IT_IS)
+        }
         for value in each.values.values():
             value.type, value.declared = _wide_type(value.type), _wide_type(value.declared)
             if value.data is not None and value.data.dtype in NARROW:
                 each.set_data(value, _widened(value.data))
         for node in each.nodes:
-            changes = _wide_attributes(node.op)
+            changes = {} if node in kept else _wide_attributes(node.op)
             if changes:
                 each.set_op(node, with_attributes(node.op, **changes))
+        for node, dtypes in kept.items():
+            _narrow_inputs(each, node, dtypes)
         _widen_results(each)
     with float64_for_float32():
         infer(copy)
     return copy
 
 
+def _narrow_dtype(value: Value | None) -> DType | None:
+    """Return the dtype of a narrow float tensor; None for all else."""
+    dtype = value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
+    return dtype if dtype in NARROW else None
+
+
+def _narrow_inputs(graph: Graph, node: Node, dtypes: Sequence[DType | None]) -> None:
+    """Cast what a node reads back to these dtypes."""
+    inputs = list(node.inputs)
+    for i, dtype in enumerate(dtypes):
+        if dtype is not None:
+            inputs[i] = graph.insert(Cast(to=dtype), [inputs[i]], before=node).output
+    graph.set_inputs(node, inputs)
+
+
 def _widen_results(graph: Graph) -> None:
-    """Cast what comes out of operators that give float32 whatever they read."""
+    """Cast what comes out of operators that give narrow floats whatever they read."""
     for node in list(graph.nodes):
-        if node.kind != "DynamicQuantizeLinear" and node.op.domain != "ai.onnx.ml":
+        if node.op.domain != "ai.onnx.ml" and not isinstance(node.op, _NARROWING):
             continue
         after = graph.nodes.index(node) + 1
         follower = graph.nodes[after] if after < len(graph.nodes) else None
@@ -115,14 +147,23 @@ def _with_bodies(graph: Graph) -> Iterator[Graph]:
 
 
 def _wide_attributes(op: Op) -> dict[str, object]:
-    """Return the attributes that have to change: element types, and tensors of such."""
+    """Return the attributes that have to change: element types, and tensors of such.
+
+    What is left out may stand for float32.
+    """
     changes: dict[str, object] = {}
+    if isinstance(op, SequenceEmpty) and op.dtype is None:
+        changes["dtype"] = float64
+    if isinstance(op, ConstantOfShape) and op.value is None:
+        changes["value"] = TensorAttribute(np.zeros(1))
     for name in attributes(type(op)):
         value = getattr(op, name)
         if isinstance(value, TensorAttribute) and value.array.dtype in NARROW:
             changes[name] = TensorAttribute(value.array.astype(float64))
         elif isinstance(value, np.dtype) and _is_narrow(value):
             changes[name] = float64
+        elif isinstance(value, TensorType | SequenceType | OptionalType):
+            changes[name] = _wide_type(value)
     return changes
 
 
