@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import tercet
 
@@ -193,6 +194,19 @@ def test_ml(kind: str, attributes: dict[str, Any], rows: int) -> None:
             assert got.dtype == want.dtype
             assert got.shape == want.shape
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["SUM", "AVERAGE"])
+def test_a_target_without_weights_has_its_base_value(how: str) -> None:
+    """onnxruntime gives 0; onnxmltools writes such files of XGBoost models with several targets."""
+    shared = {"aggregate_function": how, "n_targets": 2, "base_values": [0.5, -1.0]}
+    proto = model_of("TreeEnsembleRegressor", forest("target", range(1)) | shared, 9)
+    x = draw(1, (9, FEATURES))
+    (want,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    with tercet.load(proto) as model:
+        (found,) = model(x)
+    np.testing.assert_allclose(found, np.asarray(want), rtol=1e-5)
+    assert (found[:, 1] == -1).all()
 
 
 def test_a_damaged_tree_is_refused() -> None:
