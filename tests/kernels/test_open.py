@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from pathlib import Path
@@ -33,10 +34,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuInit=lambda flags: (OK,),
         cuDriverGetVersion=lambda: (OK, 13000),
         cuDeviceGetCount=lambda: (OK, 1),
-        cuDeviceGet=lambda ordinal: (OK, ordinal),
-        cuDevicePrimaryCtxRetain=lambda gpu: (OK, None),
     )
-    monkeypatch.setattr(wake, "driver", fake)
+    monkeypatch.setattr(wake, "LIBRARY", "no library")
     monkeypatch.setattr(wake, "_awake", set[int]())
     monkeypatch.setattr(opening, "driver", fake)
     monkeypatch.setattr(device, "driver", fake)
@@ -144,24 +143,33 @@ def test_a_gpu_newer_than_the_compiler_gets_ptx() -> None:
     assert target_for(99, 9, 1, 1).code == "ptx"
 
 
-def test_cuda_starts_while_the_backend_is_imported(driver: SimpleNamespace) -> None:
+def test_cuda_starts_while_the_backend_is_imported(
+    driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imported, retained = threading.Event(), list[int]()
 
-    def retain(gpu: int) -> tuple[Any, None]:
-        assert imported.wait(60)  # the body goes on meanwhile
-        retained.append(gpu)
-        return OK, None
+    def find(place: Any, ordinal: int) -> int:
+        place._obj.value = 10 + ordinal
+        return 0
 
-    driver.cuDevicePrimaryCtxRetain = retain
+    def retain(place: Any, gpu: Any) -> int:
+        assert imported.wait(60)  # the body goes on meanwhile
+        retained.append(gpu.value)
+        return 0
+
+    library = SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGet=find, cuDevicePrimaryCtxRetain=retain
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     for gpu in (1, 1, 0):  # each starts once
         imported.clear()
         with wake.waking(gpu):
             imported.set()
-    assert retained == [1, 0]
+    assert retained == [11, 10]
 
 
 def test_what_fails_to_start_is_said_where_it_is_opened(driver: SimpleNamespace) -> None:
-    driver.cuInit = fails
     with wake.waking(0):
         pass
+    driver.cuInit = fails
     assert "driver cannot be loaded" in refusal().missing

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cuda.bindings import driver, nvrtc
+#: The library of the driver; ctypes loads it in less time than the packages for CUDA.
+LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
 _awake: set[int] = set()
 
 
 @contextmanager
 def waking(ordinal: int) -> Iterator[None]:
-    """Start the driver, the context of a GPU and NVRTC, while the body of the `with` runs.
+    """Start the driver and the context of a GPU while the body of the `with` runs.
 
     The driver takes longer than the imports of a backend, and holds no lock of Python. What fails
     here fails again when the device is opened, which says why.
@@ -35,10 +38,9 @@ def waking(ordinal: int) -> Iterator[None]:
 
 def _wake(ordinal: int) -> None:
     try:
-        driver.cuInit(0)
-        status, device = driver.cuDeviceGet(ordinal)
-        if status == driver.CUresult.CUDA_SUCCESS:
-            driver.cuDevicePrimaryCtxRetain(device)
-        nvrtc.nvrtcVersion()
-    except RuntimeError:  # a library that cannot be loaded
+        driver = ctypes.CDLL(LIBRARY)
+    except OSError:
         return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), ordinal) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
