@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import local
 from typing import Any, TypeVar
 
@@ -19,9 +20,15 @@ R = TypeVar("R")
 
 
 class _Thread(local):
-    """Whether the thread is one of these: it shares no more."""
+    """What a thread knows of these.
+
+    Attributes:
+        helps: whether it is one of them: it shares no more.
+        helpers: those that it shares work with; None outside `same_threads`.
+    """
 
     helps: bool = False
+    helpers: ThreadPoolExecutor | None = None
 
 
 _THREAD = _Thread()
@@ -41,11 +48,40 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+@contextmanager
+def same_threads() -> Generator[None]:
+    """Let all work that is shared within the block be done by the same threads.
+
+    They are started when there is work for them, and end with the block. To start some takes longer
+    than many a piece of work.
+    """
+    if _THREAD.helps or _THREAD.helpers is not None:
+        yield
+        return
+    with _helpers() as _THREAD.helpers:
+        try:
+            yield
+        finally:
+            _THREAD.helpers = None
+
+
+def _helpers() -> ThreadPoolExecutor:
+    workers = min(MAX_THREADS, usable_cpus())
+    return ThreadPoolExecutor(workers, "tercet-prepare", initializer=_help)
+
+
+def _borrowed() -> AbstractContextManager[ThreadPoolExecutor]:
+    """Return the threads of `same_threads`, or new ones for one block."""
+    helpers = _THREAD.helpers
+    return _helpers() if helpers is None else nullcontext(helpers)
+
+
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Yield ``function(item)`` of each item, in order, computed ahead on several threads.
 
-    The threads have the limits of the caller (`guard`), and end with the iterator. A few results
-    at a time wait for the caller. Within such a thread, items are computed one by one.
+    The threads have the limits of the caller (`guard`), and end with the iterator, or are those of
+    `same_threads`. A few results at a time wait for the caller. Within such a thread, items are
+    computed one by one.
 
     Raises:
         Exception: of the function, in the order of the items.
@@ -56,7 +92,7 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         yield from map(function, items)
         return
     call, waiting = inherited(function), deque[Future[R]]()
-    with ThreadPoolExecutor(workers, "tercet-prepare", initializer=_help) as pool:
+    with _borrowed() as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(call, item))
@@ -69,6 +105,7 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         finally:
             for each in waiting:
                 each.cancel()
+            wait(waiting)
 
 
 def share(function: Callable[[T], None], items: Sequence[T], size: int) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from ..base.parallel import same_threads
 from ..control.program import Program
 from ..control.resources import Keys, Resources, Types, is_deciding
 from ..errors import (
@@ -47,6 +48,7 @@ class Optimised(NamedTuple):
     rewrites: Rewrites
 
 
+@same_threads()
 def optimised(graph: Graph, options: Options, evaluate: Evaluate) -> Optimised:
     """Return an imported graph after the passes; it is not changed itself."""
     made = Optimised(graph.clone(), Rewrites())
@@ -167,6 +169,7 @@ class ProgramCache:
         for store in self._resources.stores.values():
             store.forget(alone)
 
+    @same_threads()
     def _build(
         self,
         wanted: tuple[str, ...],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Barrier
+from threading import Barrier, get_ident
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from tercet.runtime.base import parallel
 from tercet.runtime.base.guard import bounded
-from tercet.runtime.base.parallel import copy, in_parallel, share
+from tercet.runtime.base.parallel import copy, in_parallel, same_threads, share
 from tercet.runtime.errors import DeviceOutOfMemory, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
@@ -157,3 +158,30 @@ def test_a_deadline_holds_in_all_threads() -> None:
 
     with pytest.raises(TimeLimitError), bounded(1e-9):
         list(in_parallel(lambda i: check_time(), range(4)))
+
+
+def test_the_same_threads_do_all_work_of_a_block() -> None:
+    together = Barrier(4, timeout=20)
+
+    def thread(_: int) -> int:
+        together.wait()  # each of the four has one of the four
+        return get_ident()
+
+    with same_threads():
+        first, second = (set(in_parallel(thread, range(4))) for _ in range(2))
+    assert len(first) == 4
+    assert first == second
+    assert not first & {each.ident for each in enumerate_threads()}
+
+
+def test_what_fails_in_a_block_leaves_no_thread() -> None:
+    def fails(number: int) -> int:
+        if number == 3:
+            raise ValueError("three")
+        return get_ident()
+
+    seen = list[int]()
+    with pytest.raises(ValueError, match="three"), same_threads():
+        seen.extend(in_parallel(fails, range(8)))
+    assert seen
+    assert not set(seen) & {each.ident for each in enumerate_threads()}
