@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,14 +11,16 @@ from cuda.core import Device
 
 from ...runtime.base import forks
 from ...runtime.errors import BackendUnavailable
+from ...runtime.ir.types import Array
 from ...runtime.plan.backend import View
 from .codegen.copies import reformat
 from .control.conditional_nodes import CudaDecisions
 from .driver.device import CudaStream, DriverDevice, driver_version
-from .driver.memory import address
+from .driver.memory import address, pointer
 from .driver.status import check, translated
 from .driver.step import bind_launch
 from .interop.exchange import CudaExchange
+from .recipe.packing import KernelPacking
 
 MIN_CAPABILITY = (8, 0)
 #: First driver version with if/else conditional graph nodes.
@@ -42,6 +44,20 @@ class CudaDevice(DriverDevice):
     def reclaim(self) -> None:
         """Release memory cached for future arrays."""
         self.exchange.trim()
+
+    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+        """Pack a constant by a kernel; see `runtime.backend.Packing`."""
+        found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
+        if found is None:
+            return None
+        code = self.compiler.submit(found.launch.source)
+        source, buffer = self.upload(found.source), self.allocate(found.result.nbytes)
+        pointers = {"x": pointer(source), "packed": buffer.pointer}
+        stream = CudaStream(self._service)
+        bind_launch(self, found.launch, code, pointers)(stream)
+        stream.synchronize()
+        source.buffer.close()
+        return View(self, buffer, 0, found.result)
 
     def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
         """Return a run that copies `src` to `dst`; see `runtime.backend.Device`.

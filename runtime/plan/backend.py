@@ -330,6 +330,21 @@ class Reading(Protocol):
 
 
 @runtime_checkable
+class Packing(Protocol):
+    """A device that can pack some constants itself, from their elements as they are."""
+
+    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+        """Return ``pack(*sources)``, complete; None if the host has to compute it.
+
+        May be called by several threads at a time.
+
+        Raises:
+            DeviceError: the device refuses it.
+        """
+        ...
+
+
+@runtime_checkable
 class Detailed(Protocol):
     """A step that consists of many, such as an engine, and can describe them."""
 

@@ -12,7 +12,7 @@ from ..base.parallel import in_parallel
 from ..errors import FAILURES, DeviceError, TercetError
 from ..ir.graph import Graph, Value
 from ..ir.types import Array
-from .backend import Device, PackedConstant, View
+from .backend import Device, PackedConstant, Packing, View
 
 #: The ids of the source arrays, and the packing.
 _Key = tuple[tuple[int, ...], Hashable]
@@ -55,7 +55,7 @@ class WeightStore:
         key, arrays = _key(sources, layout)
         with self._lock:
             if key not in self._views:
-                self._store(key, arrays, pack(*arrays))
+                self._store(key, arrays, self._made(arrays, pack))
             return self._views[key]
 
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
@@ -78,7 +78,7 @@ class WeightStore:
                 for key, (arrays, pack) in wanted.items()
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
-            packed = in_parallel(lambda each: each[2](*each[1]), small)
+            packed = in_parallel(lambda each: self._made(*each[1:]), small)
             try:
                 for (key, arrays, _), data in zip(small, packed, strict=True):
                     self._store(key, arrays, data)
@@ -87,18 +87,26 @@ class WeightStore:
             except (*FAILURES, MemoryError, TercetError):
                 return
 
-    def _store(self, key: _Key, arrays: list[Array], packed: Array) -> None:
+    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
+        """Pack on the device if it can, else on the host."""
+        found = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
+        return pack(*arrays) if found is None else found
+
+    def _store(self, key: _Key, arrays: list[Array], packed: View | Array) -> None:
         self._sources.update((id(data), data) for data in arrays)
         self._take(key, packed, arrays)
         try:
-            self._views[key] = self.device.upload(packed)
+            there = packed if isinstance(packed, View) else self.device.upload(packed)
+            self._views[key] = there
         except BaseException:
             self._give(key)
             raise
 
-    def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:
+    def _take(self, key: _Key, packed: View | Array, arrays: list[Array]) -> None:
         """Take from the budget what is stored in addition to the model's own arrays."""
-        is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
+        is_own = any(packed is data for data in arrays)
+        if isinstance(packed, np.ndarray):
+            is_own = is_own and packed.flags.c_contiguous
         if self._budget is not None and not is_own:
             self._budget.take(packed.nbytes, "packed constants")
             self._taken[key] = packed.nbytes

@@ -185,3 +185,17 @@ def test_what_fails_in_a_block_leaves_no_thread() -> None:
         seen.extend(in_parallel(fails, range(8)))
     assert seen
     assert not set(seen) & {each.ident for each in enumerate_threads()}
+
+
+def test_a_device_packs_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, (first, second) = FakeDevice(), constants(2)
+
+    def packed(pack: Any, sources: list[Array]) -> Any:
+        return device.upload(sources[0] + 5) if sources[0].any() else None
+
+    monkeypatch.setattr(device, "packed", packed, raising=False)
+    store = WeightStore(device)
+    store.prepare([((first,), "less", np.negative)])
+    assert not read(store, first, "less", np.negative).any()  # by the host
+    assert (read(store, second, "less", np.negative) == 6).all()
+    assert store.nbytes == 2 * 24

@@ -21,7 +21,7 @@ from ..recipe.targets import Target
 from .atoms import F16X3, TF32, TF32X3, Atom
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
-from .pack import STEP, in_parts
+from .pack import STEP, InParts
 from .problem import (
     MAX_EXTENT,
     Batch,
@@ -97,7 +97,7 @@ class Arithmetic:
         if self.atom is F16X3:
             return make("in halves", in_halves), make("scales", scales_of)
         parts = self.atom.parts
-        return make(f"in {parts} parts", partial(in_parts, parts=parts)), None
+        return make(f"in {parts} parts", InParts(parts)), None
 
 
 def fastest(problem: Problem, constant: bool, setting: Setting) -> Atom:
@@ -232,7 +232,7 @@ def linear_time(problem: Problem, constant: bool, setting: Setting) -> float:
 
 
 def rows_of_part(n: int) -> int:
-    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
+    """Return the rows per part of a step in the order of `pack.in_parts`, for n rows."""
     return ceil_div(n, 8) * 8
 
 
@@ -335,7 +335,7 @@ def from_workspace(
 
 
 def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
-    """Return the launches that pack computed matrices in the workspace; see `in_parts`."""
+    """Return the launches that pack computed matrices in the workspace; see `pack.in_parts`."""
     rows, steps = rows_of_part(n), ceil_div(k, STEP)
     of_row, of_term = (k, 1) if form[1] else (1, n)
     return Launch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -60,6 +61,17 @@ def _copy(to: Array, rows: Array) -> None:
         for j in range(0, count, SQUARE):
             square = (..., slice(i, i + SQUARE), slice(j, j + SQUARE))
             to[square] = rows[square]
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """The order of `in_parts` with this many parts."""
+
+    parts: int
+
+    def __call__(self, rows: Array) -> Array:
+        """Return rows in this order."""
+        return in_parts(rows, self.parts)
 
 
 def in_parts(rows: Array, parts: int) -> Array:

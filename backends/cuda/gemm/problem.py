@@ -6,14 +6,12 @@ B is computed, or constants that are packed once, in the order of a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from math import prod
 
 from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32
-from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Launch
@@ -30,10 +28,9 @@ from ..recipe.operands import (
     sizes,
     strides,
 )
-from .pack import filters_of, joined_groups, pack_table, rows_of
+from .pack import pack_table
+from .pack_rows import FilterPacking, MatrixPacking, Order
 
-#: Converts [batch, n, k] to the order of a schedule.
-Order = Callable[[Array], Array]
 #: The factor of a matrix, and whether it is [n, k].
 Form = tuple[float, bool]
 #: M, N and K.
@@ -178,24 +175,15 @@ Source = Matrix | Image
 
 def packed_matrix(b: Tensor, form: Form, order: str, arrange: Order) -> Packed:
     """Return alpha * b as [..., n, k] in an order that `arrange` makes; see `rows_of`."""
-    pack = partial(_matrix, form=form, arrange=arrange)
-    return Packed((b.value,), (f"columns {order}", *form), pack)
-
-
-def _matrix(b: Array, form: Form, arrange: Order) -> Array:
-    return arrange(rows_of(b, *form))
+    return Packed((b.value,), (f"columns {order}", *form), MatrixPacking(*form, arrange))
 
 
 def packed_filters(
     w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
 ) -> Packed:
     """Return weights in a packed order; see `filters_of`, `joined_groups` and `packed_matrix`."""
-    pack = partial(_filters, groups=groups, channels=channels, arrange=arrange, joined=joined)
+    pack = FilterPacking(groups, channels, joined, arrange)
     return Packed((w.value,), (f"filters {order}", groups, channels, joined), pack)
-
-
-def _filters(w: Array, groups: int, channels: int, arrange: Order, joined: int) -> Array:
-    return arrange(filters_of(joined_groups(w, groups, joined), groups, channels))
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────

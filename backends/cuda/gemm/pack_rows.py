@@ -1,0 +1,113 @@
+"""Rows of constants, packed on the host or by a kernel.
+
+float32 as several numbers takes a core 10 ns per element: half a second for the weights of a
+transformer on many cores. They are uploaded as they are instead, and packed by `pack_rows.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from ....runtime.ir.dtypes import float16, float32
+from ....runtime.ir.types import Array, TensorType
+from ..recipe.launch import THREADS, Launch
+from ..recipe.operands import ceil_div
+from ..recipe.packing import PackingLaunch
+from .f16x3 import in_halves
+from .pack import STEP, InParts, filters_of, joined_groups, rows_of
+
+#: Converts [batch, n, k] to the order of a schedule.
+Order = Callable[[Array], Array]
+#: Elements below which the host packs sooner than an upload and a launch take.
+MIN_SIZE = 1 << 16
+#: Maximum blocks of a grid along z.
+MAX_BATCH = (1 << 16) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPacking:
+    """Packs the rows of alpha * b; see `rows_of`.
+
+    Attributes:
+        alpha: the factor.
+        transposed: whether b is [n, k] instead of [k, n].
+        arrange: the order.
+    """
+
+    alpha: float
+    transposed: bool
+    arrange: Order
+
+    def __call__(self, source: Array) -> Array:
+        """Pack on the host."""
+        return self.arrange(rows_of(source, self.alpha, self.transposed))
+
+    def launch(self, source: Array) -> PackingLaunch | None:
+        """Return the launch that does it; see `KernelPacking`."""
+        if self.alpha != 1 or source.ndim < 2 or not source.flags.c_contiguous:
+            return None
+        matrices = source.reshape(-1, *source.shape[-2:])
+        rows = matrices if self.transposed else matrices.swapaxes(1, 2)
+        return _launch(source, rows[:, :, None], self.arrange)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPacking:
+    """Packs the filters of a convolution; see `filters_of` and `joined_groups`.
+
+    Attributes:
+        groups, channels, joined: their arguments.
+        arrange: the order.
+    """
+
+    groups: int
+    channels: int
+    joined: int
+    arrange: Order
+
+    def __call__(self, source: Array) -> Array:
+        """Pack on the host."""
+        filters = joined_groups(source, self.groups, self.joined)
+        return self.arrange(filters_of(filters, self.groups, self.channels))
+
+    def launch(self, source: Array) -> PackingLaunch | None:
+        """Return the launch that does it; see `KernelPacking`."""
+        m, c, *kernel = source.shape
+        if self.joined > 1 or self.channels != c or not source.flags.c_contiguous:
+            return None
+        filters = source.reshape(self.groups, m // self.groups, c, prod(kernel))
+        return _launch(source, filters.swapaxes(2, 3), self.arrange)
+
+
+def _launch(source: Array, rows: Array, arrange: Order) -> PackingLaunch | None:
+    """Return the launch that packs a view of an array: [batch, n, outer, inner] of k terms."""
+    batch, n, outer, inner = rows.shape
+    if source.dtype != float32 or source.size < MIN_SIZE or batch > MAX_BATCH:
+        return None
+    eights, steps = ceil_div(n, 8), ceil_div(outer * inner, STEP)
+    if arrange is in_halves:
+        entry, parts = "rows_in_halves", 2
+        result = TensorType(float16, (batch, steps, 8 * eights, 2 * STEP))
+    elif isinstance(arrange, InParts):
+        entry, parts = "rows_in_parts", arrange.parts
+        result = TensorType(float32, (batch, steps, parts, 8 * eights, STEP))
+    else:
+        return None
+    distances = (stride // source.itemsize for stride in rows.strides)
+    names = ("of_matrix", "of_row", "of_outer", "of_inner")
+    launch = Launch(
+        "gemm/pack_rows.cu",
+        entry,
+        grid=(eights, 1, batch),
+        block=THREADS,
+        args={
+            **{"x": None, "packed": None, "rows": n, "terms": outer * inner, "inner": inner},
+            **dict(zip(names, distances, strict=True)),
+        },
+        types=(("T", float32),),
+        constants=(("PARTS", parts),),
+        code='#define KIND "f16"',
+    )
+    return PackingLaunch(launch, source, result)

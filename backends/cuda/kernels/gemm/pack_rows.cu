@@ -1,0 +1,90 @@
+// Packs rows of constants into the orders of `pack.in_parts` and `f16x3.in_halves`, with the same bits.
+//
+// Element (row, term) of matrix i is x[i * of_matrix + row * of_row + term / inner * of_outer + term % inner * of_inner].
+// A block packs eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
+//
+// Compile-time: KIND, for ldmatrix.cuh; PARTS, the numbers of tf32 for one of float32.
+
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+
+constexpr int EIGHT = 8, STEP = 32;
+constexpr float LEAST = 1.0f / (1ull << 63) / (1ull << 50);  // of the greatest numbers of rows, so that scales are finite
+
+struct alignas(16) Four {
+    float at[4];
+};
+
+struct Rows {
+    const float* x;
+    int rows, terms, inner;
+    long long of_row, of_outer, of_inner;
+
+    __device__ __forceinline__ float at(int row, int term) const
+    {
+        if (row >= rows || term >= terms) return 0.0f;
+        return x[row * of_row + term / inner * of_outer + term % inner * of_inner];
+    }
+};
+
+__device__ __forceinline__ float rounded(float value)
+{
+    const u32 bits = __float_as_uint(value);
+    const float found = __uint_as_float((bits + 0x1000) & 0xffffe000);
+    if (fabsf(found) < INFINITY) return found;
+    // Infinities, NaNs, and numbers that would be rounded to infinity.
+    return fabsf(value) < INFINITY ? __uint_as_float(bits & 0xffffe000) : value;
+}
+
+// A thread has four adjacent terms of a row.
+extern "C" __global__ void __launch_bounds__(256)
+rows_in_parts(const float* x, float* packed, int rows, int terms, int inner, long long of_matrix, long long of_row,
+              long long of_outer, long long of_inner)
+{
+    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, of_row, of_outer, of_inner};
+    const int within = threadIdx.x % EIGHT, chunk = threadIdx.x / EIGHT % 8, row = blockIdx.x * EIGHT + within;
+    const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT;
+    for (int step = threadIdx.x / 64; step < steps; step += 4) {
+        Four high, low;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const float value = from.at(row, step * STEP + chunk * 4 + q);
+            high.at[q] = rounded(value);
+            low.at[q] = fabsf(value) < INFINITY ? rounded(value - high.at[q]) : 0.0f;
+        }
+        const long long first = ((long long)blockIdx.z * steps + step) * PARTS * padded + row;
+        float* to = packed + first * STEP + (chunk ^ within) * 4;
+        *(Four*)to = high;
+        if (PARTS == 2) *(Four*)(to + (long long)padded * STEP) = low;
+    }
+}
+
+// A thread has two terms of a row that are adjacent in the order of `in_halves`.
+extern "C" __global__ void __launch_bounds__(256)
+rows_in_halves(const float* x, u32* packed, int rows, int terms, int inner, long long of_matrix, long long of_row,
+               long long of_outer, long long of_inner)
+{
+    __shared__ float found[256];
+    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, of_row, of_outer, of_inner};
+    const int within = threadIdx.x % EIGHT, pair = threadIdx.x / EIGHT % 16, row = blockIdx.x * EIGHT + within;
+    const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT, chunk = pair / 4;
+    const int first = threadIdx.x / 128, term = chunk * 8 + pair % 4;
+    float greatest = LEAST;
+    for (int step = first; step < steps; step += 2)
+        for (int i = 0; i < 8; i += 4) greatest = fmaxf(greatest, fabsf(from.at(row, step * STEP + term + i)));
+    found[threadIdx.x] = greatest;
+    __syncthreads();
+    for (int i = within; i < 256; i += EIGHT) greatest = fmaxf(greatest, found[i]);
+    // Brings the greatest number to 2^14 or a little more, see `f16x3.TOP`.
+    const float scale = __uint_as_float((2u * 127 + 14 << 23) - (__float_as_uint(greatest) & 0x7f800000));
+    for (int step = first; step < steps; step += 2) {
+        const float a = from.at(row, step * STEP + term) * scale, b = from.at(row, step * STEP + term + 4) * scale;
+        u32 high = pair_of(a, b);
+        if (a != 0 && !(high & 0x7fff)) high |= 1;
+        if (b != 0 && !(high & 0x7fff0000)) high |= 0x10000;
+        const float2 parts = halves_of(high);
+        u32* to = packed + (((long long)blockIdx.z * steps + step) * padded + row) * STEP + pair % 4;
+        to[(chunk ^ within) * 4] = high;
+        to[(chunk + 4 ^ within) * 4] = pair_of(a - parts.x, b - parts.y);
+    }
+}

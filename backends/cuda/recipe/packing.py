@@ -1,0 +1,37 @@
+"""Constants that a kernel packs instead of the host, which has them in memory as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ....runtime.ir.types import Array, TensorType
+from .launch import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class PackingLaunch:
+    """A launch that packs a constant.
+
+    Attributes:
+        launch: its argument ``x`` is the source, and ``packed`` the result.
+        source: the elements to upload, in C order.
+        result: the type of the result.
+    """
+
+    launch: Launch
+    source: Array
+    result: TensorType
+
+
+@runtime_checkable
+class KernelPacking(Protocol):
+    """What `Packed.pack` may be: a function on the host that a kernel can replace."""
+
+    def __call__(self, source: Array) -> Array:
+        """Pack on the host."""
+        ...
+
+    def launch(self, source: Array) -> PackingLaunch | None:
+        """Return the launch that gives the same bytes; None if the host has to pack."""
+        ...

@@ -1,0 +1,94 @@
+"""Constants that a kernel packs have the same bits as those that the host packs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.memory import pointer
+from tercet.backends.cuda.gemm import pack_rows
+from tercet.backends.cuda.gemm.f16x3 import in_halves
+from tercet.backends.cuda.gemm.pack import InParts
+from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
+from tercet.backends.cuda.recipe.source import KernelSource
+from tercet.backends.cuda.recipe.targets import H200
+from tercet.runtime.ir.types import Array
+
+from . import emulator
+from .cubins import all_compile
+from .dry import normal
+from .emulator import needs_compiler
+from .test_f16x3 import powers
+
+COMPILES = {"gemm/pack_rows.cu"}
+ORDERS = {"halves": in_halves, "two parts": InParts(2), "one part": InParts(1)}
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack_rows, "MIN_SIZE", 1)
+
+
+def by_kernel(device: Any, pack: Any, source: Array) -> Array:
+    """What the kernel packs."""
+    found = pack.launch(source)
+    assert found is not None
+    x, y = device.upload(found.source), device.allocate(found.result.nbytes)
+    code = device.compiler.submit(found.launch.source)
+    pointers = {"x": pointer(x), "packed": y.pointer}
+    emulator.emulated(device, found.launch, code, pointers)(None)
+    block: Any = y.core
+    return block.buffer.memory.view(found.result.dtype).reshape(found.result.dims)
+
+
+def special() -> Array:
+    """Numbers whose halves or parts are special."""
+    x = normal(40, 24) * powers(-30, 0, 40, 24)
+    x[:, 3] = 0
+    x[5, 3:9] = -0.0, 1e-30, -1e-30, 2.0**-26, -1e-44, 65504
+    return x
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("pack", "source"),
+    [
+        (lambda order: MatrixPacking(1.0, transposed=False, arrange=order), normal(70, 44)),
+        (lambda order: MatrixPacking(1.0, transposed=True, arrange=order), normal(44, 70)),
+        (lambda order: MatrixPacking(1.0, transposed=False, arrange=order), normal(2, 33, 8)),
+        (lambda order: MatrixPacking(1.0, transposed=False, arrange=order), special()),
+        (lambda order: FilterPacking(1, 5, 1, order), normal(11, 5, 3, 3)),
+        (lambda order: FilterPacking(2, 16, 1, order), normal(16, 16, 1, 1)),
+    ],
+    ids=["matrix", "transposed", "stack", "special", "filters", "groups"],
+)
+def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) -> None:
+    made = pack(ORDERS[order])
+    found, expected = by_kernel(emulated.device, made, source), made(source)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_what_only_the_host_packs() -> None:
+    assert MatrixPacking(0.5, transposed=False, arrange=in_halves).launch(normal(8, 8)) is None
+    assert MatrixPacking(1.0, transposed=False, arrange=np.copy).launch(normal(8, 8)) is None
+    assert MatrixPacking(1.0, transposed=False, arrange=in_halves).launch(normal(8, 8).T) is None
+    assert FilterPacking(1, 4, 1, in_halves).launch(normal(8, 3, 1, 1)) is None
+    assert FilterPacking(1, 2, 2, in_halves).launch(normal(8, 2, 1, 1)) is None
+
+
+def test_compiles(cache: Path) -> None:
+    sources = list[KernelSource]()
+    for order in ORDERS.values():
+        found = MatrixPacking(1.0, transposed=False, arrange=order).launch(normal(8, 8))
+        assert found is not None
+        sources.append(found.launch.source)
+    all_compile(sources, H200, cache, COMPILES)
