@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -125,14 +125,15 @@ class CudaBackend:
     ) -> Claim | Decline:
         results = results_of(graph, group.nodes)
         formats = _formats(group, setting)
-        recipe = recipe_of(group, formats, results, setting, stored=stored)
+        recipes = _Recipes(group, setting)
+        recipe = recipes.of(formats, results, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
-        build = partial(self._build, group, setting)
+        build = partial(self._build, recipes)
         wanted = _wanted(group, formats, results)
         if wanted.follows:  # slices with gaps are channels-last
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
-            recipe = recipe_of(group, last, results, setting)
+            recipe = recipes.of(last, results)
         in_place = _in_place(group)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
@@ -140,16 +141,15 @@ class CudaBackend:
         wanted = _also_in_halves(wanted, group.nodes[-1].output, stored)
         return Claim(group.nodes, build, wanted, in_place)
 
-    def _build(
-        self, group: FusionGroup, setting: Setting, site: BuildContext
-    ) -> KernelStep | Decline:
+    def _build(self, recipes: _Recipes, site: BuildContext) -> KernelStep | Decline:
+        group, setting = recipes.group, recipes.setting
         y = group.nodes[-1].output
         formats = dict(site.formats)
         only = y in formats and formats[y].in_halves
         if only:
             formats[y] = formats[y].plain
         stored = Stored(True, not only) if only or y in site.also else PLAIN
-        recipe = recipe_of(group, formats, site.outputs, setting, site.pitches, stored)
+        recipe = recipes.of(formats, site.outputs, site.pitches, stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
@@ -160,6 +160,30 @@ class CudaBackend:
         if limit is not None and step.scratch > limit:
             return Decline(group.nodes[0], f"needs {step.scratch} bytes of workspace")
         return step
+
+
+class _Recipes:
+    """The recipes of a group, which are asked for as it is claimed and again as it is built."""
+
+    def __init__(self, group: FusionGroup, setting: Setting) -> None:
+        self.group, self.setting = group, setting
+        self._known: dict[Hashable, Answer] = {}
+
+    def of(
+        self,
+        formats: Mapping[Value, Format],
+        results: Sequence[Value],
+        pitches: Mapping[Value, int] = NO_PITCHES,
+        stored: Stored = PLAIN,
+    ) -> Answer:
+        """Return `recipe_of` the group."""
+        ends = (*reads_of(self.group.nodes), *results)
+        places = tuple((formats.get(v, Format.CONTIGUOUS), pitches.get(v, 0)) for v in ends)
+        key = places, tuple(results), stored
+        if key not in self._known:
+            found = recipe_of(self.group, formats, results, self.setting, pitches, stored)
+            self._known[key] = found
+        return self._known[key]
 
 
 @as_reason
