@@ -180,7 +180,10 @@ def __getattr__(name: str) -> _Any:
         raise AttributeError(f"module 'tercet' has no attribute '{name}'")
     from importlib import import_module
 
-    value = getattr(import_module(_LAZY[name], __name__), name)
+    from .runtime.base.collecting import no_collection
+
+    with no_collection():
+        value = getattr(import_module(_LAZY[name], __name__), name)
     globals()[name] = value
     return value
 
