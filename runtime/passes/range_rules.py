@@ -318,6 +318,7 @@ RULES: dict[type[Op], Rule] = _build()
 def ranges_of(graph: Graph) -> Ranges:
     """Return the ranges of a graph whose types are inferred; later changes of it do not show."""
     ranges = Ranges()
+    ranges.measure(graph)
     for node in graph.nodes:
         found = RULES.get(type(node.op), of_unknown)(node, ranges)
         for i, value in enumerate(node.outputs):

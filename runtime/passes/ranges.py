@@ -18,7 +18,7 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import hypot, inf, isfinite, sqrt
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from ..base.parallel import in_parallel
 from ..ir.dtypes import DType, bool_, int8, uint8
-from ..ir.graph import Node, Value
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
 
 #: Root mean square of inputs and of the outputs of ordinary layers.
@@ -42,6 +42,8 @@ GREAT = 2.0**14
 UNKNOWN = 4096
 #: Elements of a constant that one thread looks at.
 _PART = 1 << 22
+#: Elements from which constants are looked at by several threads.
+_LARGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,12 @@ def norm_of(data: Array) -> float:
     return maximum * float(np.linalg.norm(flat.astype(np.float64) / maximum))
 
 
+def large_constants(nodes: Iterable[Node]) -> dict[Value, Array]:
+    """Return the constants among what nodes read of which threads may take one each."""
+    read = (value for node in nodes for value in node.distinct_reads)
+    return {v: v.data for v in read if v.data is not None and v.data.size >= _LARGE}
+
+
 def count_along(value: Value, axes: tuple[int, ...]) -> int:
     """Return the number of elements along some axes, `UNKNOWN` for each unknown one."""
     shape = value.type.shape if isinstance(value.type, TensorType) else None
@@ -169,6 +177,12 @@ class Ranges:
 
     def __setitem__(self, value: Value, found: ValueRange) -> None:
         self._found[value] = found
+
+    def measure(self, graph: Graph) -> None:
+        """Find the ranges of the large constants of a graph, several at a time."""
+        large = large_constants(graph.nodes)
+        found = in_parallel(of_constant, large.values())
+        self._found.update(zip(large, found, strict=True))
 
     def inputs(self, node: Node) -> Iterator[ValueRange]:
         """Yield the range of every input that is not omitted."""

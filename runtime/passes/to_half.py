@@ -22,14 +22,16 @@ extreme weights, may still overflow. `Model` checks the results of its runs for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
+from ..base.parallel import in_parallel
 from ..errors import UsageError, did_you_mean
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.halves import rounded
 from ..ir.infer import infer_node
 from ..ir.op import Op
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType
 from ..ops import (
     attention,
     conv,
@@ -59,6 +61,7 @@ from .half_forms import (
     is_square,
 )
 from .range_rules import ranges_of
+from .ranges import large_constants
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
@@ -141,6 +144,7 @@ class _Narrow:
         self._limits = HalfLimits(half)
         self._ranges = ranges_of(graph)
         self._fragile = fragile_nodes(graph, self._ranges)
+        self._rounded = _rounded(graph, half)
 
     def suits(self, node: Node) -> bool:
         """Whether a node should compute in half precision."""
@@ -242,7 +246,9 @@ class _Narrow:
             return None if value is None else self._known[value]
         node = value.producer
         if value.data is not None:
-            narrow = self._graph.constant(rounded(value.data, self._half), f"{value.name}.half")
+            data = self._rounded.get(value)
+            data = rounded(value.data, self._half) if data is None else data
+            narrow = self._graph.constant(data, f"{value.name}.half")
         elif node is not None and self._passes(node, value, reader):
             # In front of a view, a Cast is next to the node that computes its elements.
             source = self._narrowed(node.inputs[0], reader)
@@ -280,6 +286,17 @@ class _Narrow:
         """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)
+
+
+def _rounded(graph: Graph, half: DType) -> dict[Value, Array]:
+    """Return the large weights of layers in half precision, several of which are rounded at a time.
+
+    Those of a layer that stays float32 after all are dropped.
+    """
+    layers = (node for node in graph.nodes if type(node.op) in LEADERS)
+    wide = {v: data for v, data in large_constants(layers).items() if data.dtype == float32}
+    narrow = in_parallel(partial(rounded, dtype=half), wide.values())
+    return dict(zip(wide, narrow, strict=True))
 
 
 def _behind_view(node: Node) -> Iterable[Node]:
