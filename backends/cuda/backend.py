@@ -44,6 +44,7 @@ from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, Whole, groups, smaller
 from .gemm.convolution import problem_of
+from .gemm.f16x3 import judge
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
@@ -103,6 +104,7 @@ class CudaBackend:
             *(partial(_is_made, setting=setting), partial(_gain, setting=setting), cost),
         )
         if target.has_wgmma:
+            judge(free)
             cutting.find()
         for group in found:
             stored = cutting.stored(group.nodes[-1].output)

@@ -13,7 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.gemm import f32
+from tercet.backends.cuda.gemm import f16x3, f32
 from tercet.backends.cuda.gemm.atoms import F16X3
 from tercet.backends.cuda.gemm.f16x3 import (
     MAX_ALPHA,
@@ -170,6 +170,27 @@ def test_estimates_read_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = single("Gemm", [normal(1, 2048), normal(2048, 512)], (1,))
     (launch,) = launches(planned(graph))
     assert launch.entry == "gemv"
+
+
+def test_weights_of_many_rows_are_judged_before_they_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f16x3, "MIN_JUDGED", 1)
+    layers = [
+        single("MatMul", [normal(640, 40), with_term(1e-9)], (1,)),
+        single("Gemm", [normal(640, 40), normal(24, 40)], (1,), transB=1),
+        single("Conv", [normal(1, 6, 40, 40), normal(4, 3, 3, 3)], (1,), group=2),
+        single("Gemm", [normal(1, 40), normal(40, 24)], (1,)),
+    ]
+    f16x3.judge(node for graph in layers for node in graph.nodes)
+    read = list[int]()
+    monkeypatch.setattr(f16x3, "refusal", lambda weights: str(read.append(weights.size)))
+    product, transposed, filters, row = (graph.nodes[0].inputs[1].data for graph in layers)
+    assert "term 7" in matrix_refusal(product, 1.0, False)
+    assert matrix_refusal(transposed, 1.0, True) == filter_refusal(filters, 2) == ""
+    assert read == []
+    matrix_refusal(row, 1.0, False)
+    assert read == [40 * 24]
 
 
 def test_a_refusal_is_reported() -> None:

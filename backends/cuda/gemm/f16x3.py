@@ -9,13 +9,20 @@ numbers in these places. Constants that suggest so are refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
+from math import prod
 from weakref import ref
 
 import numpy as np
 
-from ....runtime.base.parallel import share
+from ....runtime.base.parallel import in_parallel, share
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.matmul import Gemm, MatMul
 from ..recipe.operands import ceil_div
 from .pack import STEP, swizzle
 
@@ -36,6 +43,10 @@ MAX_ALPHA = 2.0**16
 #: What the weights of a term must reach, relative to the greatest of their rows. Products keep all
 #: bits down to 2^-17, on both sides.
 MIN_TERM = 2.0**-13
+#: Elements of weights that a thread of its own looks at.
+MIN_JUDGED = 1 << 16
+#: Rows of a product from which they are looked at before the kernel is chosen.
+MIN_ROWS = 64
 
 
 # ── packing ──────────────────────────────────────────────────────────────────────────────────────
@@ -113,6 +124,9 @@ class _Refusals:
     def __init__(self) -> None:
         self._known: dict[int, tuple[ref[Array], dict[tuple[int, ...], str]]] = {}
 
+    def __contains__(self, weights: Array) -> bool:
+        return id(weights) in self._known and self._known[id(weights)][0]() is weights
+
     def of(self, weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
         """Return `refusal` of weights reshaped and transposed."""
         name = id(weights)
@@ -147,6 +161,35 @@ def filter_refusal(w: Array, groups: int) -> str:
     m, c = w.shape[:2]
     taps = w.size // max(m * c, 1)
     return _REFUSALS.of(w, (groups, m // groups, c, taps), (0, 1, 2, 3))
+
+
+def judge(nodes: Iterable[Node]) -> None:
+    """Find the refusals of large weights of layers, several at a time, before they are needed."""
+    found = (_judgement(node) for node in nodes)
+    for _ in in_parallel(lambda call: call(), [call for call in found if call is not None]):
+        pass
+
+
+def _judgement(node: Node) -> Callable[[], str] | None:
+    """Return the call that finds the refusal of a layer's weights; None if they may not matter.
+
+    Kernels for few rows do not ask, and reading the weights would take longer than they.
+    """
+    weights = node.inputs[1].data if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if weights is None or weights.dtype != float32 or weights.size < MIN_JUDGED:
+        return None
+    *rows, _ = (1, *node.output.tensor.dims)
+    if weights in _REFUSALS or prod(rows) < MIN_ROWS:
+        return None
+    match node.op:
+        case MatMul():
+            return partial(matrix_refusal, weights, 1.0, False)
+        case Gemm(alpha=alpha, transB=transposed):
+            return partial(matrix_refusal, weights, alpha, bool(transposed))
+        case Conv(group=groups):
+            return partial(filter_refusal, weights, groups)
+        case _:
+            return None
 
 
 def refusal(weights: Array) -> str:
