@@ -53,7 +53,7 @@ class CudaDevice(DriverDevice):
         code = self.compiler.submit(found.launch.source)
         source, buffer = self.upload(found.source), self.allocate(found.result.nbytes)
         pointers = {"x": pointer(source), "packed": buffer.pointer}
-        stream = CudaStream(self._service)
+        stream = self._own_stream()
         bind_launch(self, found.launch, code, pointers)(stream)
         stream.synchronize()
         source.buffer.close()

@@ -55,11 +55,11 @@ class WeightStore:
         key, arrays = _key(sources, layout)
         with self._lock:
             if key not in self._views:
-                self._store(key, arrays, self._made(arrays, pack))
+                self._store(key, arrays, *self._made(arrays, pack))
             return self._views[key]
 
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
-        """Pack small constants on several threads, so that `packed` finds them.
+        """Pack and upload small constants on several threads, so that `packed` finds them.
 
         Packing a large one may occupy several threads by itself. What cannot be packed is left to
         `packed`, which raises the error for the step that needs it.
@@ -78,38 +78,31 @@ class WeightStore:
                 for key, (arrays, pack) in wanted.items()
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
-            packed = in_parallel(lambda each: self._made(*each[1:]), small)
+            made = in_parallel(lambda each: self._made(*each[1:]), small)
             try:
-                for (key, arrays, _), data in zip(small, packed, strict=True):
-                    self._store(key, arrays, data)
+                for (key, arrays, _), (view, is_own) in zip(small, made, strict=True):
+                    self._store(key, arrays, view, is_own)
             except DeviceError:
                 raise
             except (*FAILURES, MemoryError, TercetError):
                 return
 
-    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
-        """Pack on the device if it can, else on the host."""
-        found = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
-        return pack(*arrays) if found is None else found
+    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> tuple[View, bool]:
+        """Return a packed constant on the device, and whether it is one of the model's arrays."""
+        view = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
+        if view is not None:
+            return view, False
+        packed = pack(*arrays)
+        is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
+        return self.device.upload(packed), is_own
 
-    def _store(self, key: _Key, arrays: list[Array], packed: View | Array) -> None:
-        self._sources.update((id(data), data) for data in arrays)
-        self._take(key, packed, arrays)
-        try:
-            there = packed if isinstance(packed, View) else self.device.upload(packed)
-            self._views[key] = there
-        except BaseException:
-            self._give(key)
-            raise
-
-    def _take(self, key: _Key, packed: View | Array, arrays: list[Array]) -> None:
-        """Take from the budget what is stored in addition to the model's own arrays."""
-        is_own = any(packed is data for data in arrays)
-        if isinstance(packed, np.ndarray):
-            is_own = is_own and packed.flags.c_contiguous
+    def _store(self, key: _Key, arrays: list[Array], view: View, is_own: bool) -> None:
+        """Keep a constant; the budget counts what is stored in addition to the model's arrays."""
         if self._budget is not None and not is_own:
-            self._budget.take(packed.nbytes, "packed constants")
-            self._taken[key] = packed.nbytes
+            self._budget.take(view.nbytes, "packed constants")
+            self._taken[key] = view.nbytes
+        self._sources.update((id(data), data) for data in arrays)
+        self._views[key] = view
 
     def _give(self, key: _Key) -> None:
         if self._budget is not None:

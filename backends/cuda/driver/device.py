@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import local
 
 import numpy as np
 from cuda.bindings import driver
@@ -113,6 +114,7 @@ class DriverDevice:
         major, minor = core.compute_capability
         self._core = core
         self._lock = forks.lock()
+        self._own = local()
         self._generation = forks.generation()
         with translated(f"opening GPU {core.device_id}"):
             self._service = core.create_stream()
@@ -219,11 +221,18 @@ class DriverDevice:
         buffer = self.allocate(data.nbytes)
         if data.nbytes:
             # cuMemcpyHtoD may return before the last part has arrived.
-            stream = int(self._service.handle)
-            answer = driver.cuMemcpyHtoDAsync(buffer.pointer, data.ctypes.data, data.nbytes, stream)
+            stream, source = self._own_stream(), data.ctypes.data
+            answer = driver.cuMemcpyHtoDAsync(buffer.pointer, source, data.nbytes, stream.handle)
             check("cuMemcpyHtoDAsync", answer)
-            check("cuStreamSynchronize", driver.cuStreamSynchronize(stream))
+            stream.synchronize()
         return View(self, buffer, 0, TensorType(data.dtype, data.shape))
+
+    def _own_stream(self) -> CudaStream:
+        """Return the stream for what this thread waits for; others would wait for it as well."""
+        stream: CudaStream | None = getattr(self._own, "stream", None)
+        if stream is None:
+            stream = self._own.stream = self.stream()
+        return stream
 
     # ── work ─────────────────────────────────────────────────────────────────────────────────
 
