@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from typing import TypeGuard
 
 import numpy as np
 
@@ -11,13 +12,17 @@ from ..base.budget import Budget
 from ..base.parallel import in_parallel
 from ..errors import FAILURES, DeviceError, TercetError
 from ..ir.graph import Graph, Value
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
+from .arena import aligned
 from .backend import Device, PackedConstant, Packing, View
+from .host import HOST
 
 #: The ids of the source arrays, and the packing.
 _Key = tuple[tuple[int, ...], Hashable]
 #: Bytes of constants that are packed one after the other.
 _LARGE = 32 << 20
+#: Bytes from which a constant gets an allocation of its own on a device.
+_SLIGHT = 1 << 20
 
 
 class WeightStore:
@@ -55,11 +60,11 @@ class WeightStore:
         key, arrays = _key(sources, layout)
         with self._lock:
             if key not in self._views:
-                self._store(key, arrays, *self._made(arrays, pack))
+                self._store(key, arrays, self._made(arrays, pack))
             return self._views[key]
 
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
-        """Pack and upload small constants on several threads, so that `packed` finds them.
+        """Pack small constants on several threads, so that `packed` finds them.
 
         Packing a large one may occupy several threads by itself. What cannot be packed is left to
         `packed`, which raises the error for the step that needs it.
@@ -78,25 +83,51 @@ class WeightStore:
                 for key, (arrays, pack) in wanted.items()
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
-            made = in_parallel(lambda each: self._made(*each[1:]), small)
+            packed = in_parallel(lambda each: self._made(*each[1:]), small)
+            together: dict[_Key, tuple[list[Array], Array]] = {}
             try:
-                for (key, arrays, _), (view, is_own) in zip(small, made, strict=True):
-                    self._store(key, arrays, view, is_own)
+                for (key, arrays, _), made in zip(small, packed, strict=True):
+                    if self._is_slight(made):
+                        together[key] = arrays, made
+                    else:
+                        self._store(key, arrays, made)
+                self._store_together(together)
             except DeviceError:
                 raise
             except (*FAILURES, MemoryError, TercetError):
                 return
 
-    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> tuple[View, bool]:
-        """Return a packed constant on the device, and whether it is one of the model's arrays."""
-        view = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
-        if view is not None:
-            return view, False
-        packed = pack(*arrays)
-        is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
-        return self.device.upload(packed), is_own
+    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
+        """Pack on the device if it can, else on the host."""
+        found = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
+        return pack(*arrays) if found is None else found
 
-    def _store(self, key: _Key, arrays: list[Array], view: View, is_own: bool) -> None:
+    def _is_slight(self, made: View | Array) -> TypeGuard[Array]:
+        """Whether it takes longer to allocate memory for an array than to fill it."""
+        is_there = isinstance(made, View) or self.device is HOST
+        return not is_there and made.nbytes < _SLIGHT
+
+    def _store_together(self, constants: Mapping[_Key, tuple[list[Array], Array]]) -> None:
+        """Store constants in one allocation."""
+        places, end = dict[_Key, int](), 0
+        for key, (_, packed) in constants.items():
+            places[key], end = end, end + aligned(packed.nbytes)
+        block = np.zeros(end, np.uint8)
+        for key, (_, packed) in constants.items():
+            block[places[key] :][: packed.nbytes] = np.frombuffer(packed.tobytes(), np.uint8)
+        buffer = self.device.upload(block).buffer
+        for key, (arrays, packed) in constants.items():
+            there = TensorType(packed.dtype, packed.shape)
+            view = View(self.device, buffer, places[key], there)
+            self._keep(key, arrays, view, _is_own(packed, arrays))
+
+    def _store(self, key: _Key, arrays: list[Array], made: View | Array) -> None:
+        if isinstance(made, View):
+            self._keep(key, arrays, made, is_own=False)
+        else:
+            self._keep(key, arrays, self.device.upload(made), _is_own(made, arrays))
+
+    def _keep(self, key: _Key, arrays: list[Array], view: View, is_own: bool) -> None:
         """Keep a constant; the budget counts what is stored in addition to the model's arrays."""
         if self._budget is not None and not is_own:
             self._budget.take(view.nbytes, "packed constants")
@@ -126,6 +157,11 @@ class WeightStore:
                 view.buffer.close()
             self._views.clear()
             self._sources.clear()
+
+
+def _is_own(packed: Array, arrays: list[Array]) -> bool:
+    """Whether a constant is one of the model's own arrays, as it is."""
+    return any(packed is data for data in arrays) and packed.flags.c_contiguous
 
 
 def as_it_is(value: Value) -> PackedConstant:

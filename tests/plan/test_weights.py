@@ -15,6 +15,8 @@ from tercet.runtime.base.parallel import copy, in_parallel, same_threads, share
 from tercet.runtime.errors import DeviceOutOfMemory, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
+from tercet.runtime.plan import weights
+from tercet.runtime.plan.arena import ALIGNMENT
 from tercet.runtime.plan.host import array
 from tercet.runtime.plan.weights import WeightStore, as_it_is
 
@@ -35,7 +37,8 @@ def constants(count: int) -> list[Value]:
 def read(store: WeightStore, value: Value, layout: str, pack: Any) -> Array:
     view = store.packed((value,), layout, pack)
     memory: Any = view.buffer
-    return memory.memory[: view.nbytes].view(view.type.dtype).reshape(view.type.dims)
+    found = memory.memory[view.offset :][: view.nbytes]
+    return found.view(view.type.dtype).reshape(view.type.dims)
 
 
 def test_constants_are_packed_at_the_same_time_and_once() -> None:
@@ -57,6 +60,7 @@ def test_constants_are_packed_at_the_same_time_and_once() -> None:
 def test_a_device_without_room_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device, values = FakeDevice(), constants(2)
     store, upload = WeightStore(device), device.upload
+    monkeypatch.setattr(weights, "_SLIGHT", 0)
 
     def refuses(data: Array) -> Any:
         if data[0, 0] == 1:
@@ -199,3 +203,21 @@ def test_a_device_packs_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not read(store, first, "less", np.negative).any()  # by the host
     assert (read(store, second, "less", np.negative) == 6).all()
     assert store.nbytes == 2 * 24
+
+
+def test_small_constants_share_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_SLIGHT", 100)
+    device, graph = FakeDevice(), Graph("weights")
+    small, empty, bits, large = (
+        graph.constant(np.arange(count).reshape(1, count).astype(dtype), f"w{count}")
+        for count, dtype in ((5, np.float32), (0, np.int64), (3, np.bool_), (50, np.float64))
+    )
+    store, uploads = WeightStore(device), list[Array]()
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda data: uploads.append(data) or upload(data))
+    store.prepare(map(as_it_is, (small, empty, bits, large)))
+    assert sorted(data.nbytes for data in uploads) == [400, 2 * ALIGNMENT]
+    for value in (small, empty, bits, large):
+        np.testing.assert_array_equal(read(store, value, *as_it_is(value)[1:]), value.data)
+    assert len(uploads) == 2
+    assert store.nbytes == 5 * 4 + 3 + 50 * 8
