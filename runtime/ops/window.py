@@ -8,6 +8,7 @@ their defaults.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, cast
 
 from ..errors import ShapeError
@@ -130,6 +131,7 @@ class _Axis:
         return begin, full - self.extra - begin - output, output
 
 
+@lru_cache(1024)  # planning asks for the same one many times
 def window(op: Op, spatial: Ints, kernel: Ints) -> Window:
     """Return the windows of a convolution or a pooling.
 
