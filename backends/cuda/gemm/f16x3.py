@@ -21,7 +21,6 @@ from ....runtime.base.parallel import in_parallel, share
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
-from ....runtime.ops.conv import Conv
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..recipe.operands import ceil_div
 from .pack import STEP, swizzle
@@ -164,32 +163,27 @@ def filter_refusal(w: Array, groups: int) -> str:
 
 
 def judge(nodes: Iterable[Node]) -> None:
-    """Find the refusals of large weights of layers, several at a time, before they are needed."""
+    """Find the refusals of large matrices, several at a time, before they are needed.
+
+    Those of filters are seldom needed.
+    """
     found = (_judgement(node) for node in nodes)
     for _ in in_parallel(lambda call: call(), [call for call in found if call is not None]):
         pass
 
 
 def _judgement(node: Node) -> Callable[[], str] | None:
-    """Return the call that finds the refusal of a layer's weights; None if they may not matter.
+    """Return the call that finds the refusal of a matrix; None if it may not matter.
 
     Kernels for few rows do not ask, and reading the weights would take longer than they.
     """
-    weights = node.inputs[1].data if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    if weights is None or weights.dtype != float32 or weights.size < MIN_JUDGED:
+    if not isinstance(node.op, MatMul | Gemm):
         return None
-    *rows, _ = (1, *node.output.tensor.dims)
-    if weights in _REFUSALS or prod(rows) < MIN_ROWS:
+    b, (*rows, _) = node.operands[1].data, (1, *node.output.tensor.dims)
+    if b is None or b.dtype != float32 or b.size < MIN_JUDGED or prod(rows) < MIN_ROWS:
         return None
-    match node.op:
-        case MatMul():
-            return partial(matrix_refusal, weights, 1.0, False)
-        case Gemm(alpha=alpha, transB=transposed):
-            return partial(matrix_refusal, weights, alpha, bool(transposed))
-        case Conv(group=groups):
-            return partial(filter_refusal, weights, groups)
-        case _:
-            return None
+    form = (node.op.alpha, bool(node.op.transB)) if isinstance(node.op, Gemm) else (1.0, False)
+    return None if b in _REFUSALS else partial(matrix_refusal, b, *form)
 
 
 def refusal(weights: Array) -> str:
