@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...runtime.base.collecting import no_collection
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
@@ -49,7 +48,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     try:
         from .driver.wake import waking
 
-        with waking(options.device), no_collection():
+        with waking(options.device):
             from .backend import CudaBackend
             from .device import open_device
     except ImportError as error:

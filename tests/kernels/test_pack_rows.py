@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import string_at
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.gemm import pack_rows
@@ -19,11 +21,13 @@ from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.types import Array
+from tercet.runtime.options import Options
 
 from . import emulator
 from .cubins import all_compile
 from .dry import normal
 from .emulator import needs_compiler
+from .fake_driver import FAKE, FakeCompiler, Gate, plant
 from .test_f16x3 import powers
 
 COMPILES = {"gemm/pack_rows.cu"}
@@ -75,6 +79,19 @@ def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) 
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     assert found.tobytes() == expected.tobytes()
+
+
+@needs_compiler
+def test_a_device_packs_and_frees_the_source(
+    libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(FakeCompiler(libraries, FAKE), Gate(), monkeypatch.setattr)
+    device: Any = open_backends("cuda", Options())[0].device
+    pack, source = MatrixPacking(1.0, transposed=True, arrange=in_halves), normal(44, 70)
+    view = device.packed(pack, [source])
+    assert string_at(view.buffer.pointer, view.nbytes) == pack(source).tobytes()
+    assert device.allocated == view.nbytes
+    assert device.packed(np.negative, [source]) is None
 
 
 def test_what_only_the_host_packs() -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ....runtime.base.collecting import no_collection
+
 #: The library of the driver; ctypes loads it in less time than the packages for CUDA.
 LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
@@ -16,9 +18,9 @@ _awake: set[int] = set()
 
 @contextmanager
 def waking(ordinal: int) -> Iterator[None]:
-    """Start the driver and the context of a GPU while the body of the `with` runs.
+    """Start the driver and the context of a GPU while the body of the `with` imports a backend.
 
-    The driver takes longer than the imports of a backend, and holds no lock of Python. What fails
+    The driver takes as long as the imports, and holds no lock of Python. What fails
     here fails again when the device is opened, which says why.
 
     Args:
@@ -31,7 +33,8 @@ def waking(ordinal: int) -> Iterator[None]:
     thread = threading.Thread(target=_wake, args=(ordinal,), name="waking CUDA", daemon=True)
     thread.start()
     try:
-        yield
+        with no_collection():
+            yield
     finally:
         thread.join()
 
