@@ -19,6 +19,8 @@ from .host import HOST
 
 #: The ids of the source arrays, and the packing.
 _Key = tuple[tuple[int, ...], Hashable]
+#: A constant, the arrays of its sources, and what packs them.
+_Wanted = tuple[_Key, list[Array], Callable[..., Array]]
 #: Bytes of constants that are packed one after the other.
 _LARGE = 32 << 20
 #: Bytes from which a constant gets an allocation of its own on a device.
@@ -84,18 +86,25 @@ class WeightStore:
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
             packed = in_parallel(lambda each: self._made(*each[1:]), small)
-            together: dict[_Key, tuple[list[Array], Array]] = {}
             try:
-                for (key, arrays, _), made in zip(small, packed, strict=True):
-                    if self._is_slight(made):
-                        together[key] = arrays, made
-                    else:
-                        self._store(key, arrays, made)
-                self._store_together(together)
+                self._store_all(zip(small, packed, strict=True))
             except DeviceError:
                 raise
             except (*FAILURES, MemoryError, TercetError):
                 return
+
+    def _store_all(self, constants: Iterable[tuple[_Wanted, View | Array]]) -> None:
+        """Store constants as they come, small ones together."""
+        together, nbytes = dict[_Key, tuple[list[Array], Array]](), 0
+        for (key, arrays, _), made in constants:
+            if not self._is_slight(made):
+                self._store(key, arrays, made)
+                continue
+            together[key], nbytes = (arrays, made), nbytes + made.nbytes
+            if nbytes >= _LARGE:
+                self._store_together(together)
+                together, nbytes = {}, 0
+        self._store_together(together)
 
     def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
         """Pack on the device if it can, else on the host."""
@@ -109,6 +118,8 @@ class WeightStore:
 
     def _store_together(self, constants: Mapping[_Key, tuple[list[Array], Array]]) -> None:
         """Store constants in one allocation."""
+        if not constants:
+            return
         places, end = dict[_Key, int](), 0
         for key, (_, packed) in constants.items():
             places[key], end = end, end + aligned(packed.nbytes)

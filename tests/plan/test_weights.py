@@ -221,3 +221,15 @@ def test_small_constants_share_an_allocation(monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_array_equal(read(store, value, *as_it_is(value)[1:]), value.data)
     assert len(uploads) == 2
     assert store.nbytes == 5 * 4 + 3 + 50 * 8
+
+
+def test_an_allocation_of_small_constants_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_LARGE", 40)
+    device, values, uploads = FakeDevice(), constants(3), list[int]()
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda data: uploads.append(data.nbytes) or upload(data))
+    store = WeightStore(device)
+    store.prepare(map(as_it_is, values))
+    assert uploads == [2 * ALIGNMENT, ALIGNMENT]
+    for number, value in enumerate(values):
+        assert (read(store, value, *as_it_is(value)[1:]) == number).all()

@@ -20,8 +20,8 @@ _awake: set[int] = set()
 def waking(ordinal: int) -> Iterator[None]:
     """Start the driver and the context of a GPU while the body of the `with` imports a backend.
 
-    The driver takes as long as the imports, and holds no lock of Python. What fails
-    here fails again when the device is opened, which says why.
+    The driver takes as long as the imports, and holds no lock of Python. What fails here fails
+    again when the device is opened, which says why.
 
     Args:
         ordinal: index of the GPU among those visible to CUDA.
