@@ -11,7 +11,7 @@
 // Few tiles do not fill the GPU: then the `splits` blocks of a cluster share the sum of one tile, and send their sums to
 // each other's shared memory (fragments.cuh).
 //
-// The kernel starts while the preceding one still runs: it loads constants, and then waits.
+// The kernel starts while the preceding one still runs: it loads constants, computes addresses, and then waits.
 //
 // Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
 // REGISTERS and LOADER_REGISTERS per thread; DECLARED, threads for which there are registers; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
@@ -19,6 +19,7 @@
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
+constexpr int EARLY = 2;           // steps whose constants are requested before `a`: more of them would delay it
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -71,16 +72,18 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
     };
 
     Item item(blockIdx.x, work);
-    int early = CONSTANT ? min(item.count, STAGES) : 0;
+    int early = CONSTANT ? min(item.count, min(STAGES, EARLY)) : 0;
     if (thread == 0)
         for (int step = 0; step < early; ++step) load_b(item, step, step);
+    const auto loader_of = [&](const Item& item) {
+        LoaderA loader(thread, a + (long long)item.batch * work.batch_a, item.m0, work.m, work.lda, image);
+        loader.fetch(item.first * BK, work.k, table);
+        return loader;
+    };
+    LoaderA loader = loader_of(item);
     grid_dependency_sync();
     PipelineState<STAGES> turn;
-    for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
-        item = Item(next, work);
-        const T* rows = a + (long long)item.batch * work.batch_a;
-        LoaderA loader(thread, rows, item.m0, work.m, work.lda, image);
-        loader.fetch(item.first * BK, work.k, table);
+    for (int next = blockIdx.x;;) {
         for (int step = 0; step < item.count; ++step) {
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             if (early > 0) --early;
@@ -89,6 +92,10 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
             mbarrier_arrive_cp_async(barriers.full(turn.stage));
             turn.next();
         }
+        next += gridDim.x;
+        if (next >= work.items) break;
+        item = Item(next, work);
+        loader = loader_of(item);
     }
     cp_async_commit();
     cp_async_wait<0>();
