@@ -59,8 +59,10 @@ struct Queries {
     }
 };
 
-// Copies `count` rows from row `first` on to shared memory, each by eight threads; zeros from row `end` on.
-__device__ __forceinline__ void copy_rows(float* tile, int pitch, int count, int first, int end, const Source& from)
+// Copies `count` rows from row `first` on to shared memory, each by eight threads; zeros from row `end` on. The first copy
+// waits for the preceding kernel, unless that is done: hundreds of instructions come before it.
+__device__ __forceinline__ void copy_rows(float* tile, int pitch, int count, int first, int end, const Source& from,
+                                          bool& waited)
 {
 #pragma unroll 2
     for (int row = threadIdx.x / 8; row < count; row += THREADS / 8) {
@@ -69,6 +71,7 @@ __device__ __forceinline__ void copy_rows(float* tile, int pitch, int count, int
 #pragma unroll 2
         for (int column = threadIdx.x % 8 * VECTOR; column < pitch - PADDING; column += 8 * VECTOR) {
             const bool exists = inside && column < from.size;
+            if (!waited) grid_dependency_sync(), waited = true;
             cp_async<VECTOR>(shared_address(tile + row * pitch + column), source + (exists ? column : 0), exists);
         }
     }
@@ -227,7 +230,8 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N, warp_n = threadIdx.x / 32 % WARPS_N;
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles, m0 = tile * ROWS;
     const int n = pair / s.heads, head = pair % s.heads, kv_head = head / (s.heads / s.kv_heads);
-    grid_dependency_sync();
+    bool waited = LENGTHS || SINK;
+    if constexpr (LENGTHS || SINK) grid_dependency_sync();
 
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int shift = s.past + (LENGTHS ? valid - s.rows : 0);  // position of the first query
@@ -245,7 +249,7 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
         const bool is_q = part == QUERIES, is_v = part == VALUES;
         const Source from = sources.of(part, n, head, kv_head, s);
         copy_rows(tile_of(part, step), is_v ? PITCH_V : PITCH_K, is_q ? ROWS : keys_in(step),
-                  is_q ? m0 : range.begin + step * TILE, is_q ? s.rows : range.end, from);
+                  is_q ? m0 : range.begin + step * TILE, is_q ? s.rows : range.end, from, waited);
     };
     const auto cut_part = [&](int part, int step) {
         const int rows = part == QUERIES ? ROWS : keys_in(step);
@@ -286,6 +290,7 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
         __syncthreads();
         if (step == -1) queries.read(own + warp_m * TM * 16 * PITCH_K);
     }
+    if (!waited) grid_dependency_sync();  // there are no keys
 #if IN_HALVES
     const int all = int(gridDim.x) / (tiles * s.heads) * s.rows;
     const Results to = {y, left, beside, of_y, {halves, (all + 7) / 8 * 8, s.heads * SIZE_V}};

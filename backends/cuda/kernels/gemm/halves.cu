@@ -51,6 +51,7 @@ __device__ __forceinline__ void fetch(u32 shared, const T* from, int all_rows, c
     const Pipeline<STAGES> barriers(shared + BARRIERS);
     const long long of_matrix = (long long)all_rows * work.k;
     PipelineState<STAGES> turn;
+    bool waited = !OF_A;  // for the preceding kernel, which is done as late as possible
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
         const int row = OF_A ? item.m0 : item.n0, rows = min(MOST, all_rows - row);
@@ -60,6 +61,7 @@ __device__ __forceinline__ void fetch(u32 shared, const T* from, int all_rows, c
             const bool scaled = OF_A && step % STEPS == 0;
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             mbarrier_expect_tx(full, rows * (scaled ? 132 : 128));
+            if (!waited) grid_dependency_sync(), waited = true;
             bulk_copy(shared + turn.stage * BYTES_STAGE + (OF_A ? 0 : BYTES_A), matrix + ((long long)step * all_rows + row) * BK,
                       rows * 128, full);
             if (scaled)
@@ -82,7 +84,6 @@ multiply_halves(const T* a, const T* b, const float* scales, R* c, unsigned char
     if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<LOADER_REGISTERS>();
         if (threadIdx.x == GROUPS * 128) fetch<false>(shared, b, work.rows_b, work);  // constants, without waiting
-        grid_dependency_sync();
         if (threadIdx.x == GROUPS * 128 + 32) fetch<true>(shared, a, work.lda, work);
     } else {
         setmaxnreg_inc<REGISTERS>();

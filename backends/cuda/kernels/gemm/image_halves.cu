@@ -113,6 +113,7 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
     PipelineState<STAGES> turn;
+    bool waited = false;  // for the preceding kernel, which is done as late as possible
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
         const Begin begin(item.m0, image);
@@ -123,6 +124,7 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             mbarrier_expect_tx(full, BYTES_A);
             turn.next();
+            if (!waited) grid_dependency_sync(), waited = true;
             const int down = tap.row * taps.of_row, across = tap.column * taps.of_column, n = tap.chunk * taps.images + begin.n;
             if constexpr (POINTWISE) tma_load_2d(to, map, full, 0, tap.chunk * work.m + item.m0);
             else if constexpr (PATCHES) tma_load_4d(to, map, full, 0, x + across, y + down, n);
@@ -151,6 +153,7 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
             rows[i] = item.m0 + row < work.m ? row_at(begin, row, item.m0 + row, image) : Row{0, 0};
         }
         Tap tap(item.first, taps);
+        if (next == first_item()) grid_dependency_sync();
         for (int step = 0; step < item.count; ++step) {
             const u32 full = barriers.full(turn.stage);
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
@@ -190,9 +193,10 @@ convolve_halves(const __grid_constant__ TensorMap a, const unsigned char* image_
         setmaxnreg_dec<LOADER_REGISTERS>();
         const int warp = threadIdx.x / 32 - CONSUMERS / 32, lane = threadIdx.x % 32;
         if (warp == 0 && lane == 0) fetch_constants(shared, b, work);  // without waiting
-        if (warp == 1 && lane == 0) prefetch_map(&a);
-        grid_dependency_sync();
-        if (warp == 1 && lane == 0) fetch_pixels(shared, &a, work, image, taps);
+        if (warp == 1 && lane == 0) {
+            prefetch_map(&a);
+            fetch_pixels(shared, &a, work, image, taps);
+        }
         const long long pixels = work.lda, channels = taps.chunks * BK;
         const float* of_image = (const float*)(image_halves + pixels * channels * 4);
         if (warp == 2) fetch_scales(shared, of_image, work, image, taps);

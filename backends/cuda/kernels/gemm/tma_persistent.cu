@@ -86,12 +86,14 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
 {
     constexpr int BYTES = OF_A ? BYTES_A : BYTES_B;
     PipelineState<STAGES> turn;
+    bool waited = !OF_A && CONSTANT;  // for the preceding kernel, which is done as late as possible
     for (int tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
         const Corner corner = work.corner(tile);
         for (int step = 0; step < work.steps; ++step) {
             const u32 full = ring.full(turn.stage), here = to + turn.stage * BYTES;
             mbarrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
             mbarrier_expect_tx(full, BYTES);
+            if (!waited) grid_dependency_sync(), waited = true;
             if constexpr (ACROSS && !OF_A)
                 for (int i = 0; i < BN / 64; ++i)
                     tma_load_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
@@ -129,6 +131,7 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
             }
         }
     };
+    grid_dependency_sync();
     for (int i = 0; i < PLACES - 1; ++i) prepare({i});
     for (Round round = {0}; round.tile() < work.tiles(); ++round.count) {
         prepare({round.count + PLACES - 1});
@@ -304,10 +307,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<FEW>();
-        if (CONSTANT && threadIdx.x == CONSUMERS)  // without waiting
-            fetch<false>(&b, tiles_b, barriers.of_b, work);
-        grid_dependency_sync();
-        if (!CONSTANT && threadIdx.x == CONSUMERS)
+        if (threadIdx.x == CONSUMERS)
             fetch<false>(&b, tiles_b, barriers.of_b, work);
         if (threadIdx.x == CONSUMERS + 32)
             fetch<true>(&a, tiles_a, barriers.of_a, work);
