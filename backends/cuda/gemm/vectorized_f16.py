@@ -5,9 +5,11 @@ Images are channels-last. The kernels compute in float32.
 
 from __future__ import annotations
 
+from math import prod
+
 from ....runtime.ops.window import Window
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Tensor, by_axis, ceil_div, sizes
+from ..recipe.operands import Ints, Tensor, by_axis, ceil_div, sizes
 from .atoms import HALVES, atom_of
 
 THREADS = 128
@@ -15,8 +17,8 @@ THREADS = 128
 # ── poolings ─────────────────────────────────────────────────────────────────────────────────────
 
 MAX, AVERAGE, AVERAGE_PADDED = range(3)
-#: Windows with more elements are not unrolled.
-MAX_UNROLLED = 16
+#: Maximum bytes of a window that a thread loads at once.
+TOGETHER = 256
 #: Maximum number of blocks along the second grid axis.
 MAX_IMAGES = 65535
 
@@ -67,12 +69,21 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         types=(("T", x.dtype),),
         constants=(
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
-            ("UNROLL", 8 if kernel_h * kernel_w <= MAX_UNROLLED else 4),
+            ("BATCH", at_once(view.kernel, 8 * x.dtype.itemsize)),
         ),
         code=atom_of(x.dtype).code(),
         note=f"{kernel_h}x{kernel_w}",
         pitched=(x, y),
     )
+
+
+def at_once(kernel: Ints, nbytes: int) -> int:
+    """Return how many elements of a window a thread loads at once, of so many bytes each.
+
+    All of them if possible, else those of a plane or of a row.
+    """
+    counts = (prod(kernel[axis:]) for axis in range(len(kernel)))
+    return next((count for count in counts if count * nbytes <= TOGETHER), 1)
 
 
 def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
@@ -85,7 +96,7 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         block=256,
         args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
         types=(("T", x.dtype),),
-        constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
+        constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("BATCH", 1)),
         code=atom_of(x.dtype).code(),
         note=f"of {pixels}",
         pitched=(x,),

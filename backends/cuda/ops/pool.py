@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from ....runtime.ir.dtypes import FLOATS, uint32, uint64
 from ....runtime.ops.pool import (
     AveragePool,
@@ -14,10 +12,10 @@ from ....runtime.ops.pool import (
     MaxPool,
 )
 from ....runtime.ops.reduce import ReduceMax, ReduceMean
-from ....runtime.ops.window import Window, window
+from ....runtime.ops.window import window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
-from ..gemm.vectorized_f16 import half_pool, pools_words, whole_image
+from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, pool_geometry, spatial_strides, three
 from ..recipe.source import arithmetic
@@ -25,8 +23,6 @@ from .reduce import FOLDS, ReduceFormula, fold
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
-#: Windows with more elements are not unrolled.
-MAX_UNROLLED = 64
 #: Maximum number of elements counted in 32 bits.
 MAX_COUNTED = 2**30
 #: Channels per thread in C order, and the minimum number of results for it.
@@ -136,7 +132,7 @@ def _pool(
             *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
             *(("VECTOR", vector), ("FIRST", 5 - x.rank)),
             *(("KD", depth), ("KH", height), ("KW", width)),
-            ("UNROLL", _unroll(view)),
+            ("BATCH", at_once((depth, height, width), vector * x.dtype.itemsize)),
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
         code=f"#define LOWEST {lowest(x.dtype)}",
@@ -150,7 +146,3 @@ def _vector(y: Tensor, x: Tensor) -> int:
     last = x.is_channels_last and y.is_channels_last
     vector = 16 // x.dtype.itemsize if last else SOME if y.size >= MUCH else 1
     return vector if x.dims[1] % vector == 0 else 1
-
-
-def _unroll(view: Window) -> int:
-    return max(view.kernel) if prod(view.kernel) <= MAX_UNROLLED else 1

@@ -4,7 +4,7 @@
 //
 // X is the type of the elements, A that of the arithmetic, I that of element indices, LOWEST the lowest number.
 // Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of the operator's axes among three; KD KH
-// KW; UNROLL (for small windows); POSITIONS, whether MaxPool also returns the indices of the maxima
+// KW; BATCH, the elements of a window that a thread loads at once; POSITIONS, whether MaxPool also returns the indices of the maxima
 // (-1: only padding); COLUMN_MAJOR, whether these number the spatial axes in Fortran order.
 
 #include "ptx/pdl.cuh"
@@ -22,6 +22,20 @@ struct Strides {  // distances of neighbours, in elements
 
 struct alignas(sizeof(X) * VECTOR) Words {
     X at[VECTOR];
+};
+
+// Where an element of a window is, from its first one on.
+struct Place {
+    int u, v, t;
+    bool inside;  // the image, not its padding
+
+    Place() = default;
+    __device__ __forceinline__ Place(const int (&begin)[3], int tap, const Geometry& g)
+        : u(begin[0] + tap / (KH * KW) * g.dilation[0]), v(begin[1] + tap / KW % KH * g.dilation[1]),
+          t(begin[2] + tap % KW * g.dilation[2]),
+          inside(u >= 0 && u < g.in[0] && v >= 0 && v < g.in[1] && t >= 0 && t < g.in[2])
+    {
+    }
 };
 
 // |x| to the power of p; integers, which have no norms, are unchanged.
@@ -54,49 +68,55 @@ pool(const X* x, X* y, long long* positions, I count, int channels, int row, dou
     for (int axis = 2; axis >= FIRST; --axis) at[axis] = next(g.out[axis]);
     if (!CHANNELS_LAST) channel = next(channels / VECTOR) * VECTOR;
 
-    grid_dependency_sync();
     const X* image = x + rest * from.image + channel * from.channel;
+    int begin[3];
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) begin[axis] = at[axis] * g.stride[axis] - g.pad[axis];
+    grid_dependency_sync();
     A results[VECTOR];
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) results[q] = KIND == MAX ? A(LOWEST) : A(0);
     long long found = -1;
     int elements = 0;
-#pragma unroll UNROLL
-    for (int a = 0; a < KD; ++a)
-#pragma unroll UNROLL
-        for (int b = 0; b < KH; ++b)
-#pragma unroll UNROLL
-            for (int c = 0; c < KW; ++c) {
-                const int u = at[0] * g.stride[0] - g.pad[0] + a * g.dilation[0];
-                const int v = at[1] * g.stride[1] - g.pad[1] + b * g.dilation[1];
-                const int t = at[2] * g.stride[2] - g.pad[2] + c * g.dilation[2];
-                if (KIND == AVERAGE_PADDED)
-                    elements += u < g.in[0] + g.pad_end[0] && v < g.in[1] + g.pad_end[1]
-                                && t < g.in[2] + g.pad_end[2];
-                if (u < 0 || u >= g.in[0] || v < 0 || v >= g.in[1] || t < 0 || t >= g.in[2])
-                    continue;
-                if (KIND == AVERAGE) ++elements;
-                const X* place = image + (u * I(from.spatial[0]) + v * I(from.spatial[1])
-                                          + t * I(from.spatial[2]));
-                Words values;
-                if (CHANNELS_LAST)
-                    values = *(const Words*)place;
-                else
+#pragma unroll 1
+    for (int tap = 0; tap < KD * KH * KW; tap += BATCH) {
+        Words values[BATCH];
+        Place places[BATCH];
 #pragma unroll
-                    for (int q = 0; q < VECTOR; ++q) values.at[q] = place[q * from.channel];
-                const A first = A(values.at[0]);
-                if (POSITIONS && (found < 0 || first > results[0] || first != first))
-                    found = COLUMN_MAJOR ? u + g.in[0] * (v + (long long)g.in[1] * t)
-                                         : ((long long)u * g.in[1] + v) * g.in[2] + t;
+        for (int i = 0; i < BATCH; ++i) {
+            places[i] = Place(begin, tap + i, g);
+            const auto& [u, v, t, inside] = places[i];
+            const X* place = image + (u * I(from.spatial[0]) + v * I(from.spatial[1]) + t * I(from.spatial[2]));
+            values[i] = {};
+            if (CHANNELS_LAST) {
+                if (inside) values[i] = *(const Words*)place;
+            } else {
 #pragma unroll
-                for (int q = 0; q < VECTOR; ++q) {
-                    const A value = A(values.at[q]);
-                    if (KIND == MAX)
-                        results[q] = maximum(results[q], value);
-                    else
-                        results[q] += KIND == NORM ? raised(value, A(power)) : value;
-                }
+                for (int q = 0; q < VECTOR; ++q)
+                    if (inside) values[i].at[q] = place[q * from.channel];
             }
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const auto& [u, v, t, inside] = places[i];
+            if (KIND == AVERAGE) elements += inside;
+            if (KIND == AVERAGE_PADDED)
+                elements += u < g.in[0] + g.pad_end[0] && v < g.in[1] + g.pad_end[1]
+                            && t < g.in[2] + g.pad_end[2];
+            const A first = A(values[i].at[0]);
+            if (POSITIONS && inside && (found < 0 || first > results[0] || first != first))
+                found = COLUMN_MAJOR ? u + g.in[0] * (v + (long long)g.in[1] * t)
+                                     : ((long long)u * g.in[1] + v) * g.in[2] + t;
+#pragma unroll
+            for (int q = 0; q < VECTOR; ++q) {
+                const A value = inside ? A(values[i].at[q]) : KIND == MAX ? A(LOWEST) : A(0);
+                if (KIND == MAX)
+                    results[q] = maximum(results[q], value);
+                else
+                    results[q] += KIND == NORM ? raised(value, A(power)) : value;
+            }
+        }
+    }
     const auto plane = [](const int* sizes) { return (long long)sizes[0] * sizes[1] * sizes[2]; };
     const long long lead = (long long)rest * channels + channel;  // a channel of an image
     Words words;

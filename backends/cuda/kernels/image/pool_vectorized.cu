@@ -2,7 +2,7 @@
 // pixel; for global pooling a block computes the same channels of whole images, its threads dividing the pixels.
 //
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; KH KW;
-// UNROLL (for small windows).
+// BATCH, the pixels of a window that a thread loads at once.
 
 #include "ptx/pdl.cuh"
 
@@ -30,33 +30,41 @@ pool_words(const T* x, T* y, int count, Plane p)
     const int column = rest % p.out_width;
     rest /= p.out_width;
     const int row = rest % p.out_height, n = rest / p.out_height;
+    const int top = row * p.stride_h - p.pad_h, left = column * p.stride_w - p.pad_w;
+    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     grid_dependency_sync();
     if (i >= count) return;
 
-    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     Words found;
     float sums[8] = {};
 #pragma unroll
     for (int q = 0; q < 8; ++q) found.at[q] = T(-INFINITY);
     int elements = 0;
-#pragma unroll UNROLL
-    for (int r = 0; r < KH; ++r)
-#pragma unroll UNROLL
-        for (int s = 0; s < KW; ++s) {
-            const int v = row * p.stride_h - p.pad_h + r * p.dilation_h;
-            const int u = column * p.stride_w - p.pad_w + s * p.dilation_w;
+#pragma unroll 1
+    for (int tap = 0; tap < KH * KW; tap += BATCH) {
+        Words values[BATCH];
+        bool inside[BATCH];
+#pragma unroll
+        for (int e = 0; e < BATCH; ++e) {
+            const int v = top + (tap + e) / KW * p.dilation_h, u = left + (tap + e) % KW * p.dilation_w;
+            inside[e] = v >= 0 && v < p.height && u >= 0 && u < p.width;
+            values[e] = {};
+            if (inside[e]) values[e] = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
+            if (KIND_OF == AVERAGE) elements += inside[e];
             if (KIND_OF == AVERAGE_PADDED)
                 elements += v < p.height + p.pad_bottom && u < p.width + p.pad_right;
-            if (v < 0 || v >= p.height || u < 0 || u >= p.width) continue;
-            const Words values = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
-            if (KIND_OF == AVERAGE) ++elements;
+        }
+#pragma unroll
+        for (int e = 0; e < BATCH; ++e) {
             if constexpr (KIND_OF == MAX) {
-                found = greater(found, values);
+                const Words most = greater(found, values[e]);
+                if (inside[e]) found = most;
             } else {
 #pragma unroll
-                for (int q = 0; q < 8; ++q) sums[q] += float(values.at[q]);
+                for (int q = 0; q < 8; ++q) sums[q] += float(values[e].at[q]);
             }
         }
+    }
     if constexpr (KIND_OF != MAX)
 #pragma unroll
         for (int q = 0; q < 8; ++q) found.at[q] = T(sums[q] / elements);
