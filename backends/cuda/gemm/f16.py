@@ -479,7 +479,7 @@ def _tma_products(
         for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
             image = in_plane(image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)[0])
             gemm = groups.gemm(image, groups.filters(image.channels))
-            ways.append((tma.TmaProduct(gemm, pooled), ()))
+            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.beside), ()))
         return ways
     if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made

@@ -76,10 +76,12 @@ class TmaProduct:
     Attributes:
         gemm: the product: of a channels-last image, or of a matrix.
         pooled: the result of fused 2 x 2 max pooling; or None.
+        beside: whether it runs beside others.
     """
 
     gemm: GemmArguments
     pooled: Tensor | None = None
+    beside: bool = False
 
     @cached_property
     def source(self) -> Image | None:
@@ -424,6 +426,8 @@ def multiply(
     stage, dtype = staging.stage(chunk), p.gemm.dtype
     tiles_m, tiles_n = p.tiles(staging.rows, tile)
     tiles = tiles_m * tiles_n
+    # Blocks of windows, which run long, have a multiprocessor each, unless others need it.
+    alone = taps > 1 and not p.beside and tiles * splits <= target.processors
     weights = TensorMap(
         p.gemm.b,
         dtype,
@@ -440,6 +444,8 @@ def multiply(
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
     }
     whole = filters % 8 == p.ldc % 8 == 0
+    nbytes = shared(config, stage, chunk, pooled=p.pooled is not None)
+    nbytes += 0 if whole or p.pooled or splits > 1 else strips(tile)
     pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.along))
     return Launch(
         "gemm/tma.cu",
@@ -467,8 +473,7 @@ def multiply(
             *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
-        shared=shared(config, stage, chunk, pooled=p.pooled is not None)
-        + (0 if whole or p.pooled or splits > 1 else strips(tile)),
+        shared=target.alone(nbytes) if alone else nbytes,
         cluster=(1, splits, 1),
         note=f"{staging.layout.name.lower()} {config} {epilogue.title}".strip(),
         pitched=pitched,
