@@ -52,7 +52,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "device": "recipe codegen driver control interop",
         "gemm": "recipe codegen algorithms",
         "norm": "recipe codegen algorithms",
-        "attention": "recipe codegen algorithms gemm",
+        "attention": "recipe codegen algorithms gemm norm",
         "conv": "recipe codegen algorithms gemm",
         "ops": "recipe codegen algorithms gemm norm attention conv",
         "custom": "recipe algorithms",

@@ -28,6 +28,7 @@ from .algorithms.registry import (
     TunedChoice,
 )
 from .algorithms.selection import SELECTORS, TuningTask
+from .attention.channels import ChannelAttention, channel_attention
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
@@ -260,6 +261,8 @@ def _recipe_of_whole(
     match whole:
         case ReluLinear():
             return relu_linear(whole, y, operand(whole.x))
+        case ChannelAttention():
+            return channel_attention(whole, operand, setting.target)
         case RotateAppend():
             return rotate_append(whole, operand)
         case DecodeAttention():
@@ -355,9 +358,8 @@ def _kernel(node: Node) -> Kernel:
 
 def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     """Return the formats that a group requests, unless contiguous."""
-    if isinstance(group.whole, ReluLinear):
-        images = (group.whole.x, group.whole.y)
-        return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
+    if isinstance(group.whole, ReluLinear | ChannelAttention):
+        return group.whole.formats
     if isinstance(group.whole, InvertedResidual):
         return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)
     if isinstance(group.whole, Movement):

@@ -22,6 +22,7 @@ from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
 from .algorithms.registry import kernel_of
+from .attention.channels import ChannelAttention, channel_attention_at
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
@@ -48,6 +49,7 @@ STORED = HALVES | {float32}
 
 Whole = (
     ReluLinear
+    | ChannelAttention
     | RotateAppend
     | DecodeAttention
     | SinkAttention
@@ -71,10 +73,11 @@ class FusionGroup:
         pool: the last node, if it pools the result.
         cast: the Cast before the anchor that it reads through: a reduction computes in float32 what
             it reads in 16 bits, and a first layer rounds the image that it packs.
-        whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
-            update, this with the attention to the caches, products of few rows with the nodes
-            around them, two products that are combined, normalized parts of rows, rows divided by
-            their length, inverted residuals, or elements moved by several nodes; None for others.
+        whole: the pattern that a dedicated kernel computes: linear attention, attention of
+            channels, rotation with cache update, this with the attention to the caches, products of
+            few rows with the nodes around them, two products that are combined, normalized parts of
+            rows, rows divided by their length, inverted residuals, or elements moved by several
+            nodes; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -255,10 +258,11 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 
 #: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
-    Attention: (decode_attention_at, rotate_append_at, sink_attention_at),
+    Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
     Conv: (lambda graph, node, free: inverted_residual_at(graph, node, free, _tail),),
     Div: (
         relu_linear_at,
+        channel_attention_at,
         lambda graph, node, free: head_rows_at(graph, node, free, _tail),
         lambda graph, node, free: unit_rows_at(graph, node, free, _tail),
     ),
@@ -266,7 +270,8 @@ WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None],
         (LayerNormalization, RMSNormalization),
         (lambda graph, node, free: head_rows_at(graph, node, free, _tail),),
     ),
-    **dict.fromkeys((MatMul, Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
+    MatMul: (channel_attention_at, few_rows_at, gated_products_at),
+    **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
 }
 
 
@@ -440,7 +445,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, GatedProducts | UnitRows | HeadRows | Movement):
+    if isinstance(group.whole, ChannelAttention | GatedProducts | UnitRows | HeadRows | Movement):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

@@ -12,14 +12,18 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.attention import flash, flash_mma
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Precision
+from tercet.runtime.session.model import Model
 from tercet.tools.verdict.float64_reference import Oracle
 from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 
+from ..kernels.channel_samples import SIZES as CHANNELS
+from ..kernels.channel_samples import Block
 from ..kernels.dry import normal
-from ..kernels.samples import OPTIONS, Sample, compare
+from ..kernels.samples import ERROR, OPTIONS, Sample, compare
 from ..kernels.transformer_samples import samples
 from .test_cuda_operators import run
 
@@ -116,6 +120,16 @@ def test_groups_of_warps(
 def test_every_height(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "HEIGHTS", {height: 1.0})
     check(((2, 4, 2), (150, 333), (64, 64)), float32)
+
+
+@pytest.mark.parametrize("block", CHANNELS, ids=str)
+def test_attention_of_channels(block: Block) -> None:
+    with Model(block.graph(), open_backends("cuda", OPTIONS), OPTIONS, evaluate) as model:
+        (y,) = model.run({"x": block.x}).values()
+        assert "attention_channels" in str(model.placement())
+    exact = block.exact()
+    limit = ERROR[block.dtype] * np.abs(exact).max()
+    np.testing.assert_allclose(np.asarray(y, float64), exact, rtol=0, atol=limit)
 
 
 #: What rounding leaves of a network's result, as relative L2 error.

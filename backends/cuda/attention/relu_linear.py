@@ -17,6 +17,7 @@ from ....runtime.ops.elementwise import Add, Cast, Div, Relu
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Pad, Slice, Split, Transpose
 from ....runtime.ops.shape import Reshape
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
@@ -46,6 +47,12 @@ class ReluLinear:
     heads: int
     size: int
     epsilon: float
+
+    @property
+    def formats(self) -> dict[Value, Format]:
+        """The formats of the input and the result."""
+        images = (v for v in (self.x, self.y) if v.tensor.rank == 4)
+        return dict.fromkeys(images, Format.CHANNELS_LAST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Movement:
         rank = sum(map(len, self.factors))
         origin, strides, loose = 0, [0] * rank, list[tuple[Array, int]]()
         for at, stride in zip(self.coordinates, x.strides, strict=True):
-            steps = _linear(at)
+            steps = linear(at)
             if steps is None:
                 loose.append((at, stride))
                 continue
@@ -132,7 +132,7 @@ class Movement:
         return same and not any(isinstance(n.op, (Transpose, *VIEWS)) for n in self.nodes)
 
 
-def _linear(at: Array) -> Ints | None:
+def linear(at: Array) -> Ints | None:
     """Return the steps along each axis if coordinates are linear in the positions."""
     if (at < 0).any():
         return None

@@ -1,0 +1,81 @@
+"""Attention of the channels of a head to one another: found in every spelling, and its results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.attention.channels import MAX_SIZE
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
+from tercet.runtime.session.model import Model
+
+from .channel_samples import BLOCKS, SIZES, Block
+from .cubins import all_compile, assert_nothing_spills
+from .dry import DryDevice, launches, planned
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+#: Kernels that this module compiles.
+COMPILES = {"attention/attention_channels.cu"}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.spelling)
+def test_all_nodes_are_one_kernel(block: Block) -> None:
+    (launch,) = launches(planned(replace(block, pixels=400).graph()))
+    assert launch.title == "attention_channels 4 x 16 x 400 in a cluster of 2"
+    assert launch.grid == (4, 2, 1)
+
+
+@pytest.mark.parametrize(("block", "count"), [(BLOCKS[1], 1), (BLOCKS[2], 0)], ids=str)
+def test_what_something_else_reads_is_computed(block: Block, count: int) -> None:
+    """Queries that are a result: the kernel reads them turned, unless they would be turned back."""
+    entries = [each.entry for each in launches(planned(replace(block, shared=True).graph()))]
+    assert entries.count("attention_channels") == count
+    assert len(entries) > count
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block("channels", size=MAX_SIZE + 1),
+        Block("channels", dtype=float32),
+        Block("pixels", factors=(0.5, 1.0), size=128, is_unit=False),
+    ],
+    ids=["size", "float32", "wide"],
+)
+def test_what_has_no_kernel_stays_apart(block: Block) -> None:
+    entries = {each.entry for each in launches(planned(block.graph()))}
+    assert "attention_channels" not in entries
+
+
+@pytest.mark.slow
+def test_every_size_compiles(cache: Path) -> None:
+    device = DryDevice()
+    for size in (16, 32, 48, 64, 6, 12):
+        for dtype in (float16, bfloat16):
+            planned(Block("channels", size=size, dtype=dtype).graph(), device)
+    planned(Block("channels", size=5).graph(), device)
+    planned(Block("pixels", size=32, is_unit=False).graph(), device)
+    all_compile(list(device.compiler.sources), H200, cache, COMPILES)
+    assert_nothing_spills(device.compiler.sources, Compiler(H200, cache))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("block", SIZES, ids=str)
+def test_results(block: Block, emulated: CudaBackend) -> None:
+    with Model(block.graph(), [emulated], OPTIONS, evaluate) as model:
+        (y,) = model.run({"x": block.x}).values()
+        assert "attention_channels" in str(model.placement())
+    exact = block.exact()
+    limit = ERROR[block.dtype] * np.abs(exact).max()
+    np.testing.assert_allclose(np.asarray(y, float64), exact, rtol=0, atol=limit)
