@@ -155,8 +155,8 @@ def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iter
 def _may_join(movement: Movement, reader: Node) -> bool:
     """Whether a chain may read through nodes that move elements: adjacent ones stay adjacent.
 
-    Where axes keep their order, elements further apart are read no worse than by a copy. Images are
-    left out, whose formats elementwise nodes follow, unless there is nothing to follow.
+    Elements further apart are read no worse than by a copy that keeps the order of axes, or by a
+    copy of few. Images, whose formats nodes follow, are left out unless nothing is followed.
     """
     if not in_chains(reader) or reader.output.tensor.dims != movement.y.tensor.dims:
         return False
@@ -164,8 +164,9 @@ def _may_join(movement: Movement, reader: Node) -> bool:
     computed = [value for value in reader.distinct_reads if not value.is_constant]
     is_image = rank == movement.x.tensor.rank == 4 and (movement.copies < 2 or movement.is_plain)
     follows = is_image and len(computed) > 1
-    near = not movement.turns or (rank > 2 and movement.is_adjacent(movement.format))
-    return near and not follows
+    if follows or not movement.turns or movement.is_few:
+        return not follows
+    return rank > 2 and movement.is_adjacent(movement.format)
 
 
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:

@@ -13,7 +13,7 @@ from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops import elementwise
 from ..ops.attention import Attention
-from ..ops.elementwise import And, Cast, Max, Mean, Min, Mul, Or, Sum
+from ..ops.elementwise import And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
 from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
@@ -53,14 +53,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _neutral(graph: Graph, node: Node) -> Iterator[str]:
     """Replace an operation with a constant that changes no element of the other operand."""
-    neutral = _NEUTRAL.get(type(node.op))
-    shape = None if neutral is None else shape_of(node.output)
+    shape = shape_of(node.output)
     if shape is None:
         return
-    for x, by in pairs(node):
-        data = by.data
-        if data is None or data.size > _LOOKED_AT or not (data == neutral).all():
-            continue
+    for x in _unchanged(node):
         sizes = [size for size in shape if isinstance(size, int)]
         if x.type == node.output.type and all(isinstance(s, int | Grown) for s in shape):
             graph.redirect(node.output, x)
@@ -73,6 +69,19 @@ def _neutral(graph: Graph, node: Node) -> Iterator[str]:
         else:
             continue
         return
+
+
+def _unchanged(node: Node) -> Iterator[Value]:
+    """Yield operands whose elements are the result's, which may repeat them."""
+    if isinstance(node.op, Where):
+        condition, *branches = node.operands
+        data = condition.data
+        if data is not None and 0 < data.size <= _LOOKED_AT and data.all() == data.any():
+            yield branches[0 if data.all() else 1]
+    neutral = _NEUTRAL.get(type(node.op))
+    for x, by in () if neutral is None else pairs(node):
+        if by.data is not None and by.data.size <= _LOOKED_AT and (by.data == neutral).all():
+            yield x
 
 
 def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:

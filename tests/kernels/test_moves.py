@@ -29,7 +29,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Not, Relu
-from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.gather import Gather, GatherElements
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Format
@@ -212,7 +212,21 @@ def last() -> Graph:
     return summed(chain.graph, chain.graph.insert(Mul(), [chain.value, factors]).output)
 
 
-READERS = {"positions": positions, "selected": selected, "last": last}
+def disentangled() -> Graph:
+    """Scores of positions relative to queries, and to keys (DeBERTa)."""
+    chain, values = Chain(6, 5, 16), list[Value]()
+    for step, perm in ((1, (0, 1, 2)), (-1, (0, 2, 1))):
+        chain.value = chain.graph.inputs[0]
+        near = 8 + step * (np.arange(5)[:, None] - np.arange(5))
+        chain.add(GatherElements(axis=-1), np.broadcast_to(near, (6, 5, 5))).transpose(*perm)
+        values.append(chain.value)
+    return summed(chain.graph, *values)
+
+
+READERS = {
+    **{"positions": positions, "selected": selected, "last": last},
+    "disentangled": disentangled,
+}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -238,7 +252,9 @@ def drawn(rng: np.random.Generator) -> Chain:
     for _ in range(rng.integers(2, 7)):
         dims = chain.dims
         axis = int(rng.integers(len(dims)))
-        kind = rng.choice(["transpose", "reshape", "gather", "pad", "slice", "expand", "tile"])
+        kind = rng.choice(
+            ["transpose", "reshape", "gather", "pick", "pad", "slice", "expand", "tile"]
+        )
         if kind == "transpose":
             chain.transpose(*(int(i) for i in rng.permutation(len(dims))))
         elif kind == "reshape":
@@ -250,6 +266,11 @@ def drawn(rng: np.random.Generator) -> Chain:
         elif kind == "gather":
             shape = [(), (2,), (2, 3)][rng.integers(1 if len(dims) > 3 else 2, 3) % 3]
             chain.gather(rng.integers(-dims[axis], dims[axis], shape), axis)
+        elif kind == "pick":
+            shape = [int(rng.integers(1, n + 1)) if i != axis else 3 for i, n in enumerate(dims)]
+            alike = [1 if rng.integers(2) else n for n in shape]
+            index = rng.integers(-dims[axis], dims[axis], alike)
+            chain.add(GatherElements(axis=axis), np.broadcast_to(index, shape))
         elif kind == "pad":
             chain.pad(*(int(n) for n in rng.integers(0, 3, 2 * len(dims))))
         elif kind == "slice":

@@ -71,7 +71,8 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "added": (added, (2, 3, 3, 5, 8), ["elementwise"]),
     "square": (square, (4, 4, 8), ["elementwise"] * 2),
     "both": (both, (4, 3, 8), ["elementwise"]),
-    "columns": (columns, (4, 3, 8), ["transpose", "elementwise"]),
+    "few columns": (columns, (4, 3, 8), ["elementwise"]),
+    "columns": (columns, (128, 3, 512), ["transpose", "elementwise"]),
     "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
 }
 

@@ -43,6 +43,22 @@ def test_a_mask_of_keys_stays_one_row(op: And | Or, constant: np.ndarray, swappe
     assert_same(before, after, 2, 4, LENGTH, SIZE)
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_condition_that_always_holds_selects_nothing(chosen: bool) -> None:
+    """A mask that hides nothing, as exporters write it without one: no element changes."""
+
+    def build(g: Graph, x: Value) -> Value:
+        fill = np.array(-1e38, np.float32)
+        branches = (apply(g, Relu(), x), fill)[:: 1 if chosen else -1]
+        return apply(g, Where(), np.full((1, 5, 1), chosen), *branches)
+
+    for shape in ((2, 5, 7), (2, 1, 7)):
+        before = make(build, shape)
+        after, _ = optimised(before)
+        assert kinds(after) == ["Relu", "Expand"][: 1 + (shape[1] == 1)]
+        assert_same(before, after, *shape)
+
+
 def test_what_is_repeated_is_computed_first() -> None:
     def build(g: Graph, x: Value) -> Value:
         wide = apply(g, Mul(), np.ones((1, 3, 5, 7), np.float32), x)

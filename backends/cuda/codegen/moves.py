@@ -1,6 +1,6 @@
 """Chains of nodes that only move elements, as one function of the result's indices.
 
-Transpose, Slice, Pad, Gather with constant indices, Expand, Tile and views compose: whatever the
+Transpose, Slice, Pad, gathering by constant indices, Expand, Tile and views compose: whatever the
 chain, an element of the result is one element of the input, or zero.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
-from ....runtime.ops.gather import Gather
+from ....runtime.ops.gather import Gather, GatherElements
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
 from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
@@ -26,7 +26,7 @@ VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Maximum number of nodes of a chain, of factors of its axes, and of entries of its tables.
 MAX_NODES, MAX_FACTORS, MAX_ENTRIES = 24, 12, 1 << 18
 #: Maximum number of elements that one kernel moves although adjacent ones come from far apart.
-MAX_SCATTERED = 1 << 16
+MAX_SCATTERED = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,12 @@ class Movement:
         """Whether one kernel is faster than several: a large matrix is turned better by tiles."""
         near = not self.turns or self.y.tensor.size <= MAX_SCATTERED
         return self.copies > 1 and (near or self.is_adjacent(self.format))
+
+    @property
+    def is_few(self) -> bool:
+        """Whether its kernels would take longer than to read elements one by one from far apart."""
+        moved = sum(not isinstance(node.op, VIEWS) for node in self.nodes)
+        return self.y.tensor.size <= MAX_SCATTERED * moved
 
     @property
     def format(self) -> Format:
@@ -262,6 +268,29 @@ class _Tracer:
         self.at = taken
         self.axes[axis : axis + 1] = [[size] for size in index.shape]
 
+    def pick(self, axis: int, index: Array) -> None:
+        """Replace an axis by elements at an index with all axes."""
+        place, shape = self._whole(axis), list[int]()
+        for other, sizes in enumerate(self.axes):
+            first = index.take([0], other)
+            if other == axis:
+                shape.append(index.shape[axis])
+            elif (index == first).all():
+                index = first
+                shape += [1] * len(sizes)
+            else:
+                shape += sizes
+        picked: list[Array] = []
+        for at in self.at:
+            if at.shape[place] > 1:
+                outer = (*at.shape[:place], 1, *at.shape[place + 1 :])
+                if prod(np.broadcast_shapes(outer, shape)) > MAX_ENTRIES:
+                    raise _Unsupported
+                at = np.take_along_axis(at, index.reshape(shape), place)
+            picked.append(at)
+        self.at = picked
+        self.axes[axis] = [index.shape[axis]]
+
     def expand(self, dims: Ints) -> None:
         """Repeat axes of size 1, and add axes in front."""
         for _ in range(len(dims) - len(self.axes)):
@@ -289,6 +318,17 @@ def _gather(state: _Tracer, node: Node, dims: Ints) -> None:
         raise _Unsupported
     axis = normalize_axis(op.axis, len(dims))
     state.take(axis, np.where(index.data < 0, index.data + dims[axis], index.data))
+
+
+def _gather_elements(state: _Tracer, node: Node, dims: Ints) -> None:
+    op, index = node.op, node.inputs[1]
+    if not isinstance(op, GatherElements) or index is None or index.data is None:
+        raise _Unsupported
+    axis, size = normalize_axis(op.axis, len(dims)), index.tensor.dims
+    for other, count in enumerate(size):
+        if other != axis and count < dims[other]:
+            state.take(other, np.arange(count))
+    state.pick(axis, np.where(index.data < 0, index.data + dims[axis], index.data))
 
 
 def _pad(state: _Tracer, node: Node, dims: Ints) -> None:
@@ -330,7 +370,8 @@ def _expand(state: _Tracer, node: Node, dims: Ints) -> None:
 #: How coordinates change, by the operator of a node that may be part of a chain.
 MOVING: Mapping[type[Op], Callable[[_Tracer, Node, Ints], None]] = {
     **dict.fromkeys(VIEWS, _reshape),
-    **{Expand: _expand, Gather: _gather, Pad: _pad, Slice: _slice, Tile: _tile},
+    **{Expand: _expand, Gather: _gather, GatherElements: _gather_elements},
+    **{Pad: _pad, Slice: _slice, Tile: _tile},
     Transpose: _transpose,
 }
 
@@ -389,9 +430,13 @@ def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Move
 
 
 def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
-    """Yield the views after a node, each the only reader of the result before."""
-    view = graph.sole_consumer(node.output)
-    while view is not None and view in free and isinstance(view.op, VIEWS):
+    """Yield the views after a node, each the only reader of the result before.
+
+    Few elements are turned as well.
+    """
+    view, few = graph.sole_consumer(node.output), node.output.tensor.size <= 2 * MAX_SCATTERED
+    followed = (Transpose, *VIEWS) if few else VIEWS
+    while view is not None and view in free and isinstance(view.op, followed):
         yield view
         view = graph.sole_consumer(view.output)
 
