@@ -158,7 +158,7 @@ def _may_join(movement: Movement, reader: Node) -> bool:
     Elements further apart are read no worse than by a copy that keeps the order of axes, or by a
     copy of few. Images, whose formats nodes follow, are left out unless nothing is followed.
     """
-    if not in_chains(reader) or reader.output.tensor.dims != movement.y.tensor.dims:
+    if not in_chains(reader) or not movement.fits(reader.output.tensor.dims):
         return False
     rank = len(movement.y.tensor.dims)
     computed = [value for value in reader.distinct_reads if not value.is_constant]

@@ -115,6 +115,12 @@ class Movement:
         moved = sum(not isinstance(node.op, VIEWS) for node in self.nodes)
         return self.y.tensor.size <= MAX_SCATTERED * moved
 
+    def fits(self, dims: Ints) -> bool:
+        """Whether a tensor of these sizes has as many elements, or repeats few."""
+        own = self.y.tensor.dims
+        repeats = len(own) == len(dims) and all(n in (1, m) for n, m in zip(own, dims, strict=True))
+        return own == dims or (repeats and self.is_few)
+
     @property
     def format(self) -> Format:
         """The format of the input in which adjacent elements of the result are adjacent."""
