@@ -68,8 +68,8 @@ def parallel(dtype: DType, batch: int) -> tuple[Net, Value]:
     net = Net(batch, 20, 16, dtype=dtype)
     rows = net.add(Relu(), net.x)
     p, q = (
-        net.add(Add(), net.add(MatMul(), rows, constant(net, 16, 16, scale=0.3)), constant(net, 16))
-        for _ in range(2)
+        net.add(Add(), net.add(MatMul(), rows, constant(net, 16, 16, scale=n)), constant(net, 16))
+        for n in (0.3, 0.2)
     )
     return net, net.add(Add(), net.add(Add(), p, q), rows)
 
