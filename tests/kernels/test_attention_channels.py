@@ -13,14 +13,14 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.attention.channels import MAX_SIZE
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
 from tercet.runtime.session.model import Model
 
 from .channel_samples import BLOCKS, SIZES, Block
 from .cubins import all_compile, assert_nothing_spills
-from .dry import DryDevice, launches, planned
+from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
@@ -58,15 +58,16 @@ def test_what_has_no_kernel_stays_apart(block: Block) -> None:
 
 
 @pytest.mark.slow
-def test_every_size_compiles(cache: Path) -> None:
-    device = DryDevice()
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_every_size_compiles(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
     for size in (16, 32, 48, 64, 6, 12):
         for dtype in (float16, bfloat16):
             planned(Block("channels", size=size, dtype=dtype).graph(), device)
     planned(Block("channels", size=5).graph(), device)
     planned(Block("pixels", size=32, is_unit=False).graph(), device)
-    all_compile(list(device.compiler.sources), H200, cache, COMPILES)
-    assert_nothing_spills(device.compiler.sources, Compiler(H200, cache))
+    all_compile(list(device.compiler.sources), target, cache, COMPILES)
+    assert_nothing_spills(device.compiler.sources, Compiler(target, cache))
 
 
 @pytest.mark.slow
