@@ -29,7 +29,7 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
-from .operators import Ancestry, ancestries
+from .operators import Ancestry, ancestries, blocks_of_bytes
 from .overflow import rule_overflow
 from .rounding import (
     Evidence,
@@ -49,6 +49,7 @@ MEASURED = "float64"
 #: Samples that are looked at, until one more changes nothing.
 COUNTS = (4, 12)
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
+_BYTES = "accuracy_level=4 lets a runtime round activations to eight bits, which would explain it"
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
 
@@ -118,6 +119,7 @@ class Judge:
         precision: arithmetic of float32 tensors; the coarser one of the runners'.
         maximum: the maximum number of samples; fewer take less memory if there are many
             outputs.
+        in_bytes: whether operands are rounded to eight bits where the file allows it.
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class Judge:
         feeds: Mapping[str, HostValue],
         precision: str = "float32",
         maximum: int = COUNTS[-1],
+        *,
+        in_bytes: bool = False,
     ) -> None:
         self._graph, self._feeds, self._precision = graph, feeds, precision
         self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
@@ -135,6 +139,8 @@ class Judge:
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
+        self._in_bytes = in_bytes
+        self._lenient: Judge | None = None
         self._maxima: Arrays = {}
 
     @property
@@ -172,7 +178,8 @@ class Judge:
         """Return the results of a run in float64; none where the graph does not run so."""
         try:
             if self._shaken is None:
-                self._shaken = Shaken(self._specialised(), self._precision)
+                graph, in_bytes = self._specialised(), self._in_bytes
+                self._shaken = Shaken(graph, self._precision, in_bytes=in_bytes)
             return flat(self._shaken.run(self._feeds, kind, seed))
         except TercetError:
             return {}
@@ -250,6 +257,8 @@ class Judge:
         if name not in self.exact:
             return _without_float64(a, b, plain)
         ruling = self._by_noise(name, a, b, plain)
+        if ruling.word == "MISMATCH":
+            ruling = self._with_bytes(name, a, b, plain, ruling)
         if ruling.word != "MISMATCH" or name not in self.overflown:
             return ruling
 
@@ -258,6 +267,21 @@ class Judge:
             return Ruling("ok") if rest.ok else self._by_noise(name, a, b, rest)
 
         return rule_overflow(a, b, ruling, self.exact[name], self.overflown[name], rule)
+
+    def _with_bytes(
+        self, name: str, a: Array, b: Array, plain: Agreement, ruling: Ruling
+    ) -> Ruling:
+        """Judge a mismatch again, where a runner may have rounded operands to eight bits."""
+        if self._in_bytes or not any(blocks_of_bytes(node) for node in self._graph.walk()):
+            return ruling
+        if self._lenient is None:
+            counts, precision = self._counts[-1], self._precision
+            self._lenient = Judge(self._graph, self._feeds, precision, counts, in_bytes=True)
+        lenient = self._lenient._by_noise(name, a, b, plain)
+        if lenient.word == "MISMATCH":
+            return ruling
+        said = f"{ruling.reason}; {_BYTES}"
+        return replace(lenient, word="inconclusive", reason=said)
 
     def _by_noise(self, name: str, a: Array, b: Array, plain: Agreement) -> Ruling:
         """Judge two arrays that differ, with ever more samples until one more changes nothing."""

@@ -120,6 +120,7 @@ def moved(
     steps: bool = True,
     negative: bool = True,
     greatest: float = np.inf,
+    blocks: int = 0,
 ) -> Array:
     """Return numbers moved by at most a share of themselves; as they are in an exact run.
 
@@ -140,6 +141,8 @@ def moved(
         steps: whether bytes move.
         negative: whether numbers may become negative.
         greatest: what a run that overflows has infinities beyond.
+        blocks: how many elements along the last axis share the greatest magnitude that the share is
+            taken of; nothing stays.
     """
     if noise.overflows and x.dtype == float64:
         return np.where(np.abs(x) > greatest, np.copysign(np.inf, x), x)
@@ -154,6 +157,7 @@ def moved(
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
         size = _greatest_near(np.abs(size), radius) if radius else size
+        size = _greatest_of_block(np.abs(size), blocks) if blocks else size
         size = np.abs(size).max(across, keepdims=True) if across and size.size else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
@@ -163,7 +167,7 @@ def moved(
             np.clip(step, -np.abs(x), np.abs(x), out=step)
         if not negative:
             np.maximum(step, -x, out=step)
-        if not (floor or radius or across or coordinates != NO_AMOUNT) and like is None:
+        if not (floor or radius or across or blocks or coordinates != NO_AMOUNT) and like is None:
             step *= ~exact(x, bits)
         if positions := noise.share(coordinates):
             step += _slopes(x) * noise(x.shape) * positions
@@ -189,6 +193,14 @@ def _greatest_near(size: Array, radius: int) -> Array:
         rest = width - covered
         size = np.moveaxis(np.maximum(found[:length], found[rest : rest + length]), 0, axis)
     return size
+
+
+def _greatest_of_block(size: Array, block: int) -> Array:
+    """Return the greatest element of each block along the last axis in place of all of them."""
+    length = size.shape[-1]
+    starts = np.arange(0, length, block)
+    found = np.maximum.reduceat(size, starts, axis=-1)
+    return np.repeat(found, np.diff(np.append(starts, length)), axis=-1)
 
 
 def _slopes(x: Array) -> Array:

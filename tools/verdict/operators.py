@@ -75,6 +75,8 @@ _CUMULATIVE = {"CumProd", "CumSum"}
 PRODUCTS = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul"}
 #: Operators that raise to a power.
 _POWERS = {"LRN", "Pow"}
+#: What onnxruntime's quantizers and decoder builders write by default.
+_ACCURACY_OF_BYTES = 4
 #: Operators that divide before they round to whole numbers.
 QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
 _NAMES_OF_EXACT = """
@@ -248,6 +250,15 @@ def before_decisions(graph: Graph) -> set[Value]:
         if decides or node.op.graphs() or found.intersection(node.outputs):
             found.update(node.distinct_reads)
     return found
+
+
+def blocks_of_bytes(node: Node) -> int:
+    """Return of how many elements blocks are that a node may round to eight bits; 0 for none.
+
+    That is the first operand of a product with packed weights, where the file allows it.
+    """
+    is_allowed = getattr(node.op, "accuracy_level", 0) == _ACCURACY_OF_BYTES
+    return int(getattr(node.op, "block_size", 0)) if is_allowed else 0
 
 
 def is_size(value: Value) -> bool:

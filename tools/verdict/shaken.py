@@ -45,6 +45,7 @@ from .operators import (
     SHIFTED,
     SMALLEST,
     before_decisions,
+    blocks_of_bytes,
     greatest_position,
     interpolates,
     is_faithful,
@@ -69,11 +70,12 @@ class Shaken:
     Args:
         graph: an imported graph, its shapes known or not; stays as it is.
         precision: compute precision of float32 tensors.
+        in_bytes: whether operands are rounded to eight bits where the file allows it.
     """
 
-    def __init__(self, graph: Graph, precision: str) -> None:
+    def __init__(self, graph: Graph, precision: str, *, in_bytes: bool = False) -> None:
         self._noise = Noise()
-        shake = _Shake(self._noise, precision)
+        shake = _Shake(self._noise, precision, in_bytes=in_bytes)
         self._oracle = Oracle(shake.applied(graph), change_input=shake.input)
         finalize(self, self._oracle.close).atexit = False
 
@@ -112,10 +114,13 @@ class _Shake:
         noise: where it comes from.
         precision: compute precision of float32 tensors.
         wide: the format of what is float64 in the graph.
+        in_bytes: see `Shaken`.
     """
 
-    def __init__(self, noise: Noise, precision: str, wide: str = "float64") -> None:
-        self._noise, self._precision = noise, precision
+    def __init__(
+        self, noise: Noise, precision: str, wide: str = "float64", *, in_bytes: bool = False
+    ) -> None:
+        self._noise, self._precision, self._in_bytes = noise, precision, in_bytes
         self._stored = "float32" if precision == "tf32" else precision
         self._formats = {"float32": self._stored, "float64": wide}
         function = CustomOperator(partial(moved, noise), _same_type)
@@ -245,6 +250,9 @@ class _Shake:
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
+            blocks = blocks_of_bytes(node) if self._in_bytes and not i else 0
+            if blocks:  # as many bits as bfloat16, of the greatest element
+                amount, chosen = amount | Amount.of("bfloat16"), {**chosen, "blocks": blocks}
             op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)
             noisy = graph.insert(op, [value], before=node).output
             noisy.type, inputs[i] = value.type, noisy
