@@ -324,7 +324,10 @@ class _Reader:
         found = [
             each
             for name, each in self._outputs.items()
-            if name not in presents and each.dtype in FLOATS and len(each.shape or ()) in (2, 3)
+            if name not in presents
+            and each.dtype in FLOATS
+            and len(each.shape or ()) in (2, 3)
+            and "hidden_state" not in name  # of a decoder without its last layer
         ]
         if len(found) != 1:
             raise self._error(

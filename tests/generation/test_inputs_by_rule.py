@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tercet import Generator, InputError, UnsupportedError
+from tercet import Generator, InputError, TercetError, UnsupportedError
 
 from .folders import DECODERS, copied
 
@@ -244,3 +244,14 @@ def test_embeddings_of_more_than_tokens(tmp_path: Path) -> None:
     onnx.save(model, folder / "embed_tokens.onnx")
     with pytest.raises(UnsupportedError, match="more than the tokens of a text"):
         Generator(folder)
+
+
+def test_a_decoder_without_its_last_layer(tmp_path: Path) -> None:
+    """As onnxruntime-genai's builder writes it with ``exclude_lm_head``."""
+    folder = copied(LLAMA, tmp_path)
+    model = onnx.load(folder / "model.onnx")
+    renamed_logits(model, helper.make_node("Identity", ["all_logits"], ["hidden_states"]))
+    next(each for each in model.graph.output if each.name == "logits").name = "hidden_states"
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(TercetError, match="no output of logits"), Generator(folder) as generator:
+        generator.generate_ids([5])
