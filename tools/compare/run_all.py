@@ -207,9 +207,16 @@ class Race:
                 ways[name] = self._way(name, each, bounds)
         known = {name: way for name in pair if (way := ways[name]) is not None}
         if len(known) == len(pair):
-            entry.agreements = [
-                settled(found, known) if found in doubts else found for found in entry.agreements
-            ]
+            judged = [settled(found, known) for found in doubts]
+            if bounds.allows_bytes:
+                judged = [
+                    found
+                    if found.verdict == "inconclusive" and each.verdict == "MISMATCH"
+                    else each
+                    for found, each in zip(doubts, judged, strict=True)
+                ]
+            by_output = {each.output: each for each in judged}
+            entry.agreements = [by_output.get(each.output, each) for each in entry.agreements]
 
     def _way(self, name: str, entry: Entry, bounds: Bounds) -> Retrace | None:
         taken = self._decided(name, entry, bounds)

@@ -29,7 +29,7 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
-from .operators import Ancestry, ancestries, blocks_of_bytes
+from .operators import Ancestry, allows_bytes, ancestries
 from .overflow import rule_overflow
 from .rounding import (
     Evidence,
@@ -49,7 +49,7 @@ MEASURED = "float64"
 #: Samples that are looked at, until one more changes nothing.
 COUNTS = (4, 12)
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
-_BYTES = "accuracy_level=4 lets a runtime round activations to eight bits, which would explain it"
+_BYTES = "this file lets a runtime round activations to eight bits, which would explain it"
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
 
@@ -272,7 +272,7 @@ class Judge:
         self, name: str, a: Array, b: Array, plain: Agreement, ruling: Ruling
     ) -> Ruling:
         """Judge a mismatch again, where a runner may have rounded operands to eight bits."""
-        if self._in_bytes or not any(blocks_of_bytes(node) for node in self._graph.walk()):
+        if self._in_bytes or not allows_bytes(self._graph):
             return ruling
         if self._lenient is None:
             counts, precision = self._counts[-1], self._precision

@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
 from ..common.cost import macs
@@ -42,7 +42,8 @@ BOUNDED = {
     "HardSigmoid",
 }
 BOUNDED |= {"TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"}
-BOUNDED |= {"GRU", "LSTM", "RNN"}
+_RECURRENT = {"GRU", "LSTM", "RNN"}
+BOUNDED |= _RECURRENT
 #: Those of them whose results no library makes negative, however it approximates them.
 NEVER_NEGATIVE = {"HardSigmoid", "Sigmoid", "Softplus"}
 #: Functions that multiply their input by one of those, or subtract from it.
@@ -77,6 +78,8 @@ PRODUCTS = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul"}
 _POWERS = {"LRN", "Pow"}
 #: What onnxruntime's quantizers and decoder builders write by default.
 _ACCURACY_OF_BYTES = 4
+#: More elements than a row has.
+_ROW = 1 << 31
 #: Operators that divide before they round to whole numbers.
 QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
 _NAMES_OF_EXACT = """
@@ -252,13 +255,29 @@ def before_decisions(graph: Graph) -> set[Value]:
     return found
 
 
-def blocks_of_bytes(node: Node) -> int:
-    """Return of how many elements blocks are that a node may round to eight bits; 0 for none.
+def byte_operands(node: Node) -> Mapping[int, int]:
+    """Return which operands a runner may round to eight bits, in blocks of how many elements.
 
-    That is the first operand of a product with packed weights, where the file allows it.
+    That is what a product with packed weights multiplies, where the file allows it, and all that a
+    recurrent layer does, whose weights are integers with a scale.
     """
-    is_allowed = getattr(node.op, "accuracy_level", 0) == _ACCURACY_OF_BYTES
-    return int(getattr(node.op, "block_size", 0)) if is_allowed else 0
+    if getattr(node.op, "accuracy_level", 0) == _ACCURACY_OF_BYTES:
+        return {0: int(getattr(node.op, "block_size", 1))}
+    if node.kind in _RECURRENT and _was_integer(node.inputs[1]):
+        return {0: _ROW, 1: 1, 2: 1}
+    return {}
+
+
+def allows_bytes(graph: Graph) -> bool:
+    """Whether a runner may round operands of a graph to eight bits; see `byte_operands`."""
+    return any(byte_operands(node) for node in graph.walk())
+
+
+def _was_integer(value: Value | None) -> bool:
+    """Whether a value is computed, step by step, from integers that are constant."""
+    while value is not None and value.producer is not None:
+        value = next(iter(value.producer.inputs), None)
+    return value is not None and value.data is not None and value.data.dtype in INTEGERS
 
 
 def is_size(value: Value) -> bool:

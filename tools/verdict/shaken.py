@@ -45,7 +45,7 @@ from .operators import (
     SHIFTED,
     SMALLEST,
     before_decisions,
-    blocks_of_bytes,
+    byte_operands,
     greatest_position,
     interpolates,
     is_faithful,
@@ -250,7 +250,7 @@ class _Shake:
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
-            blocks = blocks_of_bytes(node) if self._in_bytes and not i else 0
+            blocks = byte_operands(node).get(i, 0) if self._in_bytes else 0
             if blocks:  # as many bits as bfloat16, of the greatest element
                 amount, chosen = amount | Amount.of("bfloat16"), {**chosen, "blocks": blocks}
             op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)

@@ -14,7 +14,7 @@ from ..common.console import Say, silent
 from ..common.tensors import tensor
 from .agreement import RELATIVE, Agreement, agreement, tolerance_for
 from .error_bounds import Judge, unmeasured
-from .operators import ancestries, decisions
+from .operators import allows_bytes, ancestries, decisions
 from .retrace import Retrace
 
 #: Tolerances by name of an output or a dtype; "" for all that are not named.
@@ -137,6 +137,11 @@ class Bounds:
     def decisions(self) -> list[Value]:
         """What noise may turn, by which a runner's way can be told; empty where it cannot."""
         return decisions(self._graph, ancestries(self._graph, "float32")) or []
+
+    @cached_property
+    def allows_bytes(self) -> bool:
+        """Whether a runner may round operands to eight bits, which no way in float64 does."""
+        return allows_bytes(self._graph)
 
     def way(self, taken: Mapping[str, Array], precision: str) -> Retrace:
         """Return the model in float64 on the way of a runner.
