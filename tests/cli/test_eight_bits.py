@@ -91,9 +91,29 @@ def recurrent() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def test_so_does_a_recurrent_layer() -> None:
-    proto = recurrent()
-    feeds: dict[str, Array] = {"x": RNG.standard_normal((4, 2, 8)).astype(np.float32)}
+def dequantized() -> onnx.ModelProto:
+    """Return a product with weights of four bits in blocks, in the format QDQ."""
+    proto = onnx.parser.parse_model(f"""
+      <ir_version: 10, opset_import: ["" : 21]>
+      g (float[4,2,{COLUMNS}] x) => (float[4,2,{ROWS}] y) {{
+        w = DequantizeLinear <axis = 0, block_size = {BLOCK}> (b, s)
+        y = MatMul(x, w)
+      }}""")
+    rng = np.random.default_rng(3)
+    b = rng.integers(-8, 8, COLUMNS * ROWS).tolist()
+    s = rng.uniform(0.01, 0.02, (COLUMNS // BLOCK, ROWS)).astype(np.float32)
+    proto.graph.initializer.extend(
+        [
+            helper.make_tensor("b", TensorProto.INT4, (COLUMNS, ROWS), b),
+            numpy_helper.from_array(s, "s"),
+        ]
+    )
+    return proto
+
+
+@pytest.mark.parametrize(("proto", "inputs"), [(recurrent(), 8), (dequantized(), COLUMNS)])
+def test_so_do_other_operators(proto: onnx.ModelProto, inputs: int) -> None:
+    feeds: dict[str, Array] = {"x": RNG.standard_normal((4, 2, inputs)).astype(np.float32)}
     found = run_onnxruntime(proto, feeds)["y"]
     with tercet.load(proto, stop_at=0) as loaded:
         exact = loaded.run(feeds)["y"]

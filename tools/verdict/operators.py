@@ -258,11 +258,16 @@ def before_decisions(graph: Graph) -> set[Value]:
 def byte_operands(node: Node) -> Mapping[int, int]:
     """Return which operands a runner may round to eight bits, in blocks of how many elements.
 
-    That is what a product with packed weights multiplies, where the file allows it, and all that a
-    recurrent layer does, whose weights are integers with a scale.
+    That is what a product with packed weights multiplies, where the file allows it, or where the
+    weights are dequantized in blocks, which onnxruntime makes such a product of; and all that a
+    recurrent layer multiplies, whose weights are integers with a scale.
     """
     if getattr(node.op, "accuracy_level", 0) == _ACCURACY_OF_BYTES:
         return {0: int(getattr(node.op, "block_size", 1))}
+    weights = node.inputs[1].producer if node.kind == "MatMul" and node.inputs[1] else None
+    if weights is not None and weights.kind == "DequantizeLinear":
+        block = int(getattr(weights.op, "block_size", 0))
+        return {0: block} if block else {}
     if node.kind in _RECURRENT and _was_integer(node.inputs[1]):
         return {0: _ROW, 1: 1, 2: 1}
     return {}

@@ -130,6 +130,7 @@ class _Shake:
         function = CustomOperator(partial(by_steps, noise), lambda x, steps: x)
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
         self._constants: list[_Constant] = []
+        self._bytes: Mapping[Node, Mapping[int, int]] = {}
         self._definitions: dict[str, Definitions] = {}
 
     def _name(self, value: Value | None) -> str:
@@ -169,6 +170,8 @@ class _Shake:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
         hinge = before_decisions(copy)
+        if self._in_bytes:
+            self._bytes = {node: byte_operands(node) for node in copy.walk()}
         for each in _with_bodies(copy):
             for node in list(each.nodes):
                 if rounds(node):
@@ -250,7 +253,7 @@ class _Shake:
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
-            blocks = byte_operands(node).get(i, 0) if self._in_bytes else 0
+            blocks = self._bytes.get(node, {}).get(i, 0)
             if blocks:  # as many bits as bfloat16, of the greatest element
                 amount, chosen = amount | Amount.of("bfloat16"), {**chosen, "blocks": blocks}
             op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)
