@@ -1,5 +1,7 @@
 """Products with packed or quantized weights whose activations onnxruntime rounds to eight bits."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -19,7 +21,13 @@ FEEDS: dict[str, Array] = {"x": X.astype(np.float32)}
 
 def model(level: int) -> onnx.ModelProto:
     """Return a product that allows this accuracy."""
-    sizes = {"K": COLUMNS, "N": ROWS, "block_size": BLOCK, "bits": 4, "accuracy_level": level}
+    sizes: dict[str, Any] = {
+        "K": COLUMNS,
+        "N": ROWS,
+        "block_size": BLOCK,
+        "bits": 4,
+        "accuracy_level": level,
+    }
     node = helper.make_node(
         "MatMulNBits", ["x", "b", "s"], ["y"], "product", domain="com.microsoft", **sizes
     )

@@ -198,9 +198,8 @@ def _greatest_near(size: Array, radius: int) -> Array:
 def _greatest_of_block(size: Array, block: int) -> Array:
     """Return the greatest element of each block along the last axis in place of all of them."""
     length = size.shape[-1]
-    starts = np.arange(0, length, block)
-    found = np.maximum.reduceat(size, starts, axis=-1)
-    return np.repeat(found, np.diff(np.append(starts, length)), axis=-1)
+    found = np.maximum.reduceat(size, range(0, length, block), axis=-1)
+    return found[..., np.arange(length) // block]
 
 
 def _slopes(x: Array) -> Array:
