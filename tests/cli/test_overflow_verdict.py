@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 import tercet
 from tercet.runtime.ir.types import Array
@@ -60,3 +61,14 @@ def test_without_an_overflow_nothing_else_is_a_reason(wrong: float) -> None:
     judge, reference, found = both(feeds(1))
     found[1, 1, 2] = wrong
     assert judge.agreement("y", reference, found).verdict == "MISMATCH"
+
+
+def test_a_decision_behind_an_overflow_proves_nothing() -> None:
+    """The greatest of weights that are NaN on one side is another one."""
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["weights"], ["top"], axis=2))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("top", TensorProto.INT64, None))
+    found = tercet.compare(model, ["onnxruntime", "numpy"], feeds(200), repeat=0)
+    verdicts = {each.output: each.verdict for each in found.results[-1].agreements}
+    assert verdicts == {"y": "inconclusive", "top": "inconclusive"}

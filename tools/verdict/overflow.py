@@ -13,7 +13,10 @@ import numpy as np
 from ...runtime.ir.types import Array
 from .rounding import Ruling
 
-_SAID = "in float64, numbers on the way there exceed their dtype: they overflow if they are stored"
+#: Why what an overflow changes proves nothing.
+OVERFLOWS = (
+    "in float64, numbers on the way there exceed their dtype: they overflow if they are stored"
+)
 
 
 def rule_overflow(
@@ -39,7 +42,7 @@ def rule_overflow(
     same = (exact == overflown) | ((exact != exact) & (overflown != overflown))
     if same.all() or rule(_kept(a, same), _kept(b, same)).word == "MISMATCH":
         return ruling
-    return Ruling("inconclusive", f"{ruling.reason}; {_SAID}", excess=float("inf"))
+    return Ruling("inconclusive", f"{ruling.reason}; {OVERFLOWS}", excess=float("inf"))
 
 
 def _kept(x: Array, same: Array) -> Array:

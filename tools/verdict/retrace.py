@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from math import sqrt
 
@@ -28,7 +28,7 @@ from .agreement import Agreement, Tolerance, Word, agreement
 from .error_bounds import COUNTS, MEASURED, WORDS
 from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
 from .operators import Ancestry, ancestries
-from .overflow import rule_overflow
+from .overflow import OVERFLOWS, rule_overflow
 from .rounding import Evidence, Ruling, rule_decisions, rule_floats, rule_misplaced, tiny_of
 from .shaken import Shaken
 from .spread import SLACK, farthest
@@ -135,11 +135,29 @@ class Retrace:
             Way(word, f"{_title(value)} decides otherwise {reason}", 0.0, float("inf"))
             for value, decided in self._decided.items()
             if value in above
-            for word, reason in [decided.judged(self._taken[value.name])]
+            for word, reason in [self._decision(value, decided)]
             if word != "ok"
         ]
         found.append(self._output(name))
         return max(found, key=lambda way: WORDS.index(way.word))
+
+    def _decision(self, value: Value, decided: Decided) -> tuple[Word, str]:
+        """Judge what a runner decides; if wrong, without what an overflow changes."""
+        taken, own = self._taken[value.name], decided.own
+        word, reason = decided.judged(taken)
+        if word == "MISMATCH" and taken.shape == own.shape:
+            overflown = self._overflown_decisions[value.name]
+            if overflown.shape == own.shape and not np.array_equal(overflown, own):
+                rest = decided.judged(np.where(overflown == own, _ordered(taken), own))
+                if rest[0] != "MISMATCH":
+                    return "inconclusive", f"{reason}; {OVERFLOWS}"
+        return word, reason
+
+    @cached_property
+    def _overflown_decisions(self) -> Arrays:
+        """What the float64 run would decide if steps beyond the range of their format overflow."""
+        self._run(OVERFLOWING)
+        return dict(self._own)
 
     def _output(self, name: str) -> Way:
         x, exact = self._taken[name], self._exact[name]

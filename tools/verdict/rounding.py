@@ -437,6 +437,8 @@ def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
     decision behind it is within rounding.
     """
     differs = np.asarray(a != b, bool)
+    if not differs.any():
+        return Ruling("ok")
     count, first = int(differs.sum()), int(differs.argmax())
     fair = _shown(a, b, differs, [evidence.exact, *evidence.fair])
     rough = fair | _shown(a, b, differs, [evidence.exact, *evidence.rough, *evidence.fair])
