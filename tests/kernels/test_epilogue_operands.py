@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
@@ -23,6 +26,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..plan.nets import Net
+from .cubins import assert_nothing_spills
 from .dry import DryDevice, launches, normal, planned_model
 from .emulator import needs_compiler
 
@@ -142,6 +146,19 @@ def test_constants_of_a_single_sample_are_added(dtype: DType, batch: int, count:
     layout = planned_model(model_of(positions, NumpyBackend(), dtype, batch), DryDevice())
     found = [each for each in launches(layout) if each.entry != "split_pack"]
     assert len(found) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 32])
+def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) -> None:
+    net = Net(batch, 256, 32, 32, dtype=float16)
+    y = net.add(Relu(), net.add(Conv(), net.x, constant(net, 256, 256, 1, 1, scale=0.1)))
+    y = net.add(Add(), net.add(Mul(), y, constant(net, 1, 256, 1, 1)), constant(net, 1, 256, 1, 1))
+    net.graph.set_outputs({"y": y})
+    device = DryDevice()
+    with Model(net.graph, [NumpyBackend()], SKIPPED, evaluate) as model:
+        planned_model(model, device)
+    assert_nothing_spills(device.compiler.sources, Compiler(H200, cache))
 
 
 @pytest.mark.slow

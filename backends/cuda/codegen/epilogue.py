@@ -75,6 +75,11 @@ class Epilogue:
         return bool(self.along)
 
     @property
+    def is_heavy(self) -> bool:
+        """Whether large tiles of `tma.cu` lack registers for it: it reads along, or two operands."""
+        return self.reads_along or len(self.operands) > 1
+
+    @property
     def along(self) -> tuple[Tensor, ...]:
         """The operands with the result's order of elements; rows may be further apart."""
         found = zip(self.operands, self.kinds, strict=True)

@@ -371,7 +371,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         return named(convolution_forms(conv), variant)
     gemm, packing = _gemm(_quickest(conv))
     other = multistage.time_of(gemm, target, epilogue)
-    if epilogue.reads_along and not half_sums and _is_matrix(conv, gemm):
+    if epilogue.is_heavy and not half_sums and _is_matrix(conv, gemm):
         found = _persistent(gemm, epilogue, target, other)
         if found is not None:
             return found
