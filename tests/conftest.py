@@ -51,7 +51,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     """Return a folder in $TERCET_TEST_CACHE, for later runs too, or one for the workers of this."""
     if kept := os.environ.get("TERCET_TEST_CACHE"):
-        folder = Path(kept) / name
+        folder = Path(kept).resolve() / name  # libraries refer to one another
     else:
         own = tmp_path_factory.getbasetemp()
         folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name

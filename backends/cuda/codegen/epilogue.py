@@ -76,7 +76,7 @@ class Epilogue:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether large tiles of `tma.cu` lack registers for it: it reads along, or two operands."""
+        """Whether large tiles of `tma.cu` lack registers: it reads along, or two operands."""
         return self.reads_along or len(self.operands) > 1
 
     @property
