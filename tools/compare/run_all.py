@@ -19,9 +19,10 @@ from ..common.measure import OwnTime, Repeat, interleave, timed
 from ..common.nested import flat
 from ..runners.onnxruntime_process import OnnxruntimeProcess
 from ..runners.onnxruntime_runner import OnnxRuntime
-from ..runners.runners import Runner, RunnerSettings, is_saved, open_runner
+from ..runners.runners import Runner, RunnerSettings, is_backend, is_saved, open_runner
 from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
+from ..verdict.drawn import draws_of, with_draws
 from ..verdict.retrace import Retrace, settled
 from ..verdict.tolerances import Bounds, Chosen
 
@@ -168,6 +169,7 @@ class Race:
         (reference, first), *others = self.entries.items()
         graph, arrays = self._model.imported, self.inputs.arrays
         bounds = Bounds(graph, arrays, tolerances, self._settings.outputs, self._say)
+        draws = draws_of(graph)
         for name, entry in others:
             if entry.agreements:
                 continue
@@ -177,6 +179,13 @@ class Race:
                 if output in entry.outputs
                 else missing(output, data, name)
                 for output, data in first.outputs.items()
+            ]
+            same = is_backend(name) and is_backend(reference)
+            entry.agreements = [
+                with_draws(found, draws[found.output], same_generator=same)
+                if found.output in draws
+                else found
+                for found in entry.agreements
             ]
             extra = (output for output in entry.outputs if output not in first.outputs)
             entry.agreements += [missing(o, entry.outputs[o], reference) for o in extra]

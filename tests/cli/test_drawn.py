@@ -1,0 +1,60 @@
+"""Random numbers: runtimes draw others, so a difference behind them proves nothing."""
+
+import onnx
+import pytest
+
+import tercet
+from tercet.tools.verdict.drawn import draws_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+HEAD = '<ir_version: 8, opset_import: ["" : 21]>'
+
+
+def model(body: str, outputs: str = "float[40] y") -> onnx.ModelProto:
+    """Return a model that reads x, whose nodes are given."""
+    return onnx.parser.parse_model(f"{HEAD} g (float[40] x) => ({outputs}) {{ {body} }}")
+
+
+NOISE = "n = RandomNormalLike <seed = 1.0> (x)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{NOISE} y = Add (x, n)",
+        "p = Sigmoid (x) y = Bernoulli <seed = 2.0> (p)",
+        "t = Constant <value_int = 1> () b = Cast <to = 9> (t) "
+        "r = Constant <value_float = 0.5> () y = Dropout <seed = 3> (x, r, b)",
+        "l = Constant <value_int = 1> () b = Cast <to = 9> (l) "
+        "y = If (b) <then_branch = t () => (float[40] u) "
+        "{ n = RandomNormalLike <seed = 1.0> (x) u = Add (x, n) }, "
+        "else_branch = e () => (float[40] v) { v = Identity (x) }>",
+    ],
+)
+def test_a_difference_behind_random_numbers_proves_nothing(body: str) -> None:
+    found = tercet.compare(model(body), runners=("numpy", "onnxruntime"))
+    (*_, other) = found.results
+    (agreement,) = other.agreements
+    assert agreement.verdict == found.verdict == "inconclusive"
+    assert "random numbers" in agreement.reason
+
+
+def test_other_outputs_are_judged() -> None:
+    made = model(f"{NOISE} y = Add (x, n) z = Exp (x)", "float[40] y, float[40] z")
+    found = tercet.compare(made, runners=("numpy", "onnxruntime"))
+    verdicts = {each.output: each.verdict for each in found.results[-1].agreements}
+    assert verdicts == {"y": "inconclusive", "z": "ok"}
+
+
+def test_a_tolerance_of_the_user_counts() -> None:
+    made = model(f"{NOISE} y = Add (x, n)")
+    assert tercet.compare(made, runners=("numpy", "onnxruntime"), atol=1e-3).verdict == "MISMATCH"
+    assert tercet.compare(made, runners=("numpy", "onnxruntime"), atol=100).verdict == "ok"
+
+
+def test_a_dropout_outside_training_draws_nothing() -> None:
+    with tercet.load(model("y = Dropout <seed = 3> (x)"), stop_at=0) as plain:
+        assert not draws_of(plain.imported)
+    with tercet.load(model(f"{NOISE} y = Add (x, n)"), stop_at=0) as plain:
+        assert [node.kind for node in draws_of(plain.imported)["y"]] == ["RandomNormalLike"]

@@ -1,0 +1,52 @@
+"""Random numbers: results behind them differ between runtimes, as ONNX names no generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ops.norm import Dropout
+from .agreement import Agreement
+
+
+def draws_of(graph: Graph) -> dict[str, frozenset[Node]]:
+    """Return the nodes behind each output that draw random numbers, by its name; none left out."""
+    behind: dict[Value, frozenset[Node]] = {}
+    for node in graph.nodes:
+        found = frozenset(own for own in (node, *_inside(node)) if _draws(own))
+        found = found.union(*(behind.get(v, ()) for v in (*node.inputs, *node.captures) if v))
+        if found:
+            behind |= dict.fromkeys(node.outputs, found)
+    return {name: behind[value] for name, value in graph.outputs.items() if value in behind}
+
+
+def _inside(node: Node) -> Iterable[Node]:
+    return (each for body in node.op.graphs() for each in body.walk())
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers, as a Dropout outside training does not."""
+    if node.op.deterministic:
+        return False
+    training = (*node.inputs, None, None)[2] if isinstance(node.op, Dropout) else node.output
+    return training is not None and (training.data is None or bool(training.data.any()))
+
+
+def with_draws(found: Agreement, draws: Iterable[Node], *, same_generator: bool) -> Agreement:
+    """Return a mismatch as inconclusive if random numbers may be its reason.
+
+    A tolerance that the user gives is kept.
+
+    Args:
+        found: of an output.
+        draws: the nodes behind it that draw random numbers.
+        same_generator: whether equal seeds give both runners equal numbers.
+    """
+    free = [node for node in draws if not same_generator or getattr(node.op, "seed", None) is None]
+    has_other_type, is_asked = found.max_abs != found.max_abs, found.tolerance.origin == "given"
+    if found.verdict != "MISMATCH" or not free or has_other_type or is_asked:
+        return found
+    node = min(free, key=lambda node: node.name)
+    reason = f"it depends on random numbers ({node.kind} '{node.name}'), and runtimes draw others"
+    return replace(found, verdict="inconclusive", reason=reason)
