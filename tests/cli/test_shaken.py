@@ -263,7 +263,7 @@ def test_few_samples_of_single_numbers_prove_nothing() -> None:
         opset_imports=[helper.make_opsetid("", 21)],
         ir_version=10,
     )
-    feeds = {"x": np.float32([1 + 2**-11 - 2**-20])}
+    feeds = {"x": np.array([1 + 2**-11 - 2**-20], np.float32)}
     with api.load(proto, stop_at=0) as loaded:
         judge = Judge(loaded.imported, feeds)
         found = judge.outputs({f"y{i}": feeds["x"] for i in range(count)}, loaded.run(feeds))

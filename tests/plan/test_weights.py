@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from threading import Barrier, get_ident
 from threading import enumerate as enumerate_threads
 from typing import Any
@@ -34,7 +35,7 @@ def constants(count: int) -> list[Value]:
     return [graph.constant(np.full((2, 3), i, np.float32), f"w{i}") for i in range(count)]
 
 
-def read(store: WeightStore, value: Value, layout: str, pack: Any) -> Array:
+def read(store: WeightStore, value: Value, layout: Hashable, pack: Any) -> Array:
     view = store.packed((value,), layout, pack)
     memory: Any = view.buffer
     found = memory.memory[view.offset :][: view.nbytes]
