@@ -15,6 +15,7 @@ from tercet.backends import open_backends
 from tercet.backends.cuda.ops import pool
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
+from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -139,3 +140,36 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
     found += launches(planned(single("MaxPool", large, kernel_shape=(2, 2))))
     all_compile({launch.source: None for launch in found}, target, cache)
     assert_arguments(found, target, cache)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "op",
+    [
+        MaxPool(kernel_shape=(1, 2, 3, 1), strides=(1, 2, 1, 1), pads=(0, 1, 0, 0, 0, 0, 1, 0)),
+        AveragePool(kernel_shape=(3, 1, 1, 2), strides=(2, 1, 1, 1)),
+        LpPool(kernel_shape=(1, 1, 1, 3), p=1),
+        MaxPool(kernel_shape=(1, 1, 1, 1)),
+        AveragePool(kernel_shape=(1, 2, 2, 2), ceil_mode=1, strides=(1, 2, 2, 2)),
+    ],
+    ids=lambda op: f"{type(op).__name__}{op.kernel_shape}",
+)
+def test_axes_with_windows_of_one_element_are_joined(
+    op: MaxPool | AveragePool | LpPool, emulated: CudaBackend
+) -> None:
+    """As in JAX's reduce_window, whose windows cover images and channels as well."""
+    graph, x = Graph("pool"), normal(2, 3, 4, 5, 6, 3)
+    node = graph.insert(op, [graph.add_input("x", TensorType(float32, x.shape))], 1, name="pool")
+    graph.set_outputs({"y": node.output})
+    infer(graph)
+    with Model(graph.clone(), [emulated], OPTIONS, evaluate) as model:
+        got = model.run({"x": x})["y"]
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_windows_over_four_axes_are_declined() -> None:
+    image = normal(1, 1, 4, 4, 4, 4)
+    with pytest.raises(UnsupportedError, match="4 spatial axes"):
+        planned(single("MaxPool", [image], kernel_shape=(2, 1, 2, 2)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
+
 from ....runtime.ir.dtypes import FLOATS, uint32, uint64
 from ....runtime.ops.pool import (
     AveragePool,
@@ -12,12 +14,12 @@ from ....runtime.ops.pool import (
     MaxPool,
 )
 from ....runtime.ops.reduce import ReduceMax, ReduceMean
-from ....runtime.ops.window import window
+from ....runtime.ops.window import Window, window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
 from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
 from ..recipe.launch import each
-from ..recipe.operands import Tensor, pool_geometry, spatial_strides, three
+from ..recipe.operands import Ints, Tensor, pool_geometry, spatial_strides, three
 from ..recipe.source import arithmetic
 from .reduce import FOLDS, ReduceFormula, fold
 
@@ -108,9 +110,13 @@ def _pool(
     result = y or positions
     if refused or result is None:
         return refused or "none of its outputs is read"
-    if x.rank > 5:
-        return f"{x.rank - 2} spatial axes"
     view = window(op, x.dims[2:], op.kernel_shape)
+    image = _Image(x.dims[1], x.strides, x.dims[2:], view)
+    if x.rank > 5:
+        image = image.joined()
+        if len(image.sizes) > 3 or positions is not None:
+            return f"{x.rank - 2} spatial axes"
+        view = image.view
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
         return half_pool(kind, y, x, view)
     depth, height, width = three(view.kernel, 1)
@@ -123,22 +129,66 @@ def _pool(
         count,
         block=THREADS,
         args={
-            **{"x": x, "y": y, "positions": positions, "count": count, "channels": x.dims[1]},
-            **{"row": y.row if y else x.dims[1], "power": p, "from": spatial_strides(x.strides)},
-            "g": pool_geometry(x.dims[2:], result.dims[2:], view),
+            **{"x": x, "y": y, "positions": positions, "count": count, "channels": image.channels},
+            **{"row": y.row if y else x.dims[1], "power": p},
+            "from": spatial_strides(image.strides),
+            "g": pool_geometry(image.sizes, view.output, view),
         },
         types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),
         constants=(
             *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
-            *(("VECTOR", vector), ("FIRST", 5 - x.rank)),
+            *(("VECTOR", vector), ("FIRST", 3 - len(image.sizes))),
             *(("KD", depth), ("KH", height), ("KW", width)),
             ("BATCH", at_once((depth, height, width), vector * x.dtype.itemsize)),
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
         code=f"#define LOWEST {lowest(x.dtype)}",
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
-        pitched=(x, y) if y else (x,),
+        pitched=() if x.rank > 5 else (x, y) if y else (x,),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """What windows are taken of.
+
+    Attributes:
+        channels: number of channels.
+        strides: of images, channels and spatial axes.
+        sizes: of the spatial axes.
+        view: the windows.
+    """
+
+    channels: int
+    strides: Ints
+    sizes: Ints
+    view: Window
+
+    def joined(self) -> _Image:
+        """Return a contiguous image whose adjacent axes with windows of one element are one.
+
+        In front of all others they are channels.
+        """
+        image, channel, *steps = self.strides
+        fields = [list(values) for values in astuple(self.view)]
+        plain = [
+            (kernel, stride, begin, end) == (1, 1, 0, 0)
+            for kernel, stride, _, begin, end, _ in zip(*fields, strict=True)
+        ]
+        channels, sizes = self.channels, list(self.sizes)
+        while plain and plain[0]:
+            channels, channel = channels * sizes[0], steps[0]
+            for each_axis in (plain, sizes, steps, *fields):
+                del each_axis[0]
+        for axis in reversed(range(1, len(sizes))):
+            if plain[axis - 1] and plain[axis]:
+                sizes[axis] *= sizes[axis - 1]
+                for each_axis in (plain, sizes, steps, *fields):
+                    del each_axis[axis - 1]
+        kernel, strides, dilations, begin, end, output = map(tuple, fields)
+        output = tuple(s if p else o for s, p, o in zip(sizes, plain, output, strict=True))
+        view = Window(kernel, strides, dilations, begin, end, output)
+        return _Image(channels, (image, channel, *steps), tuple(sizes), view)
 
 
 def _vector(y: Tensor, x: Tensor) -> int:
