@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Set
+from contextlib import contextmanager
 from typing import TypeGuard
 
 import numpy as np
@@ -123,28 +124,42 @@ class WeightStore:
         places, end = dict[_Key, int](), 0
         for key, (_, packed) in constants.items():
             places[key], end = end, end + aligned(packed.nbytes)
-        block = np.zeros(end, np.uint8)
-        for key, (_, packed) in constants.items():
-            block[places[key] :][: packed.nbytes] = np.frombuffer(packed.tobytes(), np.uint8)
-        buffer = self.device.upload(block).buffer
+        with self._taking(constants):
+            block = np.zeros(end, np.uint8)
+            for key, (_, packed) in constants.items():
+                block[places[key] :][: packed.nbytes] = np.frombuffer(packed.tobytes(), np.uint8)
+            buffer = self.device.upload(block).buffer
         for key, (arrays, packed) in constants.items():
             there = TensorType(packed.dtype, packed.shape)
-            view = View(self.device, buffer, places[key], there)
-            self._keep(key, arrays, view, _is_own(packed, arrays))
+            self._keep(key, arrays, View(self.device, buffer, places[key], there))
 
     def _store(self, key: _Key, arrays: list[Array], made: View | Array) -> None:
-        if isinstance(made, View):
-            self._keep(key, arrays, made, is_own=False)
-        else:
-            self._keep(key, arrays, self.device.upload(made), _is_own(made, arrays))
+        with self._taking({key: (arrays, made)}):
+            view = made if isinstance(made, View) else self.device.upload(made)
+        self._keep(key, arrays, view)
 
-    def _keep(self, key: _Key, arrays: list[Array], view: View, is_own: bool) -> None:
-        """Keep a constant; the budget counts what is stored in addition to the model's arrays."""
-        if self._budget is not None and not is_own:
-            self._budget.take(view.nbytes, "packed constants")
-            self._taken[key] = view.nbytes
+    def _keep(self, key: _Key, arrays: list[Array], view: View) -> None:
         self._sources.update((id(data), data) for data in arrays)
         self._views[key] = view
+
+    @contextmanager
+    def _taking(
+        self, constants: Mapping[_Key, tuple[list[Array], View | Array]]
+    ) -> Generator[None]:
+        """Take what the block stores, but for the model's arrays, from the budget.
+
+        It is given back if the block fails.
+        """
+        try:
+            for key, (arrays, made) in constants.items():
+                if self._budget is not None and not _is_own(made, arrays):
+                    self._budget.take(made.nbytes, "packed constants")
+                    self._taken[key] = made.nbytes
+            yield
+        except BaseException:
+            for key in constants:
+                self._give(key)
+            raise
 
     def _give(self, key: _Key) -> None:
         if self._budget is not None:
@@ -170,9 +185,11 @@ class WeightStore:
             self._sources.clear()
 
 
-def _is_own(packed: Array, arrays: list[Array]) -> bool:
+def _is_own(made: View | Array, arrays: list[Array]) -> bool:
     """Whether a constant is one of the model's own arrays, as it is."""
-    return any(packed is data for data in arrays) and packed.flags.c_contiguous
+    if isinstance(made, View):
+        return False
+    return any(made is data for data in arrays) and made.flags.c_contiguous
 
 
 def as_it_is(value: Value) -> PackedConstant:

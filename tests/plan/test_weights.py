@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from tercet.runtime.base import parallel
+from tercet.runtime.base.budget import Budget
 from tercet.runtime.base.guard import bounded
 from tercet.runtime.base.parallel import copy, in_parallel, same_threads, share
-from tercet.runtime.errors import DeviceOutOfMemory, TimeLimitError
+from tercet.runtime.errors import DeviceOutOfMemory, LimitError, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.plan import weights
 from tercet.runtime.plan.arena import ALIGNMENT
+from tercet.runtime.plan.backend import PackedConstant
 from tercet.runtime.plan.host import array
 from tercet.runtime.plan.weights import WeightStore, as_it_is
 
@@ -234,3 +236,18 @@ def test_an_allocation_of_small_constants_ends(monkeypatch: pytest.MonkeyPatch) 
     assert uploads == [2 * ALIGNMENT, ALIGNMENT]
     for number, value in enumerate(values):
         assert (read(store, value, *as_it_is(value)[1:]) == number).all()
+
+
+def test_the_budget_is_asked_before_anything_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, values, uploads = FakeDevice(), constants(3), list[int]()
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda data: uploads.append(data.nbytes) or upload(data))
+    store = WeightStore(device, Budget(2 * 24 + 10))
+    wanted: list[PackedConstant] = [((value,), "more", lambda data: data + 1) for value in values]
+    store.prepare(wanted)  # all three together are too many
+    assert uploads == []
+    for each in wanted[:2]:
+        store.packed(*each)
+    with pytest.raises(LimitError, match="packed constants"):
+        store.packed(*wanted[2])
+    assert uploads == [24, 24]
