@@ -27,9 +27,9 @@ def _inside(node: Node) -> Iterable[Node]:
 
 def _draws(node: Node) -> bool:
     """Whether a node draws random numbers, as a Dropout outside training does not."""
-    if node.op.deterministic:
-        return False
-    training = (*node.inputs, None, None)[2] if isinstance(node.op, Dropout) else node.output
+    if node.op.deterministic or not isinstance(node.op, Dropout):
+        return not node.op.deterministic
+    training = (*node.inputs, None, None)[2]
     return training is not None and (training.data is None or bool(training.data.any()))
 
 
