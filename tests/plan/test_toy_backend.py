@@ -158,7 +158,7 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
     (ran, text), (compared, more), (told, table), *faults = json.loads(answer.stdout)
     assert (ran, compared, told) == (0, 0, 0)
     assert "imported" not in text + more, "it is imported where nobody asked for it"
-    assert "RuntimeError: no driver" in table
+    assert "RuntimeError: no driver" in " ".join(table.split())  # lines end where paths let them
     assert [code for code, _ in faults] == [5, 5, 9]
     for (_, text), words in zip(faults, ("broken 2", "shut 2", "toy-backend 1"), strict=True):
         assert f"of {words}" in text
