@@ -72,3 +72,20 @@ def test_a_decision_behind_an_overflow_proves_nothing() -> None:
     found = tercet.compare(model, ["onnxruntime", "numpy"], feeds(200), repeat=0)
     verdicts = {each.output: each.verdict for each in found.results[-1].agreements}
     assert verdicts == {"y": "inconclusive", "top": "inconclusive"}
+
+
+@pytest.mark.parametrize("kind", ["MatMul (x, w)", "ReduceMean <keepdims = 1> (x, axes)"])
+def test_parts_of_a_sum_may_overflow(kind: str) -> None:
+    """Whether they do hinges on their order; of the other row none exceeds float32."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 21]>
+      sums (float[2,4] x) => (float[2,1] y)
+      <float[4,1] w = {{1, 1, 1, 1}}, int64[1] axes = {{1}}> {{ y = {kind} }}""")
+    x = np.array([[3e38, 3e38, -3e38, -3e38], [1, 2, 3, 4]], np.float32)
+    with tercet.load(model, stop_at=0) as plain:
+        judge = Judge(plain.imported, {"x": x})
+    right = judge.exact["y"].astype(np.float32)
+    found = np.array([[np.inf], right[1]], np.float32)
+    assert judge.agreement("y", right, found).verdict == "inconclusive"
+    found[1] += 1
+    assert judge.agreement("y", right, found).verdict == "MISMATCH"

@@ -74,6 +74,10 @@ _SAMPLING = {"DeformConv", "GridSample", "RoiAlign"}
 _CUMULATIVE = {"CumProd", "CumSum"}
 #: Operators whose only products are those of their inputs.
 PRODUCTS = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul"}
+#: Operators whose terms add up to their result, of floats that are all positive.
+_ADDING = PRODUCTS - {"DeformConv"} | {"CumSum", "ReduceSum", "Sum"}
+#: Those that divide a sum by the number of its terms.
+_AVERAGING = {"AveragePool", "GlobalAveragePool", "Mean", "ReduceMean"}
 #: Operators that raise to a power.
 _POWERS = {"LRN", "Pow"}
 #: What onnxruntime's quantizers and decoder builders write by default.
@@ -316,6 +320,14 @@ def reaches_rounding(value: Value) -> bool:
 
 def _may_be_float(value: Value) -> bool:
     return not isinstance(value.type, TensorType) or value.type.dtype in NAMES
+
+
+def sums_by_result(node: Node) -> int:
+    """Return the sum behind a result by that result, where all terms are positive; 0 for others."""
+    kind = plain_kind(node)
+    if kind in _AVERAGING:
+        return len(node.inputs) if kind == "Mean" else terms(node)
+    return int(kind in _ADDING)
 
 
 def noise_growth(node: Node) -> float:

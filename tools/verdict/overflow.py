@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...backends.numpy import evaluate
+from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array
+from .operators import GREATEST
 from .rounding import Ruling
 
 #: Why what an overflow changes proves nothing.
@@ -40,11 +43,27 @@ def rule_overflow(
     if not a.shape == b.shape == exact.shape == overflown.shape:
         return ruling
     same = (exact == overflown) | ((exact != exact) & (overflown != overflown))
-    if same.all() or rule(_kept(a, same), _kept(b, same)).word == "MISMATCH":
+    if same.all() or rule(_kept(a, same, exact), _kept(b, same, exact)).word == "MISMATCH":
         return ruling
     return Ruling("inconclusive", f"{ruling.reason}; {OVERFLOWS}", excess=float("inf"))
 
 
-def _kept(x: Array, same: Array) -> Array:
-    """Return an array that is zero elsewhere."""
-    return np.where(same, x, np.zeros_like(x))
+def with_partial_sums(x: Array, inputs: tuple[Array | None, ...], op: Op, times: int) -> Array:
+    """Return a sum of terms, infinite where some of them add up to more than float32 holds.
+
+    Args:
+        x: the result of the operator, which may be so many times less than the sum.
+        inputs: what it is computed from.
+        op: an operator that adds up its terms, see `operators.sums_by_result`.
+        times: by how many times the sum is greater.
+    """
+    positive = [data if data is None or data.dtype.kind != "f" else np.abs(data) for data in inputs]
+    found = evaluate(op, positive, 1)
+    if found is None:
+        return x
+    return np.where(found[0] * times > GREATEST["float32"], np.copysign(np.inf, x), x)
+
+
+def _kept(x: Array, same: Array, exact: Array) -> Array:
+    """Return an array that is as in float64 elsewhere."""
+    return np.where(same, x, exact)

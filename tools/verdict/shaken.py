@@ -25,6 +25,7 @@ from weakref import finalize
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.dtypes import DType, float32, float64, string
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array, HostValue, TensorType
 from .definitions import Definitions
 from .float64_reference import Oracle
@@ -54,8 +55,10 @@ from .operators import (
     plain_kind,
     reaches_rounding,
     rounds,
+    sums_by_result,
     transformed_axes,
 )
+from .overflow import with_partial_sums
 
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
@@ -129,6 +132,9 @@ class _Shake:
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
         function = CustomOperator(partial(by_steps, noise), lambda x, steps: x)
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
+        function = CustomOperator(self._sum, lambda x, *inputs, index: x)
+        self._sum_op: Any = declare("tercet.noise", "Sum", function)
+        self._sums: list[tuple[Op, int]] = []
         self._constants: list[_Constant] = []
         self._bytes: Mapping[Node, Mapping[int, int]] = {}
         self._definitions: dict[str, Definitions] = {}
@@ -166,6 +172,12 @@ class _Shake:
     def _constant_type(self, *, index: int) -> TensorType:
         return TensorType(float64, self._constants[index].data.shape)
 
+    def _sum(self, x: Array, *inputs: Array | None, index: int) -> Array:
+        """Return a sum; in a run that overflows, infinities where parts of it may be so."""
+        if not self._noise.overflows:
+            return x
+        return with_partial_sums(x, inputs, *self._sums[index])
+
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
@@ -180,6 +192,7 @@ class _Shake:
                     )
                     self._shake_steps(each, node)
                     self._shake_inputs(each, node)
+                    self._shake_sum(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
         for each in _with_bodies(copy):
             for value in each.constants:
@@ -260,6 +273,19 @@ class _Shake:
             noisy = graph.insert(op, [value], before=node).output
             noisy.type, inputs[i] = value.type, noisy
         graph.set_inputs(node, inputs)
+
+    def _shake_sum(self, graph: Graph, node: Node) -> None:
+        """Let a run that overflows see the terms of a sum in float32, or in fewer bits."""
+        times, value = sums_by_result(node), node.output
+        if not times or self._name(value) in ("", "float64"):
+            return
+        after = graph.nodes.index(node) + 1
+        follower = graph.nodes[after] if after < len(graph.nodes) else None
+        made = graph.insert(self._sum_op(index=len(self._sums)), [value], before=follower)
+        self._sums.append((node.op, times))
+        made.output.type = value.type
+        graph.redirect(value, made.output)
+        graph.set_inputs(made, [value, *node.inputs])
 
     def _shake_outputs(self, graph: Graph, node: Node, *, stays: bool) -> None:
         """Move results; those that fit into the format only where they do not have to stay."""
