@@ -191,3 +191,20 @@ def test_onnxruntime_reads_attentions_with_masks(rows: str, mask: str) -> None:
     found = np.asarray(InferenceSession(written).run(None, feeds)[0])
     with api.load(proto) as model:
         np.testing.assert_allclose(found, model.run(feeds)["y"], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("opset", [13, 24])
+def test_windows_of_attention_are_written_out(opset: int) -> None:
+    """The operator has none before opset 25, and there is no such operator before opset 23."""
+    from onnx.reference import ReferenceEvaluator
+    from onnxruntime import InferenceSession
+
+    proto = onnx.parser.parse_model("""<ir_version: 13, opset_import: ["": 25]>
+        g (float[1, 2, 6, 4] q, float[1, 2, 6, 4] k) => (float[1, 2, 6, 4] y)
+        { y = Attention <left_window_size = 2, right_window_size = 0> (q, k, k) }""")
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((1, 2, 6, 4), np.float32) for name in "qk"}
+    written = api.export(proto, opset=opset).proto.SerializeToString()
+    found = np.asarray(InferenceSession(written).run(None, feeds)[0])
+    (expected,) = ReferenceEvaluator(proto).run(None, feeds)
+    np.testing.assert_allclose(found, expected, atol=2e-6)

@@ -39,6 +39,21 @@ from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import Judge, overall
 from ..verdict.judged import Judged
 
+#: Passes that simplify what is written out; others may fuse it to operators that an opset lacks.
+_TIDYING = tuple(
+    each
+    for each in STATIC_PASSES
+    if each.name
+    in (
+        "fold_constants",
+        "inline_bodies",
+        "remove_identity",
+        "compose_views",
+        "merge_duplicates",
+        "remove_dead",
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportResult(Judged):
@@ -419,7 +434,7 @@ def said_in(graph: Graph, opset: int, model: Model) -> Graph:
     """Return a graph without operators that an opset lacks, as far as they can be expanded."""
     plain = expanded(graph, opset)
     if plain is not graph:
-        run_passes(plain, STATIC_PASSES, model.options, evaluate, Rewrites())
+        run_passes(plain, _TIDYING, model.options, evaluate, Rewrites())
     return plain
 
 
