@@ -207,4 +207,4 @@ def test_windows_of_attention_are_written_out(opset: int) -> None:
     written = api.export(proto, opset=opset).proto.SerializeToString()
     found = np.asarray(InferenceSession(written).run(None, feeds)[0])
     (expected,) = ReferenceEvaluator(proto).run(None, feeds)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(found, np.asarray(expected), atol=2e-6)

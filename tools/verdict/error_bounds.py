@@ -28,7 +28,7 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
-from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
+from .noise import EXACT, FAIR, OPEN, OVERFLOWING, ROUGH
 from .operators import Ancestry, allows_bytes, ancestries
 from .overflow import rule_overflow
 from .rounding import (
@@ -43,6 +43,7 @@ from .rounding import (
 )
 from .shaken import Shaken
 from .spread import distance, farthest
+from .unspecified import has_unspecified, rule_unspecified
 
 #: Where such a bound comes from; see `Tolerance.origin`.
 MEASURED = "float64"
@@ -134,8 +135,7 @@ class Judge:
         self._graph, self._feeds, self._precision = graph, feeds, precision
         self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
         self._ancestries = ancestries(graph, precision)
-        self._exact: Arrays | None = None
-        self._overflown: Arrays | None = None
+        self._runs: dict[str, Arrays] = {}
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
@@ -146,16 +146,18 @@ class Judge:
     @property
     def exact(self) -> Arrays:
         """What the graph gives in float64, by name; empty where it does not run so."""
-        if self._exact is None:
-            self._exact = self._run(EXACT)
-        return self._exact
+        return self._once(EXACT)
 
     @property
     def overflown(self) -> Arrays:
         """The same where steps that exceed the range of their format are infinite."""
-        if self._overflown is None:
-            self._overflown = self._run(OVERFLOWING)
-        return self._overflown
+        return self._once(OVERFLOWING)
+
+    def _once(self, kind: str) -> Arrays:
+        """Return the results of a run without noise."""
+        if kind not in self._runs:
+            self._runs[kind] = self._run(kind)
+        return self._runs[kind]
 
     def samples(self, name: str, kind: str, count: int) -> list[Array]:
         """Return an output in float64 with noise.
@@ -259,14 +261,18 @@ class Judge:
         ruling = self._by_noise(name, a, b, plain)
         if ruling.word == "MISMATCH":
             ruling = self._with_bytes(name, a, b, plain, ruling)
-        if ruling.word != "MISMATCH" or name not in self.overflown:
-            return ruling
 
         def rule(a: Array, b: Array) -> Ruling:
             rest = agreement(name, a, b, Tolerance(0.0, 0.0))
             return Ruling("ok") if rest.ok else self._by_noise(name, a, b, rest)
 
-        return rule_overflow(a, b, ruling, self.exact[name], self.overflown[name], rule)
+        exact, value = self.exact[name], self._graph.outputs.get(name)
+        if ruling.word == "MISMATCH" and has_unspecified(self._graph):
+            opened = self._once(OPEN).get(name, exact)
+            ruling = rule_unspecified(a, b, ruling, exact, opened, rule, value)
+        if ruling.word == "MISMATCH" and name in self.overflown:
+            ruling = rule_overflow(a, b, ruling, exact, self.overflown[name], rule)
+        return ruling
 
     def _with_bytes(
         self, name: str, a: Array, b: Array, plain: Agreement, ruling: Ruling

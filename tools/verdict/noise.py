@@ -15,6 +15,8 @@ from .operators import BITS, BYTES
 EXACT, FAIR, ROUGH = "exact", "fair", "rough"
 #: No noise, but what exceeds the range of its format is infinite.
 OVERFLOWING = "overflowing"
+#: No noise, but what an operator leaves unspecified is NaN.
+OPEN = "open"
 #: How many times as far as rounding to nearest numbers are moved. Accumulators of half precision
 #: are float32 nearly everywhere, so the formats themselves are all that makes it rough.
 STRENGTH = {
@@ -70,7 +72,7 @@ class Noise:
         """Begin a run.
 
         Args:
-            kind: `EXACT`, `OVERFLOWING`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `OPEN`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
@@ -83,12 +85,17 @@ class Noise:
     @property
     def is_exact(self) -> bool:
         """Whether nothing moves in this run."""
-        return self._kind in (EXACT, OVERFLOWING)
+        return self._kind in (EXACT, OVERFLOWING, OPEN)
 
     @property
     def overflows(self) -> bool:
         """Whether what exceeds the range of its format is infinite in this run."""
         return self._kind == OVERFLOWING
+
+    @property
+    def opens(self) -> bool:
+        """Whether what an operator leaves unspecified is NaN in this run."""
+        return self._kind == OPEN
 
     def share(self, amount: Amount) -> float:
         """Return by which share of themselves numbers move in this run."""

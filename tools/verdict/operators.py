@@ -8,6 +8,7 @@ from math import prod, sqrt
 
 import numpy as np
 
+from ...importers.onnx.contrib.builder import UNSPECIFIED
 from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
@@ -287,6 +288,11 @@ def _was_integer(value: Value | None) -> bool:
     while value is not None and value.producer is not None:
         value = next(iter(value.producer.inputs), None)
     return value is not None and value.data is not None and value.data.dtype in INTEGERS
+
+
+def is_unspecified(value: Value) -> bool:
+    """Whether a constant stands for numbers that an operator's documentation leaves open."""
+    return UNSPECIFIED in value.name
 
 
 def is_size(value: Value) -> bool:

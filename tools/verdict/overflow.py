@@ -40,12 +40,28 @@ def rule_overflow(
         overflown: in float64, where steps that exceed the range of their format are infinite.
         rule: judges the other elements.
     """
-    if not a.shape == b.shape == exact.shape == overflown.shape:
-        return ruling
-    same = (exact == overflown) | ((exact != exact) & (overflown != overflown))
-    if same.all() or rule(_kept(a, same, exact), _kept(b, same, exact)).word == "MISMATCH":
+    rest = rule_common(a, b, exact, overflown, rule)
+    if rest is None or rest.word == "MISMATCH":
         return ruling
     return Ruling("inconclusive", f"{ruling.reason}; {OVERFLOWS}", excess=float("inf"))
+
+
+def rule_common(
+    a: Array, b: Array, exact: Array, other: Array, rule: Callable[[Array, Array], Ruling]
+) -> Ruling | None:
+    """Judge the elements that are the same in two runs in float64; None if these are all.
+
+    Args:
+        a: the reference's.
+        b: the runner's.
+        exact: in float64.
+        other: in float64, too.
+        rule: judges two arrays whose other elements are as in float64.
+    """
+    if not a.shape == b.shape == exact.shape == other.shape:
+        return None
+    same = (exact == other) | ((exact != exact) & (other != other))
+    return None if same.all() else rule(_kept(a, same, exact), _kept(b, same, exact))
 
 
 def with_partial_sums(x: Array, inputs: tuple[Array | None, ...], op: Op, times: int) -> Array:

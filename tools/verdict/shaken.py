@@ -22,6 +22,8 @@ from math import inf
 from typing import Any
 from weakref import finalize
 
+import numpy as np
+
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.dtypes import DType, float32, float64, string
 from ...runtime.ir.graph import Graph, Node, Value
@@ -51,6 +53,7 @@ from .operators import (
     interpolates,
     is_faithful,
     is_size,
+    is_unspecified,
     noise_growth,
     plain_kind,
     reaches_rounding,
@@ -93,7 +96,7 @@ class Shaken:
 
         Args:
             inputs: a value for every input.
-            kind: `EXACT`, `OVERFLOWING`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `OPEN`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
@@ -103,11 +106,12 @@ class Shaken:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A constant, how it moves, and whether a run may read it more than once."""
+    """A constant, how it moves, whether a run may read it more than once, or it may be anything."""
 
     data: Array
     noise: dict[str, Any]
-    is_repeated: bool
+    is_repeated: bool = False
+    is_unspecified: bool = False
 
 
 class _Shake:
@@ -164,7 +168,10 @@ class _Shake:
         constant, known = self._constants[index], self._noise.constants
         if index in known:
             return known[index]
-        found = moved(self._noise, constant.data.astype(float64), **constant.noise)
+        data = constant.data.astype(float64)
+        if constant.is_unspecified:
+            return np.full_like(data, np.nan) if self._noise.opens else data
+        found = moved(self._noise, data, **constant.noise)
         if constant.is_repeated:
             known[index] = found
         return found
@@ -229,6 +236,9 @@ class _Shake:
         Single numbers are not folded, and limits are only compared with.
         """
         data, name = value.data, self._name(value)
+        if data is not None and is_unspecified(value):
+            self._replace_constant(graph, value, _Constant(data, {}, is_unspecified=True))
+            return
         if data is None or name in ("", "float64") or graph.is_output(value):
             return
         coarse = BITS[self._stored] < BITS["float32"] or data.dtype == float64
@@ -239,10 +249,13 @@ class _Shake:
         noise = _of_data(data, name)
         if not noise or exact(data.astype(float64), noise["bits"]).all():
             return
+        self._replace_constant(graph, value, _Constant(data, noise, is_repeated))
+
+    def _replace_constant(self, graph: Graph, value: Value, constant: _Constant) -> None:
         first = graph.in_order(value.consumers)[0]
         node = graph.insert(self._constant_op(index=len(self._constants)), [], before=first)
-        self._constants.append(_Constant(data, noise, is_repeated))
-        node.output.type = TensorType(data.dtype, data.shape)
+        self._constants.append(constant)
+        node.output.type = TensorType(constant.data.dtype, constant.data.shape)
         graph.redirect(value, node.output)
         graph.drop(value)
 

@@ -17,6 +17,9 @@ from ..source.raw import RawNode, items
 from ..upgrading.rewrite import NEWEST, NodeSite
 from .declaration import DOMAIN
 
+#: What the names of constants contain that stand for anything; see `NodeBuilder.unspecified`.
+UNSPECIFIED = "tercet.unspecified"
+
 
 class GrowingSite(NodeSite, Protocol):
     """The position of a node in its graph, where replacement nodes are added."""
@@ -100,6 +103,10 @@ class NodeBuilder:
     def number(self, value: float, like: str) -> str:
         """Return a scalar with the dtype of `like`."""
         return self.constant(np.array(value, self.dtype(like)))
+
+    def unspecified(self, like: str) -> str:
+        """Return a zero that stands for numbers which the operator's documentation leaves open."""
+        return self._site.constant(np.array(0.0, self.dtype(like)), UNSPECIFIED)
 
     def scaled(self, x: str, factor: float) -> str:
         """Return `x` times a number."""

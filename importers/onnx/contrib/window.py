@@ -83,4 +83,4 @@ def present(b: NodeBuilder, window: AttentionWindow, rows: str, heads: int, size
     shape = b.shape(b.size(rows, 0), heads, window.room, size)
     found = b.GatherElements(rows, b.Expand(index, shape), axis=2)
     filled = b.Unsqueeze(b.Less(positions(b, window.room), left), b.ints(1, 3))
-    return b.Where(filled, found, b.number(0.0, rows))
+    return b.Where(filled, found, b.unspecified(rows))

@@ -1,0 +1,60 @@
+"""Rows that an operator of onnxruntime leaves unspecified: whatever they are is right."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+import tercet
+from tercet.runtime.ir.types import Array
+from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
+
+#: Of six rows of a cache the first four have positions after this step.
+MODEL = onnx.parser.parse_model("""
+  <ir_version: 8, opset_import: ["" : 21, "com.microsoft" : 1]>
+  windows (float[1,1,48] q, float[1,1,6,16] k, float[1,1,6,16] v, int32[1] last, int32 total)
+      => (float[1,1,16] y, float[1,1,6,16] keys, float[1,1,6,16] values, float[1,1,6,16] twice)
+  {
+    y, keys, values = com.microsoft.GroupQueryAttention
+        <num_heads = 1, kv_num_heads = 1, local_window_size = 4, sliding_window_cache = 1>
+        (q, "", "", k, v, last, total)
+    twice = Add (keys, keys)
+  }""")
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[tuple[Judge, dict[str, Array]]]:
+    """A judge, and what onnxruntime computes."""
+    rng = np.random.default_rng(0)
+    shapes = {"q": (1, 1, 48), "k": (1, 1, 6, 16), "v": (1, 1, 6, 16)}
+    feeds: dict[str, Array] = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
+    feeds |= {"last": np.array([3], np.int32), "total": np.array(4, np.int32)}
+    with tercet.load(MODEL, stop_at=0) as plain:
+        yield Judge(plain.imported, feeds), dict(run_onnxruntime(MODEL, feeds))
+
+
+@pytest.mark.parametrize("row", range(6))
+@pytest.mark.parametrize("wrong", [1.0, np.nan])
+def test_rows_with_a_position_are_judged(
+    known: tuple[Judge, dict[str, Array]], row: int, wrong: float
+) -> None:
+    judge, reference = known
+    found = reference["keys"].copy()
+    found[..., row, :] += wrong
+    expected = "MISMATCH" if row < 4 else "ok"
+    assert judge.agreement("keys", reference["keys"], found).verdict == expected
+
+
+def test_what_is_computed_from_the_others_proves_nothing(
+    known: tuple[Judge, dict[str, Array]],
+) -> None:
+    judge, reference = known
+    found = reference["twice"].copy()
+    found[..., 4:, :] += 1
+    result = judge.agreement("twice", reference["twice"], found)
+    assert result.verdict == "inconclusive"
+    assert "unspecified" in result.reason
+    found[..., 0, 0] += 1
+    assert judge.agreement("twice", reference["twice"], found).verdict == "MISMATCH"

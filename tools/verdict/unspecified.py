@@ -1,0 +1,52 @@
+"""Elements that an operator's documentation leaves open: whatever they are is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...runtime.ir.graph import Graph, Value
+from ...runtime.ir.types import Array
+from .operators import is_unspecified
+from .overflow import rule_common
+from .rounding import Ruling
+
+_SAID = "it is computed from elements that an operator leaves unspecified"
+
+
+def has_unspecified(graph: Graph) -> bool:
+    """Whether a node of a graph leaves elements of its result open."""
+    return any(is_unspecified(value) for node in graph.walk() for value in node.distinct_reads)
+
+
+def rule_unspecified(
+    a: Array,
+    b: Array,
+    ruling: Ruling,
+    exact: Array,
+    opened: Array,
+    rule: Callable[[Array, Array], Ruling],
+    output: Value | None,
+) -> Ruling:
+    """Judge a mismatch again, without the elements that an operator leaves open.
+
+    Args:
+        a: the reference's.
+        b: the runner's.
+        ruling: the mismatch.
+        exact: in float64.
+        opened: in float64, where such elements are NaN.
+        rule: judges the other elements.
+        output: what was compared; None for an element of a list.
+
+    Returns:
+        What is to be said of the others, if it is a result of the operator; what is computed from
+        open elements is inconclusive.
+    """
+    rest = rule_common(a, b, exact, opened, rule)
+    if rest is None or rest.word == "MISMATCH":
+        return ruling
+    node = None if output is None else output.producer
+    if node is not None and any(map(is_unspecified, node.distinct_reads)):
+        return rest
+    return replace(rest, word="inconclusive", reason=f"{ruling.reason}; {_SAID}")
