@@ -1,4 +1,4 @@
-"""Rewrites convolutions as matrix products: of whole images, and of pixels by computed filters."""
+"""Rewrites convolutions: of whole images and by computed filters as products; over fewer axes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 from ..ops.conv import Conv
 from ..ops.elementwise import Add, Clip, Unary
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
+from ..ops.window import window
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .linear import as_linear
 from .turn_images import IMAGES, to_channels_first, to_channels_last
+
+#: Images have at most three spatial axes on most devices: one that is joined, and two others.
+_MIN_RANK, _MAX_OTHERS = 6, 2
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -25,12 +30,17 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     A Conv of single pixels by filters that are computed (CondConv, where each image may have its
     own, as a group) is a product of these, which no algorithm for constant filters computes.
+
+    A Conv over more than three axes (JAX) is one over fewer of them, if its windows have one
+    element along the others: these are joined.
     """
     for node in list(graph.nodes):
         if node in graph and _is_whole(node):
             yield _lower(graph, node)
         elif node in graph and _has_computed_filters(node):
             yield _multiply_pixels(graph, node)
+        elif node in graph and (axes := _plain_axes(node)):
+            yield _join(graph, node, axes)
 
 
 def _is_whole(node: Node) -> bool:
@@ -86,6 +96,63 @@ def _multiply_pixels(graph: Graph, node: Node) -> str:
     graph.redirect(node.output, y)
     graph.remove(node)
     return f"Conv '{name}' of pixels by computed filters is a product"
+
+
+def _plain_axes(node: Node) -> tuple[int, ...]:
+    """Return the spatial axes of a Conv over more than three that have windows of one element.
+
+    There are none if that leaves more than two others.
+    """
+    x, w = (*node.inputs, None, None)[:2]
+    image, filters = shape_of(x), shape_of(w)
+    if not isinstance(node.op, Conv) or not image or not filters or len(image) < _MIN_RANK:
+        return ()
+    sizes, kernel = _integers(image[2:]), _integers(filters[2:])
+    if not sizes or not kernel:
+        return ()
+    view = window(node.op, sizes, kernel)
+    ends = zip(view.kernel, view.strides, view.pads_begin, view.pads_end, strict=True)
+    plain = tuple(axis for axis, each in enumerate(ends) if each == (1, 1, 0, 0))
+    return plain if len(sizes) - len(plain) <= _MAX_OTHERS else ()
+
+
+def _integers(sizes: Shape) -> tuple[int, ...]:
+    """Return sizes that are all known; none if one is not."""
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if len(known) == len(sizes) else ()
+
+
+def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
+    """Replace a Conv by one with a single axis in the place of some, in front of the others."""
+    x, w, *bias = node.inputs
+    sizes, kernel = (_integers((shape_of(value) or ())[2:]) for value in (x, w))
+    view = window(node.op, sizes, kernel)
+    others = tuple(axis for axis in range(len(sizes)) if axis not in plain)
+    order = (0, 1, *(2 + axis for axis in (*plain, *others)))
+    add = Builder(graph, node, f"{node.name}.joined", (node,))
+
+    def shaped(value: Value | None, *ends: int) -> Value:
+        return add(Reshape(), value, add.integers((0, 0, *ends), "sizes"))
+
+    def turned(value: Value | None, perm: tuple[int, ...]) -> Value | None:
+        return value if perm == tuple(range(len(perm))) else add(Transpose(perm=perm), value)
+
+    def kept(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(values[axis] for axis in others)
+
+    image = shaped(turned(x, order), prod(sizes[axis] for axis in plain), *kept(sizes))
+    op = Conv(
+        group=getattr(node.op, "group", 1),
+        strides=(1, *kept(view.strides)),
+        dilations=(1, *kept(view.dilations)),
+        pads=(0, *kept(view.pads_begin), 0, *kept(view.pads_end)),
+    )
+    y = add(op, image, shaped(turned(w, order), 1, *kept(kernel)), *bias, name=node.name)
+    y = shaped(y, *(sizes[axis] for axis in plain), *kept(view.output))
+    name, back = node.name, tuple(order.index(axis) for axis in range(len(order)))
+    graph.redirect(node.output, turned(y, back) or y)
+    graph.remove(node)
+    return f"Conv '{name}' is one over {len(others) + 1} axes"
 
 
 def _lower(graph: Graph, node: Node) -> str:

@@ -126,3 +126,39 @@ def test_mixed_filters_are_narrowed(kind: type[Sigmoid | Relu]) -> None:
 
     after = halved(make(build, (1, 12, 3, 5)))
     assert (dtypes_of(after, "MatMul") == {float16}) == (kind is Sigmoid)
+
+
+CASES = {
+    "adjacent": ((1, 1, 3, 2), {"pads": (0, 0, 1, 0, 0, 0, 1, 1), "strides": (1, 1, 2, 1)}),
+    "apart": ((1, 3, 1, 2), {"auto_pad": "SAME_UPPER"}),
+    "last": ((2, 2, 1, 1), {"dilations": (1, 3, 1, 1)}),
+    "grouped": ((1, 1, 1, 2), {"group": 2}),
+    "five": ((1, 2, 1, 1, 2), {}),
+    "pixels": ((1, 1, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("batch", [2, "batch"])
+@pytest.mark.parametrize("name", CASES)
+def test_axes_with_windows_of_one_element_are_joined(name: str, batch: Dim) -> None:
+    """As in JAX, whose convolutions have any number of axes."""
+    kernel, attributes = CASES[name]
+    groups = attributes.get("group", 1)
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Conv(**attributes), x, normal(4, 6 // groups, *kernel), normal(4))
+
+    graph = make(build, (batch, 6, 3, 4, 5, 4, 2)[: len(kernel) + 2])
+    after, log = optimised(graph)
+    assert log.counts["lower_conv"] == 1
+    (conv,) = (node for node in after.nodes if isinstance(node.op, Conv))
+    assert len(conv.output.tensor.shape or ()) in (3, 4, 5)
+    if isinstance(batch, int):
+        assert_same(graph, after)
+
+
+@pytest.mark.parametrize("kernel", [(2, 3, 2, 1), (2, 2, 2, 2)])
+def test_windows_over_three_axes_and_others_stay(kernel: tuple[int, ...]) -> None:
+    graph = make(lambda g, x: apply(g, Conv(), x, normal(4, 6, *kernel)), (2, 6, 3, 4, 5, 4))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Conv"]
