@@ -42,6 +42,21 @@ def test_a_domain_that_is_not_imported_is_the_newest() -> None:
         np.testing.assert_allclose(loaded(x)[0], run(proto, x=x)[0], rtol=1e-6)
 
 
+def test_casts_are_added_to_models_of_classic_operators() -> None:
+    """By onnxruntime's converter to float16, which leaves out the import of ai.onnx."""
+    proto = model("""g (float16[1, 2] x) => (float16[1, 2] y) { t = Cast <to = 1> (x)
+        z = ai.onnx.ml.Scaler <scale = [2.0], offset = [1.0]> (t) y = Cast <to = 10> (z) }""")
+    imports = [each for each in proto.opset_import if each.domain == "ai.onnx.ml"]
+    proto.ClearField("opset_import")
+    proto.opset_import.extend(imports)
+    x = np.array([[1, 2]], np.float16)
+    with (
+        pytest.warns(ModelWarning, match="uses domain 'ai.onnx' without importing it"),
+        tercet.load(proto) as loaded,
+    ):
+        np.testing.assert_array_equal(loaded(x)[0], run(proto, x=x)[0])
+
+
 def test_an_undefined_dtype_is_none() -> None:
     """onnxruntime writes out the defaults of all attributes when it saves a model."""
     proto = model(

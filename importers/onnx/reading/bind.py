@@ -77,6 +77,8 @@ class _Binder:
         self.warnings = list(model.warnings)
         self._functions, self.producer = model.functions, model.producer
         self._operators = operators
+        self._unnamed = {DOMAIN, *OTHER_DOMAINS, *(domain for domain, _ in operators)} - {""}
+        self._unnamed |= {""} if set(model.opsets) == {"ai.onnx.ml"} else set()
         self._source = source
         self._names = Names(source)
         self._unknown: dict[tuple[str, str, str], list[RawNode]] = {}
@@ -223,16 +225,13 @@ class _Binder:
     def _imported(self, node: RawNode) -> RawNode:
         """Return the node in the newest version of its domain, if the model does not import that.
 
-        onnxruntime takes that version, too, and its quantizers write such files.
+        onnxruntime takes that version, too. Its quantizers write such files, and its converter to
+        float16 adds casts to models of ai.onnx.ml.
         """
-        if node.opset is not None or not node.domain:
+        if node.opset is not None or node.domain not in self._unnamed:
             return node
-        version = NEWEST.get(node.domain, 1)
-        if node.domain not in {DOMAIN, *OTHER_DOMAINS, *(domain for domain, _ in self._operators)}:
-            return node
-        text = (
-            f"the file uses domain '{node.domain}' without importing it: version {version} is meant"
-        )
+        version, title = NEWEST.get(node.domain, 1), node.domain or "ai.onnx"
+        text = f"the file uses domain '{title}' without importing it: version {version} is meant"
         if text not in self.warnings:
             self.warnings.append(text)
         return node.change(opset=version)
