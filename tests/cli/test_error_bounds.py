@@ -154,6 +154,14 @@ def level() -> Case:
     return model(nodes, {"x": x}, {"s": numbers(4, seed=1), "b": numbers(4, seed=2)}, {"y": 1})
 
 
+def level_mean() -> Case:
+    """Their means: the error of a shift is that of all elements."""
+    x = numbers(2, 4, 6, 6)
+    x[:, ::2] = np.array([3, 77], np.float32)[:, np.newaxis, np.newaxis]
+    nodes = [("InstanceNormalization", "x s b", "n"), ("GlobalAveragePool", "n", "y")]
+    return model(nodes, {"x": x}, {"s": numbers(4, seed=1), "b": numbers(4, seed=2)}, {"y": 1})
+
+
 CASES: dict[str, Callable[[], Case]] = {
     made.__name__: made
     for made in (
@@ -166,6 +174,7 @@ CASES: dict[str, Callable[[], Case]] = {
         uneven,
         picture,
         level,
+        level_mean,
     )
 }
 

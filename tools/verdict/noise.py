@@ -183,6 +183,33 @@ def moved(
     return step
 
 
+def with_shifts(
+    noise: Noise, y: Array, x: Array, scale: Array, *, amount: Amount, groups: int, epsilon: float
+) -> Array:
+    """Return normalized groups of channels, each channel of an image moved as a whole.
+
+    That is what libraries do that compute x · scale + shift, with one shift for all elements.
+
+    Args:
+        noise: where random numbers come from.
+        y: the result.
+        x: what is normalized, [images, channels, *sizes].
+        scale: one element per channel.
+        amount: the share of a shift that it moves by.
+        groups: how many there are; as many as channels where 0.
+        epsilon: is added to variances.
+    """
+    share = noise.share(amount)
+    if not share or not x.size:
+        return y
+    images, channels = x.shape[:2]
+    rows = x.reshape(images, groups or channels, -1)
+    shifts = np.abs(rows.mean(-1)) / np.sqrt(rows.var(-1) + epsilon)
+    shifts = np.repeat(shifts, channels // shifts.shape[1], 1) * np.abs(scale)
+    step = share * shifts * noise(shifts.shape)
+    return y + step.reshape(*step.shape, *(1 for _ in x.shape[2:]))
+
+
 def by_steps(noise: Noise, x: Array, steps: Array) -> Array:
     """Return a result; in a noisy run what its definition gives, where that does not overflow."""
     return x if noise.is_exact else np.where(np.isfinite(steps), steps, x)

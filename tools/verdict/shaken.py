@@ -15,7 +15,7 @@ how much and which from the run, as do constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -29,9 +29,10 @@ from ...runtime.ir.dtypes import DType, float32, float64, string
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array, HostValue, TensorType
+from ...runtime.ops.norm import GroupNormalization, InstanceNormalization
 from .definitions import Definitions
 from .float64_reference import Oracle
-from .noise import EXACT, NO_AMOUNT, Amount, Noise, by_steps, exact, moved
+from .noise import EXACT, NO_AMOUNT, Amount, Noise, by_steps, exact, moved, with_shifts
 from .operators import (
     BASIC,
     BITS,
@@ -136,6 +137,8 @@ class _Shake:
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
         function = CustomOperator(partial(by_steps, noise), lambda x, steps: x)
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
+        function = CustomOperator(partial(with_shifts, noise), lambda y, x, scale, **_: y)
+        self._shifts_op: Any = declare("tercet.noise", "Shifts", function)
         function = CustomOperator(self._sum, lambda x, *inputs, index: x)
         self._sum_op: Any = declare("tercet.noise", "Sum", function)
         self._sums: list[tuple[Op, int]] = []
@@ -200,6 +203,7 @@ class _Shake:
                     self._shake_steps(each, node)
                     self._shake_inputs(each, node)
                     self._shake_sum(each, node)
+                    self._shake_shifts(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
         for each in _with_bodies(copy):
             for value in each.constants:
@@ -292,13 +296,26 @@ class _Shake:
         times, value = sums_by_result(node), node.output
         if not times or self._name(value) in ("", "float64"):
             return
-        after = graph.nodes.index(node) + 1
-        follower = graph.nodes[after] if after < len(graph.nodes) else None
-        made = graph.insert(self._sum_op(index=len(self._sums)), [value], before=follower)
+        self._follow(graph, node, self._sum_op(index=len(self._sums)), node.inputs)
         self._sums.append((node.op, times))
+
+    def _shake_shifts(self, graph: Graph, node: Node) -> None:
+        """Move all elements of a channel that is normalized in the same way."""
+        op = node.op
+        if not isinstance(op, InstanceNormalization | GroupNormalization):
+            return
+        groups, amount = getattr(op, "num_groups", 0), Amount.of("float32")
+        shifts = self._shifts_op(amount=amount, groups=groups, epsilon=op.epsilon)
+        self._follow(graph, node, shifts, node.inputs[:2])
+
+    def _follow(self, graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> None:
+        """Replace a node's result by that of an operator which reads it, and more."""
+        value, after = node.output, graph.nodes.index(node) + 1
+        follower = graph.nodes[after] if after < len(graph.nodes) else None
+        made = graph.insert(op, [value, *inputs], before=follower)
         made.output.type = value.type
         graph.redirect(value, made.output)
-        graph.set_inputs(made, [value, *node.inputs])
+        graph.set_inputs(made, [value, *inputs])
 
     def _shake_outputs(self, graph: Graph, node: Node, *, stays: bool) -> None:
         """Move results; those that fit into the format only where they do not have to stay."""
