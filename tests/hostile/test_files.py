@@ -41,9 +41,15 @@ def archive(kind: str) -> bytes:
     if kind == "npz":
         np.savez(buffer, x=np.ones(3))
         return buffer.getvalue()
-    inside = {"zip": "model.onnx", "torch": "archive/data.pkl", "keras": "config.json"}[kind]
+    inside = {
+        "zip": ["model.onnx"],
+        "torch": ["archive/data.pkl"],
+        "torch-export": ["g/data/weights/model_weights_config.json", "g/archive_format"],
+        "keras": ["config.json"],
+    }
     with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr(inside, b"x")
+        for name in inside[kind]:
+            file.writestr(name, b"x")
     return buffer.getvalue()
 
 
@@ -53,16 +59,21 @@ def safetensors() -> bytes:
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n"
+#: How files of torch.save begin with `_use_new_zipfile_serialization=False`.
+TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2) + pickle.dumps(1001, protocol=2) + bytes(9)
 OTHERS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
     "lfs": (LFS, "git lfs pull"),
     "html": (b"<!DOCTYPE html><html><body>404</body></html>", "HTML page"),
     "html-later": (b"\n\n <!-- x --><html></html>", "HTML page"),
-    "xml": (b"<?xml version='1.0'?><net/>", "XML"),
+    "xml": (b"<?xml version='1.0'?><Error/>", "XML"),
+    "openvino": (b"<?xml version='1.0'?><net name='g' version='11'/>", "an OpenVINO model"),
     "gzip": (gzip.compress(b"model"), "gzip"),
     "zip": (archive("zip"), "zip archive"),
     "tar": (archive("tar"), "tar archive"),
     "torch-zip": (archive("torch"), "torch.onnx.export"),
+    "torch-export": (archive("torch-export"), "program of torch.export"),
+    "torch-magic": (TORCH, "an old PyTorch checkpoint"),
     "torch-pickle": (pickle.dumps({"w": [1.0]}, protocol=2), "pickle"),
     "keras-zip": (archive("keras"), "Keras"),
     "keras-h5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "HDF5"),
@@ -129,7 +140,7 @@ def test_paths_that_are_no_file(tmp_path: Path) -> None:
     locked.touch(mode=0)
     cases = {
         str(tmp_path / "absent.onnx"): "there is no such file",
-        str(tmp_path): "is a folder",
+        str(tmp_path): r"is a folder; there is no \.onnx file in it",
         str(fifo): "not a plain file",
         "/dev/zero": "not a plain file",
         "a\0b": "cannot be read",

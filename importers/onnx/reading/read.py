@@ -101,7 +101,7 @@ def _read(source: FileSource) -> ModelProto:
         reason = lost_target(path) or f"there is no such file{_nearest(path)}"
         raise source.unopened(reason) from error
     except IsADirectoryError as error:
-        raise source.unopened(f"is a folder; give the .onnx file in it{_models(path)}") from error
+        raise source.unopened(f"is a folder; {_models(path)}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
     return _decode(data, source)
@@ -129,11 +129,14 @@ _LISTED = 8
 
 
 def _models(folder: str) -> str:
-    """Return the models in a folder and in its folder `onnx`, as a list in brackets."""
+    """Return the models in a folder and in its folder `onnx`, as a sentence."""
     found = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*.onnx"))
     found += sorted(str(path.relative_to(folder)) for path in Path(folder).glob("onnx/*.onnx"))
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    return f" ({', '.join(found[:_LISTED])}{more})" if found else ""
+    listed = ", ".join(found[:_LISTED])
+    return (
+        f"give the .onnx file in it ({listed}{more})" if found else "there is no .onnx file in it"
+    )
 
 
 def _nearest(path: str) -> str:

@@ -22,6 +22,10 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
     (b"\x93NUMPY", "a numpy array"),
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
+    (
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+        "an old PyTorch checkpoint; export it with torch.onnx.export",
+    ),
     (b"GGUF", "a GGUF file of llama.cpp"),
     (b"ptrt", "a TensorRT engine; give the model that it was built from"),
     (b"ftrt", "a TensorRT engine; give the model that it was built from"),
@@ -53,6 +57,8 @@ def _archive(data: bytes) -> str:
     if data.startswith(b"PK\x03\x04"):
         if b"data.pkl" in data[:_HEAD]:
             return "a PyTorch checkpoint; export it with torch.onnx.export"
+        if b"/archive_format" in data[-_HEAD:]:  # the list of its files
+            return "a program of torch.export; give it to torch.onnx.export"
         if b"model.weights.h5" in data or b"config.json" in data[:_HEAD]:
             return "a Keras model; export it with tf2onnx"
         if data[30 : 30 + int.from_bytes(data[26:28], "little")].endswith(b".npy"):
@@ -79,7 +85,10 @@ def _text(data: bytes) -> str:
     if lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower:
         return "an HTML page; was the download redirected?"
     if head.startswith(b"<?xml"):
-        return "an XML file"
+        net = b"<net " in head
+        return (
+            "an OpenVINO model; give the ONNX file that it was made from" if net else "an XML file"
+        )
     begins = f"that begins {head[:_SHOWN].decode(errors='replace')!r}"
     if head.startswith((b"{", b"[")) and data.rstrip().endswith((b"}", b"]")):
         return f"a JSON file {begins}"
