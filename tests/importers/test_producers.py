@@ -58,3 +58,16 @@ def test_the_file_of_pytorch_plans_for_a_gpu() -> None:
     )
     assert found.placement is not None
     assert {row.operators for row in found.placement if row.backend == "cuda"} == {"Resize"}
+
+
+@pytest.mark.parametrize("shape", ["2, 40", "b, n"])
+def test_signals_without_parts_are_real(shape: str) -> None:
+    """PyTorch's exporter of TorchScript writes them so."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 17]> g (float[{shape}] x) => (float[a, b, c, d] y)
+      <int64 step = {{8}}, float[16] window> {{ y = STFT (x, step, window) }}""")
+    window = np.hanning(16).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(window, "window"))
+    x = np.random.default_rng(0).standard_normal((2, 40), np.float32)
+    (y,) = tercet.load(model, backend="numpy")(x)
+    np.testing.assert_allclose(y, run_onnxruntime(model, {"x": x})["y"], rtol=0, atol=1e-5)

@@ -9,14 +9,18 @@ import numpy as np
 from ....runtime.ir.dtypes import TO_ONNX, float32, int64
 from ....runtime.ir.types import TensorType
 from ..source.raw import RawNode
-from .rewrite import NodeSite, made, without
+from .rewrite import NodeSite, made, rank_of, without
 
 Meaning = Callable[[RawNode, NodeSite], Sequence[RawNode]]
 #: By the first word of the file's producer, the domain and the operator; nodes of the newest opset.
+#: What all producers mean is that of `ANY`.
 MEANINGS: dict[tuple[str, str, str], Meaning] = {}
 
+ANY = "*"
 #: onnxruntime's quantizers and optimizer, which mean what onnxruntime computes.
 ONNXRUNTIME = ("onnx.quantize", "onnxruntime.transformers")
+#: The rank of signals without an axis for their parts.
+_REAL = 2
 
 
 def written_by(op: str, *producers: str, domain: str = "") -> Callable[[Meaning], Meaning]:
@@ -32,8 +36,20 @@ def written_by(op: str, *producers: str, domain: str = "") -> Callable[[Meaning]
 
 def meant(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """Return what stands for a node of the newest opset in a file of its producer."""
-    meaning = MEANINGS.get((site.producer.partition(" ")[0], node.domain, node.op))
+    producers = (site.producer.partition(" ")[0], ANY)
+    found = (MEANINGS.get((producer, node.domain, node.op)) for producer in producers)
+    meaning = next((each for each in found if each is not None), None)
     return [node] if meaning is None else meaning(node, site)
+
+
+@written_by("STFT", ANY)
+def real_signals(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Signals [batch, length] are real: PyTorch writes them so, and onnxruntime reads them."""
+    if not node.inputs or rank_of(node.inputs[0], site) != _REAL:
+        return [node]
+    last, signals = site.constant(np.array([-1], int64), "last"), site.fresh("signals")
+    unsqueezed = made("Unsqueeze", (node.inputs[0], last), signals)
+    return [unsqueezed, node.change(inputs=(signals, *node.inputs[1:]))]
 
 
 @written_by("Resize", "pytorch", *ONNXRUNTIME)
