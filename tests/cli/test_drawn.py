@@ -16,6 +16,7 @@ def model(body: str, outputs: str = "float[40] y") -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{HEAD} g (float[40] x) => ({outputs}) {{ {body} }}")
 
 
+FREE = "n = RandomNormalLike (x) y = Add (x, n)"
 NOISE = "n = RandomNormalLike <seed = 1.0> (x)"
 
 
@@ -23,6 +24,7 @@ NOISE = "n = RandomNormalLike <seed = 1.0> (x)"
     "body",
     [
         f"{NOISE} y = Add (x, n)",
+        FREE,
         "p = Sigmoid (x) y = Bernoulli <seed = 2.0> (p)",
         "t = Constant <value_int = 1> () b = Cast <to = 9> (t) "
         "r = Constant <value_float = 0.5> () y = Dropout <seed = 3> (x, r, b)",

@@ -34,7 +34,7 @@ def _draws(node: Node) -> bool:
 
 
 def with_draws(found: Agreement, draws: Iterable[Node], *, same_generator: bool) -> Agreement:
-    """Return a mismatch as inconclusive if random numbers may be its reason.
+    """Return a difference as inconclusive if random numbers may be its reason.
 
     A tolerance that the user gives is kept.
 
@@ -45,7 +45,7 @@ def with_draws(found: Agreement, draws: Iterable[Node], *, same_generator: bool)
     """
     free = [node for node in draws if not same_generator or getattr(node.op, "seed", None) is None]
     has_other_type, is_asked = found.max_abs != found.max_abs, found.tolerance.origin == "given"
-    if found.verdict != "MISMATCH" or not free or has_other_type or is_asked:
+    if found.ok or not free or has_other_type or is_asked:
         return found
     node = min(free, key=lambda node: node.name)
     reason = f"it depends on random numbers ({node.kind} '{node.name}'), and runtimes draw others"
