@@ -184,6 +184,7 @@ class Race:
             entry.agreements = [
                 with_draws(found, draws[found.output], same_generator=same)
                 if found.output in draws
+                and _has_same_rank(entry.outputs.get(found.output), first.outputs[found.output])
                 else found
                 for found in entry.agreements
             ]
@@ -286,6 +287,11 @@ def _same(data: Array, other: Array | None) -> bool:
     if other is None or data.dtype == object:
         return False
     return data.shape == other.shape and data.tobytes() == other.tobytes()
+
+
+def _has_same_rank(found: Array | None, data: Array) -> bool:
+    """Whether two results have one dtype, and shapes that random numbers may determine."""
+    return found is not None and found.dtype == data.dtype and found.ndim == data.ndim
 
 
 def _own_time(runner: Runner, _: object) -> OwnTime | None:
