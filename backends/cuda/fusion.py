@@ -341,7 +341,8 @@ def _sides(
         source = todo.pop().producer
         if source is None or source not in free or not in_chains(source):
             continue
-        joins = source.output.tensor == anchor.output.tensor
+        own = anchor.output.tensor
+        joins = source.output.tensor.dtype == own.dtype and _suits(source, own.dims)
         joins = joins and graph.sole_consumer(source.output) is not None
         if not joins or any(_stays_apart(graph, v, free) for v in source.distinct_reads):
             continue

@@ -21,7 +21,7 @@ from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization
-from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
@@ -104,6 +104,25 @@ def rows_of_image(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), rows, net.add(Reshape(), image, back))
 
 
+def modulated(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Parts of a vector of each sample scale and shift all its rows, as in diffusion transformers.
+
+    A sample has as many rows as a warp group.
+    """
+    net = Net(batch, 16, dtype=dtype)
+    rows, axis = (net.graph.constant(np.array(n), "") for n in ((batch, 64, 32), (1,)))
+    one = net.graph.constant(np.ones((), net.x.tensor.dtype), "")
+    given = net.add(Relu(), net.x)
+    x = net.add(Reshape(), net.add(MatMul(), given, constant(net, 16, 64 * 32, scale=0.3)), rows)
+    given = net.add(MatMul(), given, constant(net, 16, 96, scale=0.2))
+    parts = net.add(Split(axis=-1, num_outputs=3), given, outputs=3, name="split")
+    scale, shift, gate = (net.add(Unsqueeze(), each, axis) for each in parts)
+    y = net.add(LayerNormalization(), x, constant(net, 32), constant(net, 32))
+    y = net.add(Add(), net.add(Mul(), y, net.add(Add(), scale, one)), shift)
+    y = net.add(Add(), net.add(MatMul(), y, constant(net, 32, 32, scale=0.3)), constant(net, 32))
+    return net, net.add(Add(), x, net.add(Mul(), gate, y))
+
+
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -117,6 +136,7 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
         *((by_row, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
+        *((modulated, batch, 5) for batch in (1, 3)),
     ],
 )
 def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dtype: DType) -> None:
@@ -124,7 +144,7 @@ def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dty
     found = [launch for launch in launches(layout) if launch.entry not in ("split_pack",)]
     assert len(found) == count
     moved = [launch for launch in found if launch.file.startswith(("move/", "elementwise/"))]
-    assert len(moved) == (case is rows_of_image)  # the Relu before all
+    assert len(moved) == (case in (rows_of_image, modulated))  # the Relu before all
 
 
 def test_only_the_half_that_is_joined_is_copied() -> None:
@@ -164,7 +184,9 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("case", [by_row, gated, halves, parallel, positions, rows_of_image])
+@pytest.mark.parametrize(
+    "case", [by_row, gated, halves, parallel, positions, rows_of_image, modulated]
+)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
     assert_exact(case, batch, dtype, emulated)
@@ -172,7 +194,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, gated, halves])
+@pytest.mark.parametrize("case", [by_row, gated, halves, modulated])
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

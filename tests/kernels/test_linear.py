@@ -25,9 +25,11 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.ops.shape import Unsqueeze
 from tercet.runtime.options import Options
 
 from ..plan.nets import Net
@@ -209,6 +211,37 @@ def test_tiles_in_patches_of_weights_of_run_time(
     m, n = 2 * tile.bm + 5, tile.bn + 72
     compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
     assert files(hopper) == {"gemm/tma_persistent.cu"}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("end", ["residual", "wide"])
+@pytest.mark.parametrize("title", ["64x64 of 2", "2x128x192 of 3", "192x192 of 3"])
+def test_factors_of_samples(
+    title: str, end: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample has as many rows as a group; the last tile is not full."""
+    tile = BY_TITLE[title]
+    forced(tile, monkeypatch)
+    rows = tma_persistent.blocks(tile) * tma_persistent.ROWS
+    x, given = normal(3, rows, 40).astype(float16), normal(3, 2 * 72).astype(float16)
+    net = Net(*x.shape, dtype=float16)
+    feeds = {"x": x, "given": given}
+    parts = net.add(Relu(), net.graph.add_input("given", TensorType(float16, given.shape)))
+    _, gate = net.add(Split(axis=-1, num_outputs=2), parts, outputs=2, name="split")
+    gate = net.add(Unsqueeze(), gate, net.graph.constant(np.array([1]), ""))
+    w, b = (normal(40, 72) / 6).astype(float16), normal(72).astype(float16)
+    y = net.add(MatMul(), net.x, net.graph.constant(w, ""))
+    y = net.add(Mul(), net.add(Add(), y, net.graph.constant(b, "")), gate)
+    if end == "residual":
+        feeds["z"] = normal(3, rows, 72).astype(float16)
+        y = net.add(Add(), net.graph.add_input("z", TensorType(float16, feeds["z"].shape)), y)
+    elif tile.ping_pong:
+        y = net.add(Cast(to=float32), y)
+    net.graph.set_outputs({"y": y})
+    infer(net.graph)
+    compare(Sample(net.graph, feeds), hopper, error=ERROR[float16])
+    assert files(hopper) == {"gemm/tma_persistent.cu", "elementwise/elementwise.cu"}
 
 
 def files(backend: CudaBackend) -> set[str]:

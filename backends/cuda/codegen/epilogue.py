@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 
 from ....runtime.ir.dtypes import DType, float32
@@ -20,11 +20,14 @@ from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
-#: How an operand is indexed: like the result, with one element per channel or per row, or like the
-#: result with rows of another distance; see `epilogue.cuh`.
-ALONG, BY_CHANNEL, BY_ROW, PLACED = 1, 2, 3, 4
+#: How an operand is indexed: like the result, with one element per channel or per row, like the
+#: result with rows of another distance, or with one row for all rows of a sample; see
+#: `epilogue.cuh`.
+ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE = 1, 2, 3, 4, 5
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
+#: Of these, those whose results may have operands by sample.
+OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 
@@ -44,6 +47,7 @@ class Epilogue:
         stored: the dtype it stores.
         bias: a constant with one element per column, added first by a matrix product; or None.
         kinds: how each operand is indexed.
+        shared: the number of adjacent rows that have the same operands by sample; 0 without any.
         halves: where results are stored in halves; None if nowhere.
         plain: whether they are stored as they are.
     """
@@ -56,6 +60,7 @@ class Epilogue:
     stored: DType = float32
     bias: Tensor | None = None
     kinds: tuple[int, ...] = ()
+    shared: int = 0
     halves: Tensor | None = None
     plain: bool = True
 
@@ -82,8 +87,16 @@ class Epilogue:
     @property
     def along(self) -> tuple[Tensor, ...]:
         """The operands with the result's order of elements; rows may be further apart."""
+        return self._of(ALONG, PLACED)
+
+    @property
+    def pitched(self) -> tuple[Tensor, ...]:
+        """The operands that may be slices: those along, and those by sample."""
+        return self._of(ALONG, PLACED, BY_SAMPLE)
+
+    def _of(self, *kinds: int) -> tuple[Tensor, ...]:
         found = zip(self.operands, self.kinds, strict=True)
-        return tuple(o for o, k in found if k in (ALONG, PLACED) and isinstance(o, Tensor))
+        return tuple(o for o, k in found if k in kinds and isinstance(o, Tensor))
 
     @property
     def reads_channels(self) -> bool:
@@ -104,10 +117,11 @@ class Epilogue:
 
         Args:
             bias: added first.
-            mapped: whether tensor maps say where rows of operands are.
+            mapped: whether tensor maps say where rows of operands are, if these have as many as
+                the result.
         """
-        kinds = (ALONG if mapped and kind == PLACED else kind for kind in self.kinds)
-        first, second = (*kinds, 0, 0)[:2]
+        known = {PLACED: ALONG} if mapped else {BY_SAMPLE: PLACED}
+        first, second = (*(known.get(kind, kind) for kind in self.kinds), 0, 0)[:2]
         return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
     @property
@@ -146,16 +160,17 @@ def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str
     )
 
 
-def _places(*rows: tuple[int, int]) -> str:
+def _places(*rows: tuple[int, int, int]) -> str:
     """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`.
 
     Args:
-        rows: distances between rows of the result and of each operand, in elements.
+        rows: distances between rows of the result and of each operand, in elements, and the number
+            of the result's rows for which the operand has one.
     """
     found: list[str] = []
-    for number, (of_y, of_z) in enumerate((*rows, (1, 1), (1, 1))[:MAX_OPERANDS]):
-        apart = f"(unsigned)i / {of_y}u * {of_z}ll + (unsigned)i % {of_y}u"
-        place = "i" if of_y == of_z else apart
+    for number, (of_y, of_z, each) in enumerate((*rows, (1, 1, 1), (1, 1, 1))[:MAX_OPERANDS]):
+        apart = f"(unsigned)i / {of_y * each}u * {of_z}ll + (unsigned)i % {of_y}u"
+        place = "i" if of_y == of_z and each == 1 else apart
         head = f"__device__ __forceinline__ long long place{number}(long long i)"
         found.append(f"{head} {{ return {place}; }}\n")
     return "".join(found)
@@ -199,17 +214,33 @@ def epilogue_of(
     if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
         axis = None  # a matrix times a vector is one column
     rows = None if others else _row_axis(first, y)
-    epilogue = _epilogue(nodes, y, (first, *others), (axis, rows), pitches)
+    places = _Places(axis, rows, not others and isinstance(head, OF_SAMPLES), pitches)
+    epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue
     has_bias = isinstance(head, MatMul) and axis is not None and not others
     bias = _bias_of(nodes[0], first, y) if has_bias else None
-    rest = (
-        "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), (axis, rows), pitches)
-    )
+    rest = "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), places)
     if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
         return f"{len(epilogue.operands)} operands"
     return replace(rest, bias=bias, title=epilogue.title)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the operands of an epilogue may be.
+
+    Attributes:
+        channels: the axis of the channels; None if there is none.
+        rows: the axis of the rows of a matrix product that count from zero in each matrix, or None.
+        by_sample: whether all rows of a sample may share one.
+        pitches: of operands that are slices; see `View.pitch`.
+    """
+
+    channels: int | None
+    rows: int | None
+    by_sample: bool
+    pitches: Mapping[Value, int]
 
 
 def _row_axis(sums: Value, y: Tensor) -> int | None:
@@ -236,8 +267,7 @@ def _epilogue(
     nodes: tuple[Node, ...],
     y: Tensor,
     results: tuple[Value, ...],
-    axes: tuple[int | None, int | None],
-    pitches: Mapping[Value, int],
+    places: _Places,
 ) -> Epilogue | str:
     chain, sums = chain_of(nodes, "chain", results), results[0].tensor.dtype
     if isinstance(chain, str):
@@ -246,10 +276,11 @@ def _epilogue(
     arguments = [*values]
     operands: list[Tensor] = []
     kinds: list[int] = []
-    apart: list[tuple[int, int]] = []
-    axis, rows = axes
+    apart: list[tuple[int, int, int]] = []
+    axis, rows = places.channels, places.rows
     for value in chain.operands[len(results) :]:
-        operand = Tensor(value, y.format, pitches.get(value, 0))
+        each = 1
+        operand = Tensor(value, y.format, places.pitches.get(value, 0))
         if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
         is_constant = value.data is not None
@@ -262,12 +293,15 @@ def _epilogue(
             if is_apart and y.extent >= 2**32:
                 return f"an operand whose rows are apart, and {y.extent} results"
             kind, index = PLACED if is_apart else ALONG, f"place{len(operands)}(i)"
+        elif places.by_sample and (each := _rows_of_sample(operand, y)) and y.extent < 2**32:
+            kind, index = BY_SAMPLE, f"place{len(operands)}(i)"
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
         kinds.append(kind)
-        apart.append((y.row, operand.row) if kind == PLACED else (1, 1))
+        is_apart = kind in (PLACED, BY_SAMPLE)
+        apart.append((y.row, operand.row, each) if is_apart else (1, 1, 1))
     call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
     code = f"{chain.code}\n{_places(*apart[:MAX_OPERANDS])}{call}"
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
@@ -279,7 +313,23 @@ def _epilogue(
         sums=sums,
         stored=y.dtype,
         kinds=tuple(kinds),
+        shared=gcd(
+            *(each for (_, _, each), kind in zip(apart, kinds, strict=True) if kind == BY_SAMPLE)
+        ),
     )
+
+
+def _rows_of_sample(operand: Tensor, y: Tensor) -> int:
+    """Return for how many rows of the result a computed operand has one row; 0 if it has others.
+
+    Such as 49 for a vector of each of 32 samples, [32, 1, 1, 96], and a result of [32, 7, 7, 96].
+    """
+    if operand.data is not None or y.format is not Format.CONTIGUOUS or y.rank < 2:
+        return 0
+    dims = (1,) * (y.rank - operand.rank) + operand.dims
+    same = next((i for i, (d, s) in enumerate(zip(dims, y.dims, strict=True)) if d != s), y.rank)
+    is_shared = dims == (*y.dims[:same], *(1,) * (y.rank - 1 - same), y.dims[-1])
+    return prod(y.dims[same:-1]) if is_shared else 0
 
 
 def _is_along(operand: Tensor, y: Tensor) -> bool:

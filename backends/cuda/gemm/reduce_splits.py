@@ -41,5 +41,5 @@ def reduction(
         ),
         code=epilogue.code,
         note=epilogue.title,
-        pitched=gemm.pitched(epilogue.along),
+        pitched=gemm.pitched(epilogue.pitched),
     )

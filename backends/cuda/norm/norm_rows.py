@@ -116,7 +116,7 @@ def normalize_rows(
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),
         shared=_spread(blocks, y.dtype, target),
         note=f"{rows} x {count} {epilogue.title}".strip(),
-        pitched=(x,) if whole == x.dims[-1] else (),
+        pitched=(*epilogue.pitched, *((x,) if whole == x.dims[-1] else ())),
     )
 
 

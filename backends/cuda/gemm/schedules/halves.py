@@ -75,5 +75,5 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         shared=nbytes,
         cluster=(1, splits, 1),
         note=f"{F16X3.title} in halves {config} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue.along),
+        pitched=gemm.pitched(epilogue.pitched),
     )

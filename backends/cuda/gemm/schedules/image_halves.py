@@ -137,5 +137,5 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         note=" ".join(
             filter(None, (F16X3.title, "in halves", str(config), epilogue.title, pooled))
         ),
-        pitched=tuple(t for t in gemm.pitched(epilogue.along) if t is not image.data),
+        pitched=tuple(t for t in gemm.pitched(epilogue.pitched) if t is not image.data),
     )

@@ -184,7 +184,7 @@ class End:
         constants: compile-time constants.
         code: generated functions.
         title: for reports.
-        along: operands with the result's layout.
+        pitched: operands that may be slices.
     """
 
     entry: str
@@ -193,7 +193,7 @@ class End:
     constants: tuple[tuple[str, int], ...]
     code: str
     title: str = ""
-    along: tuple[Tensor, ...] = ()
+    pitched: tuple[Tensor, ...] = ()
 
 
 def multiply(
@@ -238,7 +238,7 @@ def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
         ),
         code=epilogue.code,
         title=epilogue.title,
-        along=epilogue.along,
+        pitched=epilogue.pitched,
     )
 
 
@@ -280,7 +280,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
         # B is prefetched before the previous kernel has ended, but not in parts or across.
         early=gemm.constant or atom.parts > 0 or gemm.across,
         note=" ".join(filter(None, (atom.title, str(config), end.title))),
-        pitched=gemm.pitched(end.along),
+        pitched=gemm.pitched(end.pitched),
     )
 
 

@@ -135,5 +135,5 @@ def _launch(gemm: GemmArguments, epilogue: Epilogue, config: Config) -> Launch:
         shared=shared(tile),
         scratch=4 * batch.count * splits * m * n if split else 0,
         note=str(config) if split else f"{config} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue.along),
+        pitched=gemm.pitched(epilogue.pitched),
     )

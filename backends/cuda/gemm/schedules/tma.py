@@ -446,7 +446,7 @@ def multiply(
     whole = filters % 8 == p.ldc % 8 == 0
     nbytes = shared(config, stage, chunk, pooled=p.pooled is not None)
     nbytes += 0 if whole or p.pooled or splits > 1 else strips(tile)
-    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.along))
+    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched))
     return Launch(
         "gemm/tma.cu",
         "mma_bulk",

@@ -64,6 +64,11 @@ def blocks(tile: CtaTile) -> int:
     return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
 
 
+def _is_of_one_sample(tile: CtaTile, epilogue: Epilogue, m: int) -> bool:
+    """Whether no warp group has rows with different operands by sample."""
+    return epilogue.shared in (0, m) or epilogue.shared % (blocks(tile) * ROWS) == 0
+
+
 def _exchange(tile: CtaTile) -> float:
     """Return the microseconds until results have freed the buffer of the next epilogue operand.
 
@@ -128,6 +133,7 @@ def candidates(
     table = TMA_PERSISTENT if products == 1 else TMA_PAIRS
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
     usable = [tile for tile in usable if tile.ping_pong or not staged]
+    usable = [tile for tile in usable if _is_of_one_sample(tile, epilogue, m)]
     usable = [tile for tile in usable if shared(tile, staged=staged) <= target.shared]
     usable = [tile for tile in usable if tile.bn <= 2 * tile.bm or n <= LOW_COLUMNS * tile.bn]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
@@ -203,5 +209,5 @@ def multiply(
         shared=shared(tile, staged=staged),
         early=gemm.constant,  # B is prefetched before the previous kernel has ended
         note=f"{tile}{of_two} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue.along),
+        pitched=gemm.pitched(epilogue.pitched),
     )

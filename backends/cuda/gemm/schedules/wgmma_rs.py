@@ -159,5 +159,5 @@ def multiply(
         shared=nbytes,
         cluster=(splits, 1, 1),
         note=" ".join(filter(None, (atom.title, str(config), epilogue.title, pooled))),
-        pitched=gemm.pitched(epilogue.along),
+        pitched=gemm.pitched(epilogue.pitched),
     )

@@ -15,7 +15,8 @@
 // ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
 // second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
-// result; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
+// result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only; and the
+// wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -186,8 +187,8 @@ struct StripOperands {
                 const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
                 if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
             }
-            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
-            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
+            if constexpr (Z0 == 2 || Z0 == 5) first[j] = pair_at(z0, column, column < count);
+            if constexpr (Z1 == 2 || Z1 == 5) second[j] = pair_at(z1, column, column < count);
         }
     }
 };
@@ -247,8 +248,8 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
         for (int j = 0; j < 8; ++j) {
             const int column = n0 + part * 32 + j / 2 * 8 + lane % 4 * 2 + j % 2;
             if (BIAS && column < n) shift[j] = float(bias[column]);
-            if (Z0 == 2 && column < n) first[j] = z0[column];
-            if (Z1 == 2 && column < n) second[j] = z1[column];
+            if ((Z0 == 2 || Z0 == 5) && column < n) first[j] = z0[column];
+            if ((Z1 == 2 || Z1 == 5) && column < n) second[j] = z1[column];
         }
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
@@ -323,10 +324,18 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         for (Round round = {own * PIECES}; round.tile() < work.tiles();
              round.count += TURNS ? (GROUPS - 1) * PIECES : 0) {
             Corner corner;
+            const T *of_group0 = z0, *of_group1 = z1;  // with the row of its sample
+            const auto find = [&] {
+                corner = work.corner(round.tile());
+                const int row = corner.m + part * ROWS;
+                const long long begin = row < m ? (long long)row * ldc : 0;
+                if constexpr (Z0 == 5) of_group0 = z0 + place0(begin);
+                if constexpr (Z1 == 5) of_group1 = z1 + place1(begin);
+            };
             StripOperands with = {};
             if constexpr (AHEAD) {
-                corner = work.corner(round.tile());
-                with.read(0, bias, z0, z1, corner.n, n);
+                find();
+                with.read(0, bias, of_group0, of_group1, corner.n, n);
             }
             float sums[BLOCKS][TN][4] = {};
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
@@ -369,17 +378,17 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             leave();
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
-            if constexpr (!AHEAD) corner = work.corner(round.tile());
+            if constexpr (!AHEAD) find();
             const int m0 = corner.m + part * ROWS;
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
                 StripOperands next = {};
-                if (AHEAD && piece + 1 < PIECES) next.read(piece + 1, bias, z0, z1, corner.n, n);
+                if (AHEAD && piece + 1 < PIECES) next.read(piece + 1, bias, of_group0, of_group1, corner.n, n);
                 mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
-                if constexpr (!AHEAD && !STAGED) with.read(piece, bias, z0, z1, corner.n, n);
+                if constexpr (!AHEAD && !STAGED) with.read(piece, bias, of_group0, of_group1, corner.n, n);
                 unsigned char* const place = results + round.place() + part * (PLACE / SHARING);
                 if constexpr (STAGED)
-                    epilogue_rows(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
+                    epilogue_rows(sums, place, y, bias, of_group0, of_group1, m0, m, corner.n, n, ldc);
                 else
                     epilogue_strip(sums, piece, with, place, y, m0, m, corner.n, n, ldc);
                 fence_proxy_async();
