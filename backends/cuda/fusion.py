@@ -21,6 +21,7 @@ from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
+from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .attention.channels import ChannelAttention, channel_attention_at
 from .attention.decode import DecodeAttention, decode_attention_at
@@ -299,11 +300,21 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
             return tuple(found[:fitting])
         found.append(follower)
         found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
-        if isinstance(epilogue_of(tuple(found), Tensor(out), anchor.output), str):
+        if not _is_epilogue(tuple(found), anchor):
             return tuple(found[:fitting])
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)
+
+
+def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
+    """Whether an epilogue computes these nodes, in any format of an image."""
+    y = nodes[-1].output
+    formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (y.tensor.rank > 2)]
+    return any(
+        not isinstance(epilogue_of(nodes, Tensor(y, format), anchor.output), str)
+        for format in formats
+    )
 
 
 def _is_left(
@@ -344,20 +355,22 @@ def _sides(
         own = anchor.output.tensor
         joins = source.output.tensor.dtype == own.dtype and _suits(source, own.dims)
         joins = joins and graph.sole_consumer(source.output) is not None
-        if not joins or any(_stays_apart(graph, v, free) for v in source.distinct_reads):
+        is_whole = source.output.tensor.dims == own.dims
+        if not joins or any(_stays_apart(graph, v, free, is_whole) for v in source.distinct_reads):
             continue
-        nodes = (*epilogue[:-1], source, *found, epilogue[-1])
-        y = Tensor(epilogue[-1].output)
-        if not isinstance(epilogue_of(nodes, y, anchor.output), str):
+        if _is_epilogue((*epilogue[:-1], source, *found, epilogue[-1]), anchor):
             found.insert(0, source)
             todo += source.distinct_reads
     return found
 
 
-def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
-    """Whether the sole reader of a value is in its producer's kernel, or reads a part."""
+def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) -> bool:
+    """Whether the sole reader of a value is in its producer's kernel, or reads part of a tensor.
+
+    A part that all rows of a sample share is read where it lies, or costs little to copy.
+    """
     node = value.producer
-    if node is not None and isinstance(node.op, (Slice, Split)):
+    if is_whole and node is not None and isinstance(node.op, (Slice, Split)):
         return True
     registered = None if node is None else kernel_of(node.op)
     if node not in free or registered is None or not registered.epilogue:

@@ -20,7 +20,13 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
-from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization
+from tercet.runtime.ops.norm import (
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+)
+from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -123,6 +129,31 @@ def modulated(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), x, net.add(Mul(), gate, y))
 
 
+def modulated_image(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """The same of the pixels of an image, as in networks that remove noise."""
+    net = Net(batch, 16, 6, 8, dtype=dtype)
+    one = net.graph.constant(np.ones((), net.x.tensor.dtype), "")
+    given = net.add(Conv(), net.add(GlobalAveragePool(), net.x), constant(net, 64, 16, 1, 1))
+    parts = net.add(Split(axis=1, num_outputs=4), net.add(Relu(), given), outputs=4, name="split")
+    first, scale, shift, gate = parts
+    y = net.add(Conv(pads=(1,) * 4), net.x, constant(net, 16, 16, 3, 3, scale=0.2))
+    y = net.add(Relu(), net.add(Add(), y, first))
+    y = net.add(GroupNormalization(num_groups=4), y, constant(net, 16), constant(net, 16))
+    y = net.add(Add(), net.add(Mul(), y, net.add(Add(), scale, one)), shift)
+    y = net.add(Conv(pads=(1,) * 4, group=16), y, constant(net, 16, 1, 3, 3, scale=0.3))
+    y = net.add(Relu(), net.add(Mul(), y, gate))
+    return net, net.add(Conv(), y, constant(net, 8, 16, 1, 1, scale=0.2))
+
+
+def modulated_planes(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """The same of signals in C order, as in networks that speak."""
+    net = Net(batch, 12, 40, dtype=dtype)
+    given = net.add(Conv(), net.add(GlobalAveragePool(), net.x), constant(net, 12, 12, 1))
+    ones = net.graph.constant(np.ones(12, net.x.tensor.dtype), "")
+    y = net.add(InstanceNormalization(), net.add(Relu(), net.x), ones, constant(net, 12))
+    return net, net.add(Add(), net.add(Mul(), y, given), given)
+
+
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -137,6 +168,8 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
         *((gated, batch, 3) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
+        (modulated_image, 1, 6),
+        (modulated_planes, 3, 4),
     ],
 )
 def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dtype: DType) -> None:
@@ -144,7 +177,9 @@ def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dty
     found = [launch for launch in launches(layout) if launch.entry not in ("split_pack",)]
     assert len(found) == count
     moved = [launch for launch in found if launch.file.startswith(("move/", "elementwise/"))]
-    assert len(moved) == (case in (rows_of_image, modulated))  # the Relu before all
+    assert len(moved) == (
+        case in (rows_of_image, modulated, modulated_planes)
+    )  # the Relu before all
 
 
 def test_only_the_half_that_is_joined_is_copied() -> None:
@@ -185,7 +220,18 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
 @pytest.mark.parametrize(
-    "case", [by_row, gated, halves, parallel, positions, rows_of_image, modulated]
+    "case",
+    [
+        by_row,
+        gated,
+        halves,
+        parallel,
+        positions,
+        rows_of_image,
+        modulated,
+        modulated_image,
+        modulated_planes,
+    ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
@@ -194,7 +240,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, gated, halves, modulated])
+@pytest.mark.parametrize("case", [by_row, gated, halves, modulated, modulated_image])
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

@@ -9,10 +9,16 @@ from types import MappingProxyType
 
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Add
 from ....runtime.ops.experts import MoE, QMoE
 from ....runtime.ops.matmul import Gemm, MatMul
-from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ops.norm import (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
 from ....runtime.ops.packed import MatMulNBits
 from ....runtime.plan.backend import Format
 from ..recipe.operands import Packed, Tensor
@@ -26,8 +32,10 @@ MAX_OPERANDS = 2
 ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE = 1, 2, 3, 4, 5
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
-#: Of these, those whose results may have operands by sample.
-OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization
+#: Operators of images whose kernels apply epilogues element by element.
+OF_PLANES = GroupNormalization | InstanceNormalization
+#: Operators whose results may have operands by sample: rows, or images whose channels are last.
+OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization | Conv | OF_PLANES
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 
@@ -214,7 +222,8 @@ def epilogue_of(
     if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
         axis = None  # a matrix times a vector is one column
     rows = None if others else _row_axis(first, y)
-    places = _Places(axis, rows, not others and isinstance(head, OF_SAMPLES), pitches)
+    by_sample, by_plane = (not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES))
+    places = _Places(axis, rows, by_sample, by_plane, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue
@@ -234,12 +243,14 @@ class _Places:
         channels: the axis of the channels; None if there is none.
         rows: the axis of the rows of a matrix product that count from zero in each matrix, or None.
         by_sample: whether all rows of a sample may share one.
+        by_plane: whether all elements of an image's plane may share one.
         pitches: of operands that are slices; see `View.pitch`.
     """
 
     channels: int | None
     rows: int | None
     by_sample: bool
+    by_plane: bool
     pitches: Mapping[Value, int]
 
 
@@ -279,7 +290,7 @@ def _epilogue(
     apart: list[tuple[int, int, int]] = []
     axis, rows = places.channels, places.rows
     for value in chain.operands[len(results) :]:
-        each = 1
+        place = 1, 1, 1
         operand = Tensor(value, y.format, places.pitches.get(value, 0))
         if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
@@ -293,15 +304,15 @@ def _epilogue(
             if is_apart and y.extent >= 2**32:
                 return f"an operand whose rows are apart, and {y.extent} results"
             kind, index = PLACED if is_apart else ALONG, f"place{len(operands)}(i)"
-        elif places.by_sample and (each := _rows_of_sample(operand, y)) and y.extent < 2**32:
-            kind, index = BY_SAMPLE, f"place{len(operands)}(i)"
+            place = (y.row, operand.row, 1) if is_apart else place
+        elif shared := _place_by_sample(operand, y, places):
+            kind, index, place = BY_SAMPLE, f"place{len(operands)}(i)", shared
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
         kinds.append(kind)
-        is_apart = kind in (PLACED, BY_SAMPLE)
-        apart.append((y.row, operand.row, each) if is_apart else (1, 1, 1))
+        apart.append(place)
     call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
     code = f"{chain.code}\n{_places(*apart[:MAX_OPERANDS])}{call}"
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
@@ -319,17 +330,23 @@ def _epilogue(
     )
 
 
-def _rows_of_sample(operand: Tensor, y: Tensor) -> int:
-    """Return for how many rows of the result a computed operand has one row; 0 if it has others.
+def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, int, int] | None:
+    """Return where a computed operand is that many rows of the result share; see `_places`.
 
-    Such as 49 for a vector of each of 32 samples, [32, 1, 1, 96], and a result of [32, 7, 7, 96].
+    Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
+    7, 96] have one, or the pixels of channels-last images.
     """
-    if operand.data is not None or y.format is not Format.CONTIGUOUS or y.rank < 2:
-        return 0
+    if operand.data is not None or y.rank < 2 or not places.by_sample or y.extent >= 2**32:
+        return None
     dims = (1,) * (y.rank - operand.rank) + operand.dims
-    same = next((i for i, (d, s) in enumerate(zip(dims, y.dims, strict=True)) if d != s), y.rank)
-    is_shared = dims == (*y.dims[:same], *(1,) * (y.rank - 1 - same), y.dims[-1])
-    return prod(y.dims[same:-1]) if is_shared else 0
+    if places.by_plane and y.format is Format.CONTIGUOUS:
+        of_planes = dims == (*y.dims[:2], *(1,) * (y.rank - 2))
+        return (1, 1, prod(y.dims[2:])) if of_planes else None
+    own, sizes = (y.format.physical(each) for each in (dims, y.dims))
+    same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
+    if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
+        return None
+    return y.row, operand.row, prod(sizes[same:-1])
 
 
 def _is_along(operand: Tensor, y: Tensor) -> bool:

@@ -250,7 +250,7 @@ def few_channels_mma(conv: ConvProblem, variant: str = "") -> Answer:
 def _refusal(conv: ConvProblem, y: Tensor) -> str:
     if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS or not y.is_channels_last or y.row % 8:
         return f"{max(conv.x.size, conv.y.size)} elements"
-    if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
+    if conv.epilogue.pitched or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand like the result, or results of another dtype"
     if conv.x.dtype != float32 or conv.w.data is None:
         return ""

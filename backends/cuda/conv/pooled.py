@@ -54,7 +54,7 @@ def pooled_convolution(context: RecipeContext, before: Tensor, pool: Node) -> An
         return "not a convolution"
     if not y.is_channels_last or not before.is_channels_last or conv.need_constants():
         return "images not in channels-last format"
-    if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
+    if conv.epilogue.pitched or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand that is not pooled, or results of another dtype"
     wide, squares = conv.x.dtype == float32, pools_squares(pool.op, before)
     own = bool(setting.asked or setting.choices)

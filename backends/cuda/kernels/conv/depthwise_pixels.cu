@@ -46,5 +46,6 @@ depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const
         }
     }
     if (BIAS) sum += float(bias[channel]);
-    y[(long long)pixel * p.row_y + channel] = epilogue(sum, i, n, channel, z0, z1);
+    const long long at = (long long)pixel * p.row_y + channel;
+    y[at] = epilogue(sum, at, n, channel, z0, z1);
 }
