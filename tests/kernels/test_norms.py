@@ -200,11 +200,11 @@ def test_what_follows_is_computed(
 
 
 def test_what_an_epilogue_cannot_read_is_one_chain() -> None:
-    """Scales and shifts that a condition computes (DiT, FiLM) are no constants of a channel."""
-    graph = Graph("modulated")
+    """Such as computed scales and shifts that samples share."""
+    graph = Graph("scaled alike")
     x, factor, shift = (
         graph.add_input(name, TensorType(float16, dims))
-        for name, dims in (("x", (2, 9, 16)), ("factor", (2, 1, 16)), ("shift", (2, 1, 16)))
+        for name, dims in (("x", (2, 9, 16)), ("factor", (1, 9, 16)), ("shift", (1, 9, 16)))
     )
     one = graph.constant(np.ones(16, np.float16), "one")
     rows = graph.insert(LayerNormalization(), [x, one]).output
