@@ -101,6 +101,8 @@ _WRITERS = (gather.ScatterElements, gather.ScatterND)
 _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
 #: Minimum number of parts of a tensor that is cast before they are cut.
 _PARTS = 4
+#: Maximum bytes of a table that is cast, which takes longer than the rows of many runs.
+_TABLE = 2**28
 #: Modules of operators whose kernels store their results in any float type.
 _COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
 #: Operators of which only this many leading inputs become half.
@@ -264,10 +266,14 @@ class _Narrow:
 
         It does in front of a Transpose if it is then next to a node that computes: this one stores
         16 bits, and the Transpose moves them. What is only moved is cast as it is moved. A tensor
-        of which only parts are read (the steps of a recurrence) is cast once.
+        of which only parts are read (the steps of a recurrence) is cast once, and a table from
+        which rows are gathered before it is stored.
         """
         if isinstance(node.op, _VIEWS):
             return True
+        if isinstance(node.op, gather.Gather):
+            data = node.operands[0].data
+            return data is not None and data.nbytes <= _TABLE and len(value.consumers) == 1
         if isinstance(node.op, movement.Slice):
             whole = node.operands[0]
             while whole.producer is not None and isinstance(whole.producer.op, _VIEWS):

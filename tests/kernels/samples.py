@@ -311,6 +311,13 @@ def _moves() -> Iterator[Sample]:
         yield sample("ScatterElements", [LINE, INDICES, normal(2, 3)], axis=1, reduction=reduction)
         yield sample("ScatterND", [X, INDICES[:, :2], normal(2, 9, 11)], reduction=reduction)
     yield sample("ScatterND", [LINE.astype(float16), INDICES[:, :1], normal(2, 7).astype(float16)])
+    many = np.arange(2100)[:, None] * 31 % 24 - 12
+    yield sample("ScatterND", [normal(12, 7), many, normal(2100, 7)], reduction="add")
+    wide = normal(12, 150).astype(float16)
+    yield sample("ScatterND", [wide, many[:99], normal(99, 150).astype(float16)])
+    yield sample(
+        "ScatterND", [X, np.hstack([many % 2, many])[:99], normal(99, 9, 11)], reduction="max"
+    )
     cache, first = normal(2, 3, 8, 4), np.array([7, 2])
     for mode in ("linear", "circular"):
         starts = first if mode == "circular" else first - 2

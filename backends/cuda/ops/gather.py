@@ -24,13 +24,19 @@ from ....runtime.ops.window import transposed_window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.copies import copied_unless_same, fill, widest_words, words_of
 from ..codegen.elementwise import ANY
-from ..recipe.launch import each
-from ..recipe.operands import Arguments, Tensor, index_type, order
+from ..recipe.launch import Launch, each
+from ..recipe.operands import Arguments, Tensor, ceil_div, index_type, order
 from ..recipe.source import arithmetic
 
 INDICES = (int32, int64)
-#: Threads per launch for the updates of `ScatterND`.
+#: Threads per launch for few updates of `ScatterND`.
 SCATTER_THREADS = 1 << 14
+#: Updates from which on blocks list those of their slices; blocks of such a launch, warps of each,
+#: coordinates that a thread reads at a time, and elements of a slice that a lane has.
+MANY_UPDATES = 64
+SLICE_BLOCKS, SLICE_WARPS, SLICE_ITEMS, MAX_COLUMNS = 256, 8, 8, 4
+#: Maximum elements of such a slice.
+MAX_INNER = 1 << 20
 
 
 def _types(index: DType, x: Tensor, indices: Tensor) -> tuple[tuple[str, DType], ...]:
@@ -152,6 +158,27 @@ _REDUCTIONS = {
 }
 
 
+def _refusal(y: Tensor, indices: Tensor | None, reduction: str) -> str:
+    """Return why updates cannot be written; empty if they can."""
+    refused = need_dtypes(INDICES, indices)
+    return refused if refused or reduction == "none" else need_dtypes(ANY, y)
+
+
+def _types_of_scatter(
+    index: DType, y: Tensor, indices: Tensor | None, reduction: str
+) -> tuple[tuple[str, DType], ...]:
+    dtype = words_of(y.dtype) if reduction == "none" else y.dtype
+    compute = dtype if reduction == "none" else arithmetic(dtype)
+    of_indices = int64 if indices is None else indices.dtype
+    return ("Index", index), ("T", dtype), ("A", compute), ("I", of_indices)
+
+
+def _combining(reduction: str) -> str:
+    """Return the function ``combine(old, more)``."""
+    head = "__device__ __forceinline__ T combine(T old, T more)"
+    return f"{head} {{ const A a = A(old), b = A(more); return T({_REDUCTIONS[reduction]}); }}"
+
+
 def _scatter(
     entry: str,
     count: int,
@@ -165,29 +192,19 @@ def _scatter(
     rank: int = 1,
 ) -> Answer:
     """Return a copy of `x`, or zeros, and the launch that writes the updates."""
-    refused = need_dtypes(INDICES, indices)
-    moves = reduction == "none"
-    if not refused and not moves:
-        refused = need_dtypes(ANY, y)
+    refused = _refusal(y, indices, reduction)
     if refused:
         return refused
     index = index_type(y.size, updates.size, count)
-    dtype = words_of(y.dtype) if moves else y.dtype
-    compute = dtype if moves else arithmetic(dtype)
-    combine = "__device__ __forceinline__ T combine(T old, T more) "
-    combine += f"{{ const A a = A(old), b = A(more); return T({_REDUCTIONS[reduction]}); }}"
     launch = each(
         "move/scatter.cu",
         entry,
         count,
         {"updates": updates, "y": y, "count": count, **args},
-        types=(
-            *(("Index", index), ("T", dtype), ("A", compute)),
-            ("I", int64 if indices is None else indices.dtype),
-        ),
+        types=_types_of_scatter(index, y, indices, reduction),
         constants=(("RANK", rank),),
-        code=combine,
-        note=reduction if not moves else "",
+        code=_combining(reduction),
+        note=reduction if reduction != "none" else "",
     )
     return (
         (copied_unless_same(y, x), launch)
@@ -225,6 +242,8 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
     inner, rows = prod(x.dims[depth:]), prod(indices.dims[:-1])
     if not inner or not rows:
         return copied_unless_same(y, x)
+    if rows >= MANY_UPDATES and inner <= MAX_INNER:
+        return _scatter_slices(op, y, x, indices, updates)
     shares = max(1, min(SCATTER_THREADS // inner, x.size // inner))
     args = {
         **{"indices": indices, "rows": rows, "inner": inner},
@@ -238,6 +257,38 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
         reduction=op.reduction,
         rank=depth,
     )
+
+
+def _scatter_slices(
+    op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+) -> Answer:
+    """Return a copy of `x`, and the launch that writes many slices."""
+    refused = _refusal(y, indices, op.reduction)
+    if refused:
+        return refused
+    depth = indices.dims[-1]
+    inner, rows, slices = prod(x.dims[depth:]), prod(indices.dims[:-1]), prod(x.dims[:depth])
+    columns = min(MAX_COLUMNS, ceil_div(inner, 32))
+    strips = ceil_div(inner, 32 * columns)
+    index = index_type(y.size, updates.size, indices.size)
+    launch = Launch(
+        "move/scatter_slices.cu",
+        "scatter_slices",
+        grid=(min(slices, max(1, SLICE_BLOCKS // strips)), strips, 1),
+        block=32 * SLICE_WARPS,
+        args={
+            **{"indices": indices, "updates": updates, "y": y, "rows": rows, "inner": inner},
+            "sizes": x.dims[:depth],
+        },
+        types=_types_of_scatter(index, y, indices, op.reduction),
+        constants=(
+            *(("WARPS", SLICE_WARPS), ("ITEMS", SLICE_ITEMS)),
+            *(("COLUMNS", columns), ("RANK", depth)),
+        ),
+        code=_combining(op.reduction),
+        note=op.reduction if op.reduction != "none" else "",
+    )
+    return copied_unless_same(y, x), launch
 
 
 #: Maximum word size for rows of a cache in bytes.

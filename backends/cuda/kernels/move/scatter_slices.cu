@@ -1,0 +1,117 @@
+// Slices of `inner` elements combined with those of y that coordinates name, in the order of the updates, as
+// scatter_nd in scatter.cu does, but many of them.
+//
+// A block has every gridDim.x-th slice of y, of which it computes COLUMNS * 32 elements. It looks through the
+// coordinates of all updates, lists those of its own slices in their order, and each of its warps applies the
+// updates of some of these slices.
+//
+// T is the type of the elements, A that of the arithmetic, I that of the coordinates. Generated: combine(a, b), of
+// the current element and an update. Negative coordinates count from the end; those out of range are not written.
+//
+// Compile-time: WARPS of a block; ITEMS, the coordinates of a thread at a time; COLUMNS, the elements of a slice of
+// a lane; RANK, the coordinates of a slice.
+
+#include "ptx/pdl.cuh"
+
+constexpr int THREADS = WARPS * 32;
+constexpr int AHEAD = 4;  // updates that are read at a time
+
+struct Ints {  // one number an axis, outermost first
+    Index at[RANK];
+};
+
+struct Update {
+    Index row, slice;
+};
+
+// Returns which slice of y coordinates name, -1 for none.
+__device__ __forceinline__ Index slice_of(const I* coordinates, const Ints& sizes)
+{
+    Index slice = 0;
+    bool inside = true;
+#pragma unroll
+    for (int a = 0; a < RANK; ++a) {
+        const long long given = coordinates[a], at = given < 0 ? given + sizes.at[a] : given;
+        inside = inside && at >= 0 && at < sizes.at[a];
+        slice = slice * sizes.at[a] + Index(at);
+    }
+    return inside ? slice : Index(-1);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner, Ints sizes)
+{
+    __shared__ Update list[THREADS * ITEMS];
+    __shared__ int numbers[ITEMS * WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Index column = blockIdx.y * (Index)(32 * COLUMNS) + lane, blocks = gridDim.x;
+    Index current = -1;  // the slice whose elements this warp has in registers
+    T values[COLUMNS] = {};
+    const auto store = [&] {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+            if (current >= 0 && column + c * 32 < inner) y[current * inner + column + c * 32] = values[c];
+    };
+    const auto apply = [&](Index slice, const T (&by)[COLUMNS]) {
+        if (slice != current) {
+            store();
+            current = slice;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c)
+                if (column + c * 32 < inner) values[c] = y[current * inner + column + c * 32];
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) values[c] = combine(values[c], by[c]);
+    };
+    grid_dependency_sync();
+    for (Index base = 0; base < rows; base += THREADS * ITEMS) {
+        Index slices[ITEMS];
+        unsigned own[ITEMS];
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const Index row = base + k * THREADS + threadIdx.x;
+            slices[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            own[k] = __ballot_sync(~0u, slices[k] >= 0 && slices[k] % blocks == blockIdx.x);
+            if (lane == 0) numbers[k * WARPS + warp] = __popc(own[k]);
+        }
+        __syncthreads();  // all warps have applied what was listed before
+        int count = 0;
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k)
+#pragma unroll
+            for (int other = 0; other < WARPS; ++other) {
+                const int before = count + __popc(own[k] & ((1u << lane) - 1));
+                if (other == warp && (own[k] >> lane & 1))
+                    list[before] = {Index(base + k * THREADS + threadIdx.x), slices[k]};
+                count += numbers[k * WARPS + other];
+            }
+        __syncthreads();
+        for (int begin = 0; begin < count; begin += 32) {
+            const Update found = begin + lane < count ? list[begin + lane] : Update{0, -1};
+            unsigned left = __ballot_sync(~0u, found.slice >= 0 && found.slice / blocks % WARPS == warp);
+            while (left) {
+                Index slice[AHEAD];
+                T by[AHEAD][COLUMNS] = {};
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i) {
+                    const int from = left ? __ffs(left) - 1 : 0;
+                    const Index row = __shfl_sync(~0u, found.row, from);
+                    slice[i] = __shfl_sync(~0u, found.slice, from);
+                    if (left == 0) slice[i] = -1;
+                    left &= left - 1;
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; ++c)
+                        if (slice[i] >= 0 && column + c * 32 < inner)
+                            by[i][c] = updates[row * inner + column + c * 32];
+                }
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i)
+                    if (slice[i] >= 0) apply(slice[i], by[i]);
+            }
+        }
+    }
+    store();
+}
