@@ -37,6 +37,7 @@ from . import (
     lower_batchnorm,
     lower_conv,
     lower_einsum,
+    lower_gather_elements,
     lower_gather_nd,
     merge_branches,
     merge_duplicates,
@@ -124,6 +125,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_einsum",
         lower_einsum.run,
         "before the patterns below, which match matrix products as MatMul",
+    ),
+    Pass(
+        "lower_gather_elements",
+        lower_gather_elements.run,
+        "in front of the next one, for the GatherND that it writes",
     ),
     Pass(
         "lower_gather_nd",
@@ -370,6 +376,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
         "sizes determine whether everything is overwritten",
     ),
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of merged axes"),
+    Pass("lower_gather_elements", lower_gather_elements.run, "sizes determine what is expanded"),
     Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
     Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),

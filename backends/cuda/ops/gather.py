@@ -108,19 +108,20 @@ def gather_nd(op: GatherND, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     if refused:
         return refused
     first, depth = op.batch_dims, indices.dims[-1]
-    index = index_type(x.size, y.size)
-    along = slice(first, first + depth)
+    along, inner = slice(first, first + depth), prod(x.dims[first + depth :])
+    words = widest_words(x.dtype, inner)
+    elements = words.itemsize // x.dtype.itemsize
     return each(
         "move/gather.cu",
         "gather_nd",
-        y.size,
+        y.size // elements,
         {
-            **{"x": x, "indices": indices, "y": y, "count": y.size},
-            **{"places": prod(indices.dims[first:-1]), "inner": prod(x.dims[first + depth :])},
-            **{"of_batch": prod(x.dims[first:]), "sizes": x.dims[along]},
-            "strides": x.strides[along],
+            **{"x": x, "indices": indices, "y": y, "count": y.size // elements},
+            **{"places": prod(indices.dims[first:-1]), "inner": inner // elements},
+            **{"of_batch": prod(x.dims[first:]) // elements, "sizes": x.dims[along]},
+            "strides": tuple(step // elements for step in x.strides[along]),
         },
-        types=_types(index, x, indices),
+        types=(("Index", index_type(x.size, y.size)), ("T", words), ("I", indices.dtype)),
         constants=(("RANK", depth),),
     )
 

@@ -1,0 +1,103 @@
+"""Rewrites GatherElements and ScatterElements whose indices name whole slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
+from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
+from ..ops.movement import Expand, Tile
+from ..ops.shape import Squeeze
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, drop, shape_of
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace GatherElements by GatherND or Gather, and ScatterElements by ScatterND.
+
+    PyTorch's `gather` and `scatter` want an index for each element, so that programs expand those
+    of rows: `x.gather(1, i[..., None].expand(-1, -1, d))` in detectors and for points, or
+    `scatter_add` in networks of graphs. Data that are expanded along an axis in front (the
+    neighbours of every point) are read where they are.
+    """
+    for node in list(graph.nodes):
+        text = ""
+        if isinstance(node.op, GatherElements):
+            text = _gathered(graph, node)
+        elif isinstance(node.op, ScatterElements):
+            text = _scattered(graph, node)
+        if text:
+            yield text
+
+
+def _gathered(graph: Graph, node: Node) -> str:
+    """Rewrite a GatherElements; return a sentence about it."""
+    data, indices = (_source(value) for value in node.operands)
+    found, places, wanted = (shape_of(v) for v in (data, indices, node.output))
+    if found is None or places is None or wanted is None:
+        return ""
+    axis = normalize_axis(node.op.axis, len(wanted)) if isinstance(node.op, GatherElements) else 0
+    batch = _batch_axes(found, places, axis)
+    if batch is None or not _are_slices(found, places, wanted, axis):
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    drops = list(range(batch, axis))
+    data = add(Squeeze(), data, add.integers(drops)) if drops else data
+    behind = list(range(axis + 2, len(wanted)))
+    indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
+    if batch:
+        taken = add(GatherND(batch_dims=batch), data, indices)
+    else:
+        taken = add(Gather(), data, add(Squeeze(), indices, add.integers([axis + 1])))
+    graph.redirect(node.output, taken)
+    drop(graph, node)
+    return f"GatherElements '{node.name}' takes whole slices"
+
+
+def _scattered(graph: Graph, node: Node) -> str:
+    """Rewrite a ScatterElements along the first axis; return a sentence about it."""
+    data, given, updates = node.operands
+    indices = _source(given)
+    found, places, wanted = (shape_of(v) for v in (data, indices, given))
+    assert isinstance(node.op, ScatterElements)
+    if found is None or places is None or wanted is None:
+        return ""
+    if normalize_axis(node.op.axis, len(wanted)) or not _are_slices(found, places, wanted, 0):
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    behind = list(range(2, len(wanted)))
+    indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
+    written = add(ScatterND(reduction=node.op.reduction), data, indices, updates)
+    graph.redirect(node.output, written)
+    drop(graph, node)
+    return f"ScatterElements '{node.name}' writes whole slices"
+
+
+def _source(value: Value) -> Value:
+    """Return what is expanded to a value along axes of size 1, with as many axes."""
+    node, shape = value.producer, shape_of(value)
+    if node is None or shape is None or not isinstance(node.op, Expand | Tile):
+        return value
+    before = shape_of(node.operands[0])
+    if before is None or len(before) != len(shape):
+        return value
+    grown = all(a in (1, b) for a, b in zip(before, shape, strict=True))
+    return node.operands[0] if grown else value
+
+
+def _are_slices(data: Shape, indices: Shape, wanted: Shape, axis: int) -> bool:
+    """Whether indices are the same for all elements behind an axis, of which all are wanted."""
+    before, behind = slice(axis + 1), slice(axis + 1, None)
+    if None in wanted or not wanted[behind] or indices[before] != wanted[before]:
+        return False
+    return wanted[behind] == data[behind] and all(size == 1 for size in indices[behind])
+
+
+def _batch_axes(data: Shape, indices: Shape, axis: int) -> int | None:
+    """Return how many leading axes data and indices share, if data has no others before `axis`."""
+    batch = 0
+    while batch < axis and data[batch] == indices[batch] != 1:
+        batch += 1
+    return batch if all(size == 1 for size in data[batch:axis]) else None

@@ -1,0 +1,99 @@
+"""Indices of rows that a program has expanded are indices of rows: results are onnxruntime's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+
+import tercet
+from tercet.runtime.ir.types import Array
+
+from .graphs import kinds
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
+
+
+def expanded(name: str, value: str, dims: str) -> str:
+    """Return the nodes that expand a value to these sizes."""
+    count = len(dims.split(","))
+    shape = f"{name}s = Constant <value = int64[{count}] {{{dims}}}> ()"
+    return f"{shape}\n{name} = Expand ({value}, {name}s)"
+
+
+def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
+    """Compare with onnxruntime, and the graph's operator, views aside, with the one expected."""
+    proto = parse_model(f"{HEADER} g {text}")
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (wanted,) = session.run(None, feeds)
+    with tercet.load(proto) as model:
+        result = model.run(feeds)["y"]
+        assert [kind for kind in kinds(model.graph) if kind != "Squeeze"] == [operator]
+    np.testing.assert_allclose(result, wanted, rtol=1e-6)
+
+
+def indices(*shape: int, below: int) -> Array:
+    return np.random.default_rng(0).integers(-below, below, shape)
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("batch", "operator"), [(1, "Gather"), (3, "GatherND")])
+def test_rows_of_each_sample(batch: int, operator: str) -> None:
+    """As a detector selects its queries."""
+    text = f"""(float[{batch},9,4] x, int64[{batch},5,1] i) => (float[{batch},5,4] y) {{
+        {expanded("e", "i", f"{batch},5,4")}
+        y = GatherElements <axis = 1> (x, e) }}"""
+    checked(text, {"x": numbers(batch, 9, 4), "i": indices(batch, 5, 1, below=9)}, operator)
+
+
+@pytest.mark.parametrize(("batch", "operator"), [(1, "Gather"), (2, "GatherND")])
+def test_neighbours_of_each_point(batch: int, operator: str) -> None:
+    """The data of a graph of points are expanded, too."""
+    text = f"""(float[{batch},1,6,4] x, int64[{batch},6,3,1] i) => (float[{batch},6,3,4] y) {{
+        {expanded("d", "x", f"{batch},6,6,4")}
+        {expanded("e", "i", f"{batch},6,3,4")}
+        y = GatherElements <axis = 2> (d, e) }}"""
+    feeds = {"x": numbers(batch, 1, 6, 4), "i": indices(batch, 6, 3, 1, below=6)}
+    checked(text, feeds, operator)
+
+
+@pytest.mark.parametrize("reduction", ["add", "max"])
+def test_sums_of_edges(reduction: str) -> None:
+    """As networks of graphs add up messages."""
+    text = f"""(float[6,4] x, int64[20,1] i, float[20,4] u) => (float[6,4] y) {{
+        {expanded("e", "i", "20,4")}
+        y = ScatterElements <axis = 0, reduction = "{reduction}"> (x, e, u) }}"""
+    feeds = {"x": numbers(6, 4), "i": indices(20, 1, below=6), "u": numbers(20, 4)}
+    checked(text, feeds, "ScatterND")
+
+
+@pytest.mark.parametrize(
+    ("x", "i", "e", "axis"),
+    [
+        ((9, 4), (5, 1), "5,3", 0),  # part of a row
+        ((9, 4), (5, 4), "5,4", 0),  # other places in each column
+        ((9, 4), (9, 1), "9,4", 1),  # nothing is behind
+        ((3, 9, 4), (2, 5, 1), "2,5,4", 1),  # of some samples only
+        ((2, 9, 4), (1, 5, 1), "2,5,4", 1),  # the same rows of all samples
+    ],
+)
+def test_what_stays(x: tuple[int, ...], i: tuple[int, ...], e: str, axis: int) -> None:
+    dims = [",".join(map(str, each)) for each in (x, i)]
+    text = f"""(float[{dims[0]}] x, int64[{dims[1]}] i) => (float[{e}] y) {{
+        {expanded("e", "i", e)}
+        y = GatherElements <axis = {axis}> (x, e) }}"""
+    feeds = {"x": numbers(*x), "i": indices(*i, below=x[axis])}
+    proto = parse_model(f"{HEADER} g {text}")
+    with tercet.load(proto) as model:
+        assert "GatherElements" in kinds(model.graph)
+        found = model.run(feeds)["y"]
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    np.testing.assert_array_equal(found, session.run(None, feeds)[0])
