@@ -17,6 +17,7 @@ from . import (
     drop_overwritten,
     drop_requantization,
     drop_zero_units,
+    factor_filters,
     flatten_batches,
     fold_affine,
     fold_batchnorm,
@@ -135,6 +136,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_gather_nd",
         lower_gather_nd.run,
         "likewise: they match views and slices",
+    ),
+    Pass(
+        "factor_filters",
+        factor_filters.run,
+        "before the patterns below, which match layers of constant weights",
     ),
     Pass(
         "join_written",
