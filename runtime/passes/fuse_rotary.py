@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
 from ..ops.elementwise import Add, Mul, Sub
+from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
@@ -20,15 +21,24 @@ from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
 
+#: Maximum and minimum number of nodes that rotate parts of a head.
+_PARTS, _WORTH = 64, 12
+
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Matches any sum of moved and scaled elements of one tensor, and names that tensor x."""
+    """Matches any sum of moved and scaled elements of one tensor, and names that tensor x.
+
+    Attributes:
+        reach: maximum number of nodes.
+    """
+
+    reach: int = 24
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
         if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
             return
-        for source, nodes in sources(value):
+        for source, nodes in sources(value, self.reach):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)
             if bound is not None:
                 yield bound
@@ -120,6 +130,50 @@ def _replacement(
     return Replacement(op, (x, *values, add.constant(places.copy(), "positions")))
 
 
+# ── parts of a head ──────────────────────────────────────────────────────────────────────────────
+
+
+def _build_parts(found: Found) -> Outcome:
+    """Return a rotation of x, or the sum of it and of moved elements, each times a constant."""
+    if len(found.match.nodes) < _WORTH:
+        return None
+    if (outcome := _build(found)) is not None:
+        return outcome
+    x, dtype = found["x"], dtype_of(found["x"])
+    terms = RowSums(x, found.context.evaluate).terms(found.top.output)
+    mixed = _mixed(terms) if terms else None
+    if mixed is None or dtype is None:
+        return None
+    places, own, other = mixed
+    add = found.builder(f"{found.top.name}.parts")
+    moved = add(Gather(axis=-1), x, add.constant(places, "places"))
+    products = (
+        add(Mul(), value, add.constant(factor.astype(dtype), "factors"))
+        for value, factor in ((x, own), (moved, other))
+    )
+    return Replacement(Add(), tuple(products))
+
+
+def _mixed(terms: Sequence[Term]) -> tuple[Array, Array, Array] | None:
+    """Return the other element that each is a sum with, and the factors of both; None if more."""
+    own = np.arange(len(terms[0].index))
+    places, is_set = own.copy(), np.zeros(len(own), bool)
+    factors, others = np.zeros((1, 1, 1, len(own))), np.zeros((1, 1, 1, len(own)))
+    for term in terms:
+        is_own = term.index == own
+        moved = ~is_own & (term.factor != 0).any(axis=(0, 1, 2))
+        if (moved & is_set & (places != term.index)).any():
+            return None
+        places, is_set = np.where(moved, term.index, places), is_set | moved
+        factors = factors + np.where(is_own, term.factor, 0)
+        others = others + np.where(moved, term.factor, 0)
+    return (places, factors, others) if is_set.any() else None
+
+
+def _joins_parts(node: Node) -> bool:
+    return getattr(node.op, "axis", 0) in (3, -1) and len(shape_of(node.output) or ()) == 4
+
+
 # ── some of the positions ────────────────────────────────────────────────────────────────────────
 
 
@@ -198,6 +252,7 @@ _PART = Apply(RotaryEmbedding, "part", name="rotated")
 
 FUSIONS = (
     Fusion(Apply((Add, Sub), name="sum"), _build, _Sums(), 3),
+    Fusion(Apply(Concat, where=_joins_parts), _build_parts, _Sums(_PARTS)),
     Fusion(_PART, _build_joined, Apply(Concat, where=_joins_positions), 1),
 )
 
@@ -211,6 +266,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     positions (`computed_rotary`). If only some positions are rotated and concatenated with the
     others, these get the identity rotation. What is multiplied by a number before it is rotated may
     be multiplied afterwards, which is part of an Attention's scale (ESM).
+
+    Parts of a head that are rotated separately, by positions along different axes, are joined by a
+    Concat. If the elements of a pair turn by different angles (V-JEPA 2), all of it is still
+    ``y[j] = a[j] x[j] + b[j] x[pair of j]``.
     """
     for fusion in (*FUSIONS, *computed_rotary.FUSIONS):
         yield from fuse(graph, context, (fusion,))

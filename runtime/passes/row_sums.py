@@ -60,10 +60,10 @@ def is_followed(node: Node | None) -> bool:
     return isinstance(node.op, (*_MOVES, *_RESHAPES, Neg, Add, Sub))
 
 
-def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
+def sources(top: Value, reach: int = _REACH) -> Iterator[tuple[Value, frozenset[Node]]]:
     """Yield the tensors of the same shape that a value depends on exclusively, nearest first.
 
-    Each comes with the nodes in between, all of which are followed.
+    Each comes with the nodes in between, at most `reach`, all of which are followed.
     """
     near, order = {top: 0}, [top]
     for value in order:
@@ -74,16 +74,16 @@ def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
             if read.data is None and read not in near:
                 near[read] = len(near)
                 order.append(read)
-        if len(order) > _REACH:
+        if len(order) > reach:
             break
     for value in order[1:]:
         if shape_of(value) == shape_of(top):
-            nodes = _between(top, value)
+            nodes = _between(top, value, reach)
             if nodes is not None:
                 yield value, nodes
 
 
-def _between(top: Value, source: Value) -> frozenset[Node] | None:
+def _between(top: Value, source: Value, reach: int) -> frozenset[Node] | None:
     """Return the nodes from one value to another; None if there are other inputs."""
     nodes: set[Node] = set()
     todo = [top]
@@ -92,7 +92,7 @@ def _between(top: Value, source: Value) -> frozenset[Node] | None:
         node = value.producer
         if value is source or value.data is not None or node in nodes:
             continue
-        if node is None or not is_followed(node) or len(nodes) == _REACH:
+        if node is None or not is_followed(node) or len(nodes) == reach:
             return None
         nodes.add(node)
         todo += node.distinct_reads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -395,4 +396,36 @@ def test_a_factor_before_a_rotation_is_one_behind_it() -> None:
     graph = make(build, (1, 3, 5, 8))
     after, _ = optimised(graph)
     assert kinds(after) == ["RotaryEmbedding", "Mul", "Exp"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["alike", "repeated"])
+def test_parts_of_a_head_by_different_positions(repeated: bool) -> None:
+    """V-JEPA 2 repeats the angles of a part's pairs, so that those of a pair differ."""
+    length, width, count = 4, 6, 2
+    rng = np.random.default_rng(0)
+
+    def turned(g: Graph, part: Value) -> Value:
+        angles = rng.standard_normal((length, width // 2))
+        angles = np.tile(angles, 2) if repeated else np.repeat(angles, 2, 1)
+        pairs = apply(g, Reshape(), part, np.array([1, 3, length, width // 2, 2]))
+        first, second = (
+            apply(g, Slice(), pairs, *(np.array([n]) for n in (i, i + 1, -1))) for i in range(2)
+        )
+        other = apply(g, Concat(axis=-1), apply(g, Neg(), second), first)
+        other = apply(g, Reshape(), other, np.array([1, 3, length, width]))
+        cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
+        return apply(g, Add(), apply(g, Mul(), part, cos), apply(g, Mul(), other, sin))
+
+    def build(g: Graph, x: Value) -> Value:
+        bounds = [*range(0, count * width + 1, width), 1 << 40]
+        parts = [
+            apply(g, Slice(), x, *(np.array([n]) for n in (*cut, 3))) for cut in pairwise(bounds)
+        ]
+        rotated = [turned(g, part) for part in parts[:count]]
+        return apply(g, Concat(axis=-1), *rotated, parts[count])
+
+    graph = make(build, (1, 3, length, count * width + 2))
+    after, _ = optimised(graph)
+    assert kinds(after) == (["Gather", "Mul", "Mul", "Add"] if repeated else ["RotaryEmbedding"])
     assert_same(graph, after)
