@@ -57,6 +57,7 @@ from . import (
     split_labels,
     split_products,
     stack_products,
+    stack_tables,
     sum_branches,
     to_half,
     turn_rows,
@@ -136,6 +137,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_gather_nd",
         lower_gather_nd.run,
         "likewise: they match views and slices",
+    ),
+    Pass(
+        "stack_tables",
+        stack_tables.run,
+        "behind it, which cuts columns of indices",
     ),
     Pass(
         "factor_filters",

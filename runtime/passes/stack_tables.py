@@ -1,0 +1,169 @@
+"""Reads the rows of several tables that one Concat joins from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
+from ..ops.gather import Gather
+from ..ops.movement import Concat
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shapes import normalize_axis
+from .cut_before_turns import place_of
+from .driver import Context
+from .editing import Builder, drop, shape_of
+
+_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Minimum number of tables, and maximum bytes of all, which are copied.
+_COUNT, _LARGE = 4, 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a table, as a Concat reads them.
+
+    Attributes:
+        table: [rows, width].
+        index: which of them.
+    """
+
+    table: Value
+    index: Value
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace the Gathers of a Concat by one, of stacked tables.
+
+    A recommender looks up each of its categories in a table of its own (DLRM), and a document model
+    the corners of boxes (LayoutLM). An index that is outside of its own table stays outside.
+    """
+    for node in list(graph.nodes):
+        if not isinstance(node.op, Concat) or len(node.inputs) < _COUNT:
+            continue
+        for begin, rows in _runs([_rows(graph, node, value) for value in node.operands]):
+            if len(rows) >= _COUNT and _is_small(rows):
+                yield _stack(graph, node, begin, rows)
+                break
+
+
+def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
+    """Return the rows of a table that only a Concat reads, each as one part of it."""
+    shape, reader, made = _known(value), concat, value.producer
+    while made is not None and isinstance(made.op, _VIEWS):
+        if graph.sole_consumer(value) is not reader:
+            return None
+        reader, value = made, made.operands[0]
+        made = value.producer
+    if made is None or not isinstance(made.op, Gather) or graph.sole_consumer(value) is not reader:
+        return None
+    table, index = made.operands
+    places = _known(index)
+    if table.data is None or table.data.ndim != 2 or made.op.axis % 2 or index.data is not None:
+        return None
+    if shape is None or places is None or not prod(places):
+        return None
+    axis = normalize_axis(getattr(concat.op, "axis", 0), len(shape))
+    fits = prod(shape[:axis]) == prod(places) and prod(shape[axis:]) == table.data.shape[1]
+    return _Rows(table, index) if fits else None
+
+
+def _runs(found: Sequence[_Rows | None]) -> Iterator[tuple[int, list[_Rows]]]:
+    """Yield adjacent parts of a Concat with rows of equal width, and where they begin."""
+    begin, some = 0, list[_Rows]()
+    for place, rows in enumerate((*found, None)):
+        if rows is not None and (not some or _key(rows) == _key(some[0])):
+            begin = begin if some else place
+            some.append(rows)
+            continue
+        if some:
+            yield begin, some
+        begin, some = place, [] if rows is None else [rows]
+
+
+def _key(rows: _Rows) -> tuple[object, ...]:
+    return (rows.table.tensor.dtype, rows.table.tensor.dims[1], rows.index.type)
+
+
+def _is_small(rows: Sequence[_Rows]) -> bool:
+    tables = {each.table: each.table.data for each in rows}
+    return sum(data.nbytes for data in tables.values() if data is not None) <= _LARGE
+
+
+def _stack(graph: Graph, node: Node, begin: int, rows: Sequence[_Rows]) -> str:
+    """Replace parts of a Concat."""
+    add, name, count = Builder(graph, node, node.name, (node,)), node.name, len(rows)
+    inputs, output = list(node.operands), node.output
+    axis = normalize_axis(getattr(node.op, "axis", 0), len(output.tensor.dims))
+    tables = list(dict.fromkeys(each.table for each in rows))
+    lengths = [table.tensor.dims[0] for table in tables]
+    starts = dict(zip(tables, accumulate(lengths, initial=0), strict=False))
+    dtype = rows[0].index.tensor.dtype
+    size, start = (
+        np.array([of[each.table] for each in rows], dtype)
+        for of in (dict(zip(tables, lengths, strict=True)), starts)
+    )
+    index = _stacked(add, [each.index for each in rows])
+    inside = add(
+        And(),
+        add(GreaterOrEqual(), index, add.constant(-size, "least")),
+        add(Less(), index, add.constant(size, "sizes")),
+    )
+    is_wrapped = add(Less(), index, add.constant(np.zeros((), dtype), "zero"))
+    ends, firsts = add.constant(start + size, "ends"), add.constant(start, "starts")
+    moved = add(Add(), index, add(Where(), is_wrapped, ends, firsts))
+    outside = add.constant(np.array(sum(lengths), dtype), "outside")
+    whole = [table.data for table in tables if table.data is not None]
+    stack = add.constant(np.concatenate(whole), f"{name}.tables")
+    found = add(Gather(), stack, add(Where(), inside, moved, outside))
+    part = list(inputs[begin].tensor.dims)
+    part[axis] *= count
+    joined = add(Reshape(), found, add.integers(part, "joined"))
+    others = [*inputs[:begin], joined, *inputs[begin + count :]]
+    graph.redirect(output, add(node.op, *others) if len(others) > 1 else joined)
+    drop(graph, node)
+    return f"the rows of {count} tables that Concat '{name}' joins are those of one"
+
+
+def _stacked(add: Builder, indices: Sequence[Value]) -> Value:
+    """Return indices of equal shapes as columns of a matrix."""
+    count = prod(indices[0].tensor.dims)
+    columns = _columns(indices, count)
+    if columns is None:
+        one = add.integers((count, 1), "column")
+        return add(Concat(axis=1), *(add(Reshape(), index, one) for index in indices))
+    source, places = columns
+    if places != list(range(source.tensor.dims[-1])):
+        source = add(Gather(axis=-1), source, add.integers(places, "places"))
+    return add(Reshape(), source, add.integers((count, len(indices)), "columns"))
+
+
+def _columns(indices: Sequence[Value], count: int) -> tuple[Value, list[int]] | None:
+    """Return a tensor and the places along its last axis that indices are, if they are of one."""
+    source: Value | None = None
+    places: list[int] = []
+    for value in indices:
+        made = value.producer
+        while made is not None and isinstance(made.op, _VIEWS):
+            made = made.operands[0].producer
+        found = None if made is None else place_of(made)
+        if made is None or found is None:
+            return None
+        source = source or made.operands[0]
+        dims = source.tensor.dims
+        if made.operands[0] is not source or found[0] != len(dims) - 1 or prod(dims[:-1]) != count:
+            return None
+        places.append(found[1])
+    return None if source is None else (source, places)
+
+
+def _known(value: Value) -> tuple[int, ...] | None:
+    """Return the shape of a tensor if all sizes are known."""
+    shape = shape_of(value)
+    found = [size for size in shape or () if isinstance(size, int)]
+    return tuple(found) if shape is not None and len(found) == len(shape) else None

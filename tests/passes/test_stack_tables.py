@@ -1,0 +1,83 @@
+"""Rows of several tables that one Concat joins are those of one: results are onnxruntime's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+import tercet
+from tercet.runtime.errors import TercetError
+
+from .graphs import kinds
+
+COUNT, WIDTH, SAMPLES = 5, 3, 4
+SIZES = (4, 2, 6, 3, 5)
+
+
+def network(axis: int, indices: str, *, with_others: bool = False) -> ModelProto:
+    """Return lookups by each ``column`` of a tensor, by ``columns`` in disorder, or ``inputs``."""
+    lines, names, inputs = list[str](), list[str](), list[str]()
+    for i, size in enumerate(SIZES):
+        numbers = ", ".join(f"{i}.{n}" for n in range(1, size * WIDTH + 1))
+        lines.append(f"t{i} = Constant <value = float[{size},{WIDTH}] {{{numbers}}}> ()")
+        if indices == "inputs":
+            inputs.append(f"int64[{SAMPLES}] c{i}")
+        else:
+            place = i if indices == "column" else COUNT - 1 - i
+            lines.append(f"p{i} = Constant <value = int64 {{{place}}}> ()")
+            lines.append(f"c{i} = Gather <axis = 1> (ids, p{i})")
+        lines.append(f"g{i} = Gather (t{i}, c{i})")
+        lines.append(f"r{i} = Unsqueeze (g{i}, one)" if axis == 1 else f"r{i} = Identity (g{i})")
+        names.append(f"r{i}")
+    if indices != "inputs":
+        inputs.append(f"int64[{SAMPLES},{COUNT}] ids")
+    if with_others:
+        inputs.append(f"float[{SAMPLES},{WIDTH}] x")
+        lines.append("y0 = Unsqueeze (x, one)" if axis == 1 else "y0 = Identity (x)")
+        names = ["y0", *names, "y0"]
+    shape = f"{SAMPLES},n,{WIDTH}" if axis == 1 else f"{SAMPLES},n"
+    body = "\n".join([*lines, f"y = Concat <axis = {axis}> ({', '.join(names)})"])
+    header = '<ir_version: 10, opset_import: ["" : 21]>'
+    signature = f"g ({', '.join(inputs)}) => (float[{shape}] y) <int64[1] one = {{1}}>"
+    return parse_model(f"{header} {signature} {{ {body} }}")
+
+
+def feeds_of(proto: ModelProto) -> dict[str, np.ndarray]:
+    rng, feeds = np.random.default_rng(0), dict[str, np.ndarray]()
+    for value in proto.graph.input:
+        if value.name == "x":
+            feeds["x"] = rng.standard_normal((SAMPLES, WIDTH)).astype(np.float32)
+        elif value.name == "ids":
+            columns = [rng.integers(-min(SIZES), min(SIZES), SAMPLES) for _ in SIZES]
+            feeds["ids"] = np.stack(columns, 1)
+        else:
+            size = SIZES[int(value.name[1:])]
+            feeds[value.name] = rng.integers(-size, size, SAMPLES)
+    return feeds
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+@pytest.mark.parametrize("indices", ["column", "columns", "inputs"])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_lookups(axis: int, indices: str, with_others: bool) -> None:
+    proto = network(axis, indices, with_others=with_others)
+    feeds = feeds_of(proto)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    with tercet.load(proto) as model:
+        assert kinds(model.graph).count("Gather") == 1 + (indices == "columns")
+        found = model.run(feeds)["y"]
+    np.testing.assert_array_equal(found, session.run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("place", [SIZES[1], -SIZES[1] - 1])
+def test_an_index_outside_of_its_table_is_an_error(place: int) -> None:
+    proto = network(1, "inputs")
+    feeds = feeds_of(proto)
+    feeds["c1"][2] = place
+    with tercet.load(proto) as model, pytest.raises(TercetError):
+        model.run(feeds)
