@@ -310,7 +310,7 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
 def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
     """Whether an epilogue computes these nodes, in any format of an image."""
     y = nodes[-1].output
-    formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (y.tensor.rank > 2)]
+    formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (len(y.tensor.dims) > 2)]
     return any(
         not isinstance(epilogue_of(nodes, Tensor(y, format), anchor.output), str)
         for format in formats

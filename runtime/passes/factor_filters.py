@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -54,31 +54,31 @@ class _Factors:
 
     Attributes:
         filters: the constant ones, [o, c, *kernel].
-        before: what scales channels of images, [n or 1, c].
-        behind: what scales results, [n or 1, o].
+        before: what scales images, and by how many channels, 1 or c.
+        behind: what scales results, and by how many channels, 1 or o.
         source: the images.
         last: the last node that is replaced.
     """
 
     filters: Value
-    before: list[Value]
-    behind: list[Value]
+    before: list[tuple[Value, int]]
+    behind: list[tuple[Value, int]]
     source: Value
     last: Node
 
 
 def _factors(graph: Graph, conv: Node) -> _Factors | None:
     """Return the factors of a convolution's filters; None if they have others."""
-    if not isinstance(conv.op, Conv) or len(conv.inputs) > 2 or conv.operands[1].is_constant:
+    if not isinstance(conv.op, Conv) or len(conv.operands) != 2 or conv.operands[1].is_constant:
         return None
     x, weights = conv.operands
-    shapes = [_known(v) for v in (x, weights, conv.output)]
-    if None in shapes:
+    image, of_filters, result = (_known(value) for value in (x, weights, conv.output))
+    if image is None or of_filters is None or result is None:
         return None
-    image, of_filters, result = (shape or () for shape in shapes)
     images = conv.op.group
     outputs, channels = of_filters[0] // images, of_filters[1]
-    before, behind, value = list[Value](), list[Value](), _source(weights)
+    before, behind = list[tuple[Value, int]](), list[tuple[Value, int]]()
+    value = _source(weights)
     while value.data is None:
         node, dims = value.producer, _known(value)
         if node is None or not isinstance(node.op, Mul) or dims is None:
@@ -93,7 +93,7 @@ def _factors(graph: Graph, conv: Node) -> _Factors | None:
         outer, (o, c, *kernel) = of_factor[: -len(of_filters)], of_factor[-len(of_filters) :]
         if prod(kernel) > 1 or min(o, c) > 1 or prod(outer) not in (1, images):
             return None
-        (behind if c == 1 else before).append(factor)
+        (behind if c == 1 else before).append((factor, max(o, c)))
         value = _source(rest) if rest.data is None else rest
     known = _known(value)
     if known is None or prod(known) != prod(of_filters) // images or not before + behind:
@@ -132,22 +132,15 @@ def _scale_images(graph: Graph, conv: Node, found: _Factors) -> str:
     assert data is not None
     assert isinstance(conv.op, Conv)
     y = found.source
-    for factor in found.before:
-        y = add(Mul(), y, _of_images(add, factor, window[0], ones))
+    for factor, channels in found.before:
+        y = add(Mul(), y, add(Reshape(), factor, add.integers((-1, channels, *ones))))
     filters = add.constant(data.reshape(outputs, *window), f"{name}.filters")
     y = add(replace(conv.op, group=1), y, filters)
-    for factor in found.behind:
-        y = add(Mul(), y, _of_images(add, factor, outputs, ones))
+    for factor, channels in found.behind:
+        y = add(Mul(), y, add(Reshape(), factor, add.integers((-1, channels, *ones))))
     graph.redirect(found.last.output, y)
     drop(graph, found.last)
     return f"Conv '{name}' has constant filters, and scales images"
-
-
-def _of_images(add: Builder, factor: Value, channels: int, ones: Sequence[int]) -> Value:
-    """Return a factor of channels, or of all, for images."""
-    count = prod(factor.tensor.dims)
-    wide = channels if count % channels == 0 and count >= channels else 1
-    return add(Reshape(), factor, add.integers((count // wide, wide, *ones)))
 
 
 def _squares(node: Node) -> _Scaled | None:

@@ -8,7 +8,8 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Pow, Reciprocal, Sqrt
-from tercet.runtime.ops.pool import GlobalAveragePool
+from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.pool import GlobalAveragePool, GlobalMaxPool
 from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.shape import Reshape
 
@@ -52,8 +53,27 @@ def test_a_style(images: int, square: str, keep: bool) -> None:
     assert log.counts["factor_filters"] == 2
     (conv,) = (node for node in after.nodes if isinstance(node.op, Conv))
     assert conv.operands[1].is_constant
-    assert conv.op.group == 1
+    assert conv.op == Conv(pads=(1,) * 4)
     assert "ReduceSum" not in kinds(after)
+    assert_same(graph, after, rel=1e-5)
+
+
+def test_one_factor_of_each_image() -> None:
+    """There are as many images as filters."""
+
+    def build(g: Graph, x: Value) -> Value:
+        style = apply(g, GlobalMaxPool(), apply(g, Transpose(perm=(0, 2, 1, 3)), x))
+        style = apply(g, Slice(), style, np.array([0]), np.array([1]), np.array([1]))
+        weights = apply(
+            g, Mul(), normal(1, FILTERS, CHANNELS, 3, 3), shaped(g, style, -1, 1, 1, 1, 1)
+        )
+        weights = shaped(g, weights, FILTERS * FILTERS, CHANNELS, 3, 3)
+        y = apply(g, Conv(group=FILTERS), shaped(g, x, 1, -1, SIZE, SIZE), weights)
+        return shaped(g, y, FILTERS, FILTERS, SIZE - 2, SIZE - 2)
+
+    graph = make(build, (FILTERS, CHANNELS, SIZE, SIZE))
+    after, log = optimised(graph)
+    assert log.counts["factor_filters"] == 1
     assert_same(graph, after, rel=1e-5)
 
 

@@ -32,7 +32,7 @@ def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
     with tercet.load(proto) as model:
         result = model.run(feeds)["y"]
         assert [kind for kind in kinds(model.graph) if kind != "Squeeze"] == [operator]
-    np.testing.assert_allclose(result, wanted, rtol=1e-6)
+    np.testing.assert_allclose(result, np.asarray(wanted), rtol=1e-6)
 
 
 def indices(*shape: int, below: int) -> Array:
