@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ir.dtypes import int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
+from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from ..ops.movement import Expand, Tile
 from ..ops.shape import Squeeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, dtype_of, shape_of
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -48,7 +50,7 @@ def _gathered(graph: Graph, node: Node) -> str:
     behind = list(range(axis + 2, len(wanted)))
     indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
     if batch:
-        taken = add(GatherND(batch_dims=batch), data, indices)
+        taken = add(GatherND(batch_dims=batch), data, _wide(add, indices))
     else:
         taken = add(Gather(), data, add(Squeeze(), indices, add.integers([axis + 1])))
     graph.redirect(node.output, taken)
@@ -69,10 +71,15 @@ def _scattered(graph: Graph, node: Node) -> str:
     add = Builder(graph, node, node.name, (node,))
     behind = list(range(2, len(wanted)))
     indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
-    written = add(ScatterND(reduction=node.op.reduction), data, indices, updates)
+    written = add(ScatterND(reduction=node.op.reduction), data, _wide(add, indices), updates)
     graph.redirect(node.output, written)
     drop(graph, node)
     return f"ScatterElements '{node.name}' writes whole slices"
+
+
+def _wide(add: Builder, indices: Value) -> Value:
+    """Return indices as GatherND and ScatterND read them."""
+    return indices if dtype_of(indices) == int64 else add(Cast(to=int64), indices)
 
 
 def _source(value: Value) -> Value:

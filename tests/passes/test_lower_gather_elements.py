@@ -31,7 +31,9 @@ def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
     (wanted,) = session.run(None, feeds)
     with tercet.load(proto) as model:
         result = model.run(feeds)["y"]
-        assert [kind for kind in kinds(model.graph) if kind != "Squeeze"] == [operator]
+        assert [kind for kind in kinds(model.graph) if kind not in ("Squeeze", "Cast")] == [
+            operator
+        ]
     np.testing.assert_allclose(result, np.asarray(wanted), rtol=1e-6)
 
 
@@ -63,14 +65,14 @@ def test_neighbours_of_each_point(batch: int, operator: str) -> None:
     checked(text, feeds, operator)
 
 
-@pytest.mark.parametrize("reduction", ["add", "max"])
-def test_sums_of_edges(reduction: str) -> None:
+@pytest.mark.parametrize(("reduction", "dtype"), [("add", "int64"), ("max", "int32")])
+def test_sums_of_edges(reduction: str, dtype: str) -> None:
     """As networks of graphs add up messages."""
-    text = f"""(float[6,4] x, int64[20,1] i, float[20,4] u) => (float[6,4] y) {{
+    text = f"""(float[6,4] x, {dtype}[20,1] i, float[20,4] u) => (float[6,4] y) {{
         {expanded("e", "i", "20,4")}
         y = ScatterElements <axis = 0, reduction = "{reduction}"> (x, e, u) }}"""
-    feeds = {"x": numbers(6, 4), "i": indices(20, 1, below=6), "u": numbers(20, 4)}
-    checked(text, feeds, "ScatterND")
+    i = indices(20, 1, below=6).astype(dtype)
+    checked(text, {"x": numbers(6, 4), "i": i, "u": numbers(20, 4)}, "ScatterND")
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ INDICES = (int32, int64)
 #: Threads per launch for few updates of `ScatterND`.
 SCATTER_THREADS = 1 << 14
 #: Updates from which on blocks list those of their slices; blocks of such a launch, warps of each,
-#: coordinates that a thread reads at a time, and elements of a slice that a lane has.
+#: bytes of a list, and elements of a slice that a lane has.
 MANY_UPDATES = 64
-SLICE_BLOCKS, SLICE_WARPS, SLICE_ITEMS, MAX_COLUMNS = 256, 8, 8, 4
+SLICE_BLOCKS, SLICE_WARPS, LIST_BYTES, MAX_COLUMNS = 256, 16, 32768, 4
 #: Maximum elements of such a slice.
 MAX_INNER = 1 << 20
 
@@ -272,6 +272,7 @@ def _scatter_slices(
     columns = min(MAX_COLUMNS, ceil_div(inner, 32))
     strips = ceil_div(inner, 32 * columns)
     index = index_type(y.size, updates.size, indices.size)
+    room = LIST_BYTES // (2 * index.itemsize)
     launch = Launch(
         "move/scatter_slices.cu",
         "scatter_slices",
@@ -283,7 +284,7 @@ def _scatter_slices(
         },
         types=_types_of_scatter(index, y, indices, op.reduction),
         constants=(
-            *(("WARPS", SLICE_WARPS), ("ITEMS", SLICE_ITEMS)),
+            *(("WARPS", SLICE_WARPS), ("ITEMS", room // (2 * 32 * SLICE_WARPS)), ("ROOM", room)),
             *(("COLUMNS", columns), ("RANK", depth)),
         ),
         code=_combining(op.reduction),

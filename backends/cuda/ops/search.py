@@ -19,6 +19,10 @@ from ..recipe.source import arithmetic
 #: threads; or they are sorted in tiles, which are merged, where there are fewer lines than that and
 #: more elements wanted than the greatest number of candidates allows for, or more than half of all.
 TILE, SELECTING, FEW = 512, 1024, 64
+#: Maximum elements of a line that a warp has in registers, maximum number of them that it finds one
+#: by one, and minimum number of comparisons that this saves. On an H200 the 20 greatest of each of
+#: 512 lines of 512 took 176 µs by comparisons.
+SHORT, FOUND, COMPARED = 1024, 64, 2**22
 #: Number of blocks of `SELECTING` threads that occupy a GPU; maximum number of candidates of a
 #: line; minimum elements of a chunk per element wanted.
 BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
@@ -28,7 +32,10 @@ BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
 def top_k(
     op: TopK, y: Tensor | None, x: Tensor, k: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Rank each element by comparison with all others of its line, or all left after filtering."""
+    """Rank each element by comparison with all others of its line, or all left after filtering.
+
+    Of many short lines, a warp finds the first elements one by one.
+    """
     refused = need_dtypes(NUMBERS, x)
     if refused:
         return refused
@@ -57,9 +64,25 @@ def top_k(
             constants=(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
         )
 
+    lines = x.size // max(size, 1)
+    many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
+    if many and arithmetic(x.dtype).itemsize == 4:
+        return make(
+            "reduce/topk_lines.cu",
+            "top_k_lines",
+            grid=(ceil_div(lines * 32, THREADS), 1, 1),
+            block=THREADS,
+            args={
+                **{"x": x, "values": y, "places": places},
+                **{"lines": lines, "size": size, "k": kept, "inner": inner},
+            },
+            constants=(
+                *(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
+                ("PER", ceil_div(size, 32)),
+            ),
+        )
     if size <= TILE or not kept:
         return rank(x, None, x.size, size)
-    lines = x.size // size
     chunks = min(ceil_div(BLOCKS, max(1, lines)), CANDIDATES // kept, size // (SHARE * kept))
     if chunks < 2 and (lines < FEW or 2 * kept > size):
         return tuple(_merged(make, op, x, y, places, (lines, size, inner, kept)))

@@ -2,19 +2,21 @@
 // scatter_nd in scatter.cu does, but many of them.
 //
 // A block has every gridDim.x-th slice of y, of which it computes COLUMNS * 32 elements. It looks through the
-// coordinates of all updates, lists those of its own slices in their order, and each of its warps applies the
-// updates of some of these slices.
+// coordinates of all updates, and lists those of its own slices in their order; when the list may get full, and at the
+// end, each of its warps applies the updates of some of these slices.
 //
 // T is the type of the elements, A that of the arithmetic, I that of the coordinates. Generated: combine(a, b), of
 // the current element and an update. Negative coordinates count from the end; those out of range are not written.
 //
-// Compile-time: WARPS of a block; ITEMS, the coordinates of a thread at a time; COLUMNS, the elements of a slice of
-// a lane; RANK, the coordinates of a slice.
+// Compile-time: WARPS of a block; ITEMS, the coordinates of a thread at a time; ROOM, the updates in a list; COLUMNS,
+// the elements of a slice of a lane; RANK, the coordinates of a slice.
 
 #include "ptx/pdl.cuh"
 
 constexpr int THREADS = WARPS * 32;
-constexpr int AHEAD = 4;  // updates that are read at a time
+constexpr int AHEAD = 4;                          // updates that are read at a time
+constexpr int AT_ONCE = THREADS * ITEMS;          // coordinates that a block reads at a time
+static_assert(AT_ONCE <= ROOM, "all of these may be listed");
 
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
@@ -41,8 +43,8 @@ __device__ __forceinline__ Index slice_of(const I* coordinates, const Ints& size
 extern "C" __global__ void __launch_bounds__(THREADS)
 scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner, Ints sizes)
 {
-    __shared__ Update list[THREADS * ITEMS];
-    __shared__ int numbers[ITEMS * WARPS];
+    __shared__ Update list[ROOM];
+    __shared__ int numbers[2][WARPS];  // of updates that each warp lists, every other time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Index column = blockIdx.y * (Index)(32 * COLUMNS) + lane, blocks = gridDim.x;
     Index current = -1;  // the slice whose elements this warp has in registers
@@ -63,32 +65,7 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) values[c] = combine(values[c], by[c]);
     };
-    grid_dependency_sync();
-    for (Index base = 0; base < rows; base += THREADS * ITEMS) {
-        Index slices[ITEMS];
-        unsigned own[ITEMS];
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {
-            const Index row = base + k * THREADS + threadIdx.x;
-            slices[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
-        }
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {
-            own[k] = __ballot_sync(~0u, slices[k] >= 0 && slices[k] % blocks == blockIdx.x);
-            if (lane == 0) numbers[k * WARPS + warp] = __popc(own[k]);
-        }
-        __syncthreads();  // all warps have applied what was listed before
-        int count = 0;
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k)
-#pragma unroll
-            for (int other = 0; other < WARPS; ++other) {
-                const int before = count + __popc(own[k] & ((1u << lane) - 1));
-                if (other == warp && (own[k] >> lane & 1))
-                    list[before] = {Index(base + k * THREADS + threadIdx.x), slices[k]};
-                count += numbers[k * WARPS + other];
-            }
-        __syncthreads();
+    const auto apply_listed = [&](int count) {
         for (int begin = 0; begin < count; begin += 32) {
             const Update found = begin + lane < count ? list[begin + lane] : Update{0, -1};
             unsigned left = __ballot_sync(~0u, found.slice >= 0 && found.slice / blocks % WARPS == warp);
@@ -111,6 +88,43 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
                 for (int i = 0; i < AHEAD; ++i)
                     if (slice[i] >= 0) apply(slice[i], by[i]);
             }
+        }
+    };
+    grid_dependency_sync();
+    int count = 0, turn = 0;
+    for (Index base = 0; base < rows; base += AT_ONCE, turn ^= 1) {
+        const Index first = base + warp * ITEMS * 32 + lane;  // those of a warp are adjacent
+        Index slices[ITEMS];
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const Index row = first + k * 32;
+            slices[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
+        }
+        unsigned own[ITEMS];
+        int number = 0;
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            own[k] = __ballot_sync(~0u, slices[k] >= 0 && slices[k] % blocks == blockIdx.x);
+            number += __popc(own[k]);
+        }
+        if (lane == 0) numbers[turn][warp] = number;
+        __syncthreads();
+        int at = count;
+#pragma unroll
+        for (int other = 0; other < WARPS; ++other) {
+            at += other < warp ? numbers[turn][other] : 0;
+            count += numbers[turn][other];
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            if (own[k] >> lane & 1) list[at + __popc(own[k] & ((1u << lane) - 1))] = {Index(first + k * 32), slices[k]};
+            at += __popc(own[k]);
+        }
+        if (count + AT_ONCE > ROOM || base + AT_ONCE >= rows) {
+            __syncthreads();
+            apply_listed(count);
+            __syncthreads();
+            count = 0;
         }
     }
     store();
