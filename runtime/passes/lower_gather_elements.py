@@ -10,7 +10,7 @@ from ..ir.types import Shape
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from ..ops.movement import Expand, Tile
-from ..ops.shape import Squeeze
+from ..ops.shape import Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of
@@ -21,8 +21,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     PyTorch's `gather` and `scatter` want an index for each element, so that programs expand those
     of rows: `x.gather(1, i[..., None].expand(-1, -1, d))` in detectors and for points, or
-    `scatter_add` in networks of graphs. Data that are expanded along an axis in front (the
-    neighbours of every point) are read where they are.
+    `scatter_add` in networks of graphs. In a vector each element is a slice. Data that are
+    expanded along an axis in front (the neighbours of every point) are read where they are.
     """
     for node in list(graph.nodes):
         text = ""
@@ -66,11 +66,14 @@ def _scattered(graph: Graph, node: Node) -> str:
     assert isinstance(node.op, ScatterElements)
     if found is None or places is None or wanted is None:
         return ""
-    if normalize_axis(node.op.axis, len(wanted)) or not _are_slices(found, places, wanted, 0):
+    if given.is_constant or not wanted or normalize_axis(node.op.axis, len(wanted)):
+        return ""
+    if len(wanted) > 1 and not _are_slices(found, places, wanted, 0):
         return ""
     add = Builder(graph, node, node.name, (node,))
     behind = list(range(2, len(wanted)))
     indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
+    indices = add(Unsqueeze(), indices, add.integers([1])) if len(wanted) == 1 else indices
     written = add(ScatterND(reduction=node.op.reduction), data, _wide(add, indices), updates)
     graph.redirect(node.output, written)
     drop(graph, node)

@@ -12,6 +12,8 @@ from tercet.runtime.ir.types import Array
 
 from .graphs import kinds
 
+#: And casts.
+VIEWS = ("Squeeze", "Unsqueeze", "Cast")
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 
 
@@ -31,9 +33,7 @@ def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
     (wanted,) = session.run(None, feeds)
     with tercet.load(proto) as model:
         result = model.run(feeds)["y"]
-        assert [kind for kind in kinds(model.graph) if kind not in ("Squeeze", "Cast")] == [
-            operator
-        ]
+        assert [kind for kind in kinds(model.graph) if kind not in VIEWS] == [operator]
     np.testing.assert_allclose(result, np.asarray(wanted), rtol=1e-6)
 
 
@@ -73,6 +73,14 @@ def test_sums_of_edges(reduction: str, dtype: str) -> None:
         y = ScatterElements <axis = 0, reduction = "{reduction}"> (x, e, u) }}"""
     i = indices(20, 1, below=6).astype(dtype)
     checked(text, {"x": numbers(6, 4), "i": i, "u": numbers(20, 4)}, "ScatterND")
+
+
+def test_numbers_of_edges() -> None:
+    """Each element of a vector is a slice of it."""
+    text = """(float[6] x, int64[20] i, float[20] u) => (float[6] y) {
+        y = ScatterElements <axis = 0, reduction = "add"> (x, i, u) }"""
+    feeds = {"x": numbers(6), "i": indices(20, below=6), "u": numbers(20)}
+    checked(text, feeds, "ScatterND")
 
 
 @pytest.mark.parametrize(
