@@ -102,6 +102,11 @@ class Epilogue:
         """The operands that may be slices: those along, and those by sample."""
         return self._of(ALONG, PLACED, BY_SAMPLE)
 
+    @property
+    def apart(self) -> tuple[Tensor, ...]:
+        """The operands whose rows lie elsewhere than those of the result."""
+        return self._of(PLACED, BY_SAMPLE)
+
     def _of(self, *kinds: int) -> tuple[Tensor, ...]:
         found = zip(self.operands, self.kinds, strict=True)
         return tuple(o for o, k in found if k in kinds and isinstance(o, Tensor))

@@ -81,7 +81,8 @@ def normalize_rows(
         return None
     maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
     distance = x.row if whole == x.dims[-1] else whole
-    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == distance % v == 0)
+    steps = (count, distance, *(t.row for z in epilogue.apart for t in (z, y)))
+    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and not any(n % v for n in steps))
     warps = 1
     while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
         warps *= 2
@@ -110,7 +111,7 @@ def normalize_rows(
             *(("WARPS", warps), ("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
-            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads)),
+            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),

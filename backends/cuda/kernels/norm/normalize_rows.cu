@@ -7,9 +7,10 @@
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
-// the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are
-// loaded ahead, which is sooner but takes registers, so that fewer blocks are resident; LAUNCHES, whether the
-// next kernel may start, and load its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
+// the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these and the
+// operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
+// Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
+// its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -25,6 +26,13 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
 };
 
 constexpr int OF_ROW = WARPS > 1 ? THREADS : LANES;
+
+// Adjacent elements of an operand of the epilogue.
+template <int KIND_OF> __device__ __forceinline__ Words<T> operand(const T* z, long long at, int channel)
+{
+    if constexpr (KIND_OF == 0) return {};
+    return *(const Words<T>*)(KIND_OF == 2 ? z + channel : z + at);
+}
 
 // All threads of a row get the sum.
 __device__ __forceinline__ float over_row(float value)
@@ -52,9 +60,13 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
 
     float values[PER][VECTOR], mean = 0, square = 0;
     Words<S> factors[EARLY ? PER : 1] = {}, more[EARLY ? PER : 1] = {};
+    Words<T> first[EARLY ? PER : 1] = {}, second[EARLY ? PER : 1] = {};
     const auto load_parameters = [&](int i, int at) {
         if (SCALED) factors[i] = *(const Words<S>*)(scale + at);
         if (SHIFTED) more[i] = *(const Words<S>*)(shift + at);
+        const long long place = row * count + at;
+        first[i] = operand<Z0>(z0, Z0 == 4 ? place0(place) : place, at);
+        second[i] = operand<Z1>(z1, Z1 == 4 ? place1(place) : place, at);
     };
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
@@ -92,7 +104,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
             float value = values[i][e] * by;
             if (SCALED) value *= float(factors[EARLY ? i : 0].at[e]);
             if (SHIFTED) value += float(more[EARLY ? i : 0].at[e]);
-            words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
+            words.at[e] = epilogue(value, e, e, e, first[EARLY ? i : 0].at, second[EARLY ? i : 0].at);
         }
 #if IN_HALVES
 #pragma unroll
