@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 
 import numpy as np
 
+from ..ir.dtypes import int32, int64
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat
@@ -17,7 +18,7 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_turns import place_of
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, dtype_of, shape_of
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of tables, and maximum bytes of all, which are copied.
@@ -54,7 +55,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
     """Return the rows of a table that only a Concat reads, each as one part of it."""
-    shape, reader, made = _known(value), concat, value.producer
+    shape, reader, made = shape_of(value), concat, value.producer
     while made is not None and isinstance(made.op, _VIEWS):
         if graph.sole_consumer(value) is not reader:
             return None
@@ -63,13 +64,16 @@ def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
     if made is None or not isinstance(made.op, Gather) or graph.sole_consumer(value) is not reader:
         return None
     table, index = made.operands
-    places = _known(index)
+    places = shape_of(index)
     if table.data is None or table.data.ndim != 2 or made.op.axis % 2 or index.data is not None:
         return None
-    if shape is None or places is None or not prod(places):
+    if not shape or places is None or None in (*shape, *places):
         return None
     axis = normalize_axis(getattr(concat.op, "axis", 0), len(shape))
-    fits = prod(shape[:axis]) == prod(places) and prod(shape[axis:]) == table.data.shape[1]
+    before = _without_ones(shape[:axis])
+    is_row = shape[axis:] in ((table.data.shape[1],), (1, table.data.shape[1]))
+    is_known = before == shape[:axis] or all(isinstance(size, int) for size in shape)
+    fits = is_row and is_known and before == _without_ones(places)
     return _Rows(table, index) if fits else None
 
 
@@ -87,7 +91,7 @@ def _runs(found: Sequence[_Rows | None]) -> Iterator[tuple[int, list[_Rows]]]:
 
 
 def _key(rows: _Rows) -> tuple[object, ...]:
-    return (rows.table.tensor.dtype, rows.table.tensor.dims[1], rows.index.type)
+    return (rows.table.tensor.dtype, rows.table.tensor.dims[1], dtype_of(rows.index))
 
 
 def _is_small(rows: Sequence[_Rows]) -> bool:
@@ -99,11 +103,10 @@ def _stack(graph: Graph, node: Node, begin: int, rows: Sequence[_Rows]) -> str:
     """Replace parts of a Concat."""
     add, name, count = Builder(graph, node, node.name, (node,)), node.name, len(rows)
     inputs, output = list(node.operands), node.output
-    axis = normalize_axis(getattr(node.op, "axis", 0), len(output.tensor.dims))
     tables = list(dict.fromkeys(each.table for each in rows))
     lengths = [table.tensor.dims[0] for table in tables]
     starts = dict(zip(tables, accumulate(lengths, initial=0), strict=False))
-    dtype = rows[0].index.tensor.dtype
+    dtype = int32 if dtype_of(rows[0].index) == int32 else int64
     size, start = (
         np.array([of[each.table] for each in rows], dtype)
         for of in (dict(zip(tables, lengths, strict=True)), starts)
@@ -120,10 +123,12 @@ def _stack(graph: Graph, node: Node, begin: int, rows: Sequence[_Rows]) -> str:
     outside = add.constant(np.array(sum(lengths), dtype), "outside")
     whole = [table.data for table in tables if table.data is not None]
     stack = add.constant(np.concatenate(whole), f"{name}.tables")
-    found = add(Gather(), stack, add(Where(), inside, moved, outside))
-    part = list(inputs[begin].tensor.dims)
-    part[axis] *= count
-    joined = add(Reshape(), found, add.integers(part, "joined"))
+    joined = add(Gather(), stack, add(Where(), inside, moved, outside))
+    part = shape_of(inputs[begin]) or ()
+    axis = normalize_axis(getattr(node.op, "axis", 0), len(part))
+    width = stack.tensor.dims[1]
+    wanted = (*part[:axis], *((count * width,) if len(part) == axis + 1 else (count, width)))
+    joined = joined if shape_of(joined) == wanted else add.view(joined, wanted)
     others = [*inputs[:begin], joined, *inputs[begin + count :]]
     graph.redirect(output, add(node.op, *others) if len(others) > 1 else joined)
     drop(graph, node)
@@ -131,20 +136,29 @@ def _stack(graph: Graph, node: Node, begin: int, rows: Sequence[_Rows]) -> str:
 
 
 def _stacked(add: Builder, indices: Sequence[Value]) -> Value:
-    """Return indices of equal shapes as columns of a matrix."""
-    count = prod(indices[0].tensor.dims)
-    columns = _columns(indices, count)
+    """Return indices of equal shapes, apart from axes of 1, along one more axis, the last one."""
+    columns = _columns(indices)
     if columns is None:
-        one = add.integers((count, 1), "column")
-        return add(Concat(axis=1), *(add(Reshape(), index, one) for index in indices))
+        rank = len(_without_ones(shape_of(indices[0]) or ()))
+        last = add.integers([rank])
+        parts = (add(Unsqueeze(), _squeezed(add, index, 0), last) for index in indices)
+        return add(Concat(axis=rank), *parts)
     source, places = columns
-    if places != list(range(source.tensor.dims[-1])):
+    if places != list(range((shape_of(source) or (0,))[-1] or 0)):
         source = add(Gather(axis=-1), source, add.integers(places, "places"))
-    return add(Reshape(), source, add.integers((count, len(indices)), "columns"))
+    return _squeezed(add, source, 1)
 
 
-def _columns(indices: Sequence[Value], count: int) -> tuple[Value, list[int]] | None:
+def _squeezed(add: Builder, value: Value, kept: int) -> Value:
+    """Return a value without axes of size 1, except the last `kept` axes."""
+    shape = shape_of(value) or ()
+    ones = [axis for axis, size in enumerate(shape[: len(shape) - kept]) if size == 1]
+    return add(Squeeze(), value, add.integers(ones)) if ones else value
+
+
+def _columns(indices: Sequence[Value]) -> tuple[Value, list[int]] | None:
     """Return a tensor and the places along its last axis that indices are, if they are of one."""
+    wanted = _without_ones(shape_of(indices[0]) or ())
     source: Value | None = None
     places: list[int] = []
     for value in indices:
@@ -155,15 +169,14 @@ def _columns(indices: Sequence[Value], count: int) -> tuple[Value, list[int]] | 
         if made is None or found is None:
             return None
         source = source or made.operands[0]
-        dims = source.tensor.dims
-        if made.operands[0] is not source or found[0] != len(dims) - 1 or prod(dims[:-1]) != count:
+        shape = shape_of(source) or ()
+        is_last = found[0] == len(shape) - 1 and _without_ones(shape[:-1]) == wanted
+        if made.operands[0] is not source or not is_last:
             return None
         places.append(found[1])
     return None if source is None else (source, places)
 
 
-def _known(value: Value) -> tuple[int, ...] | None:
-    """Return the shape of a tensor if all sizes are known."""
-    shape = shape_of(value)
-    found = [size for size in shape or () if isinstance(size, int)]
-    return tuple(found) if shape is not None and len(found) == len(shape) else None
+def _without_ones(shape: Shape) -> Shape:
+    """Return the sizes of the axes that have not size 1."""
+    return tuple(size for size in shape if size != 1)

@@ -13,18 +13,20 @@ from tercet.runtime.errors import TercetError
 
 from .graphs import kinds
 
-COUNT, WIDTH, SAMPLES = 5, 3, 4
+COUNT, WIDTH = 5, 3
 SIZES = (4, 2, 6, 3, 5)
 
 
-def network(axis: int, indices: str, *, with_others: bool = False) -> ModelProto:
+def network(
+    axis: int, indices: str, *, with_others: bool = False, samples: str = "4"
+) -> ModelProto:
     """Return lookups by each ``column`` of a tensor, by ``columns`` in disorder, or ``inputs``."""
     lines, names, inputs = list[str](), list[str](), list[str]()
     for i, size in enumerate(SIZES):
         numbers = ", ".join(f"{i}.{n}" for n in range(1, size * WIDTH + 1))
         lines.append(f"t{i} = Constant <value = float[{size},{WIDTH}] {{{numbers}}}> ()")
         if indices == "inputs":
-            inputs.append(f"int64[{SAMPLES}] c{i}")
+            inputs.append(f"int64[{samples}] c{i}")
         else:
             place = i if indices == "column" else COUNT - 1 - i
             lines.append(f"p{i} = Constant <value = int64 {{{place}}}> ()")
@@ -33,29 +35,29 @@ def network(axis: int, indices: str, *, with_others: bool = False) -> ModelProto
         lines.append(f"r{i} = Unsqueeze (g{i}, one)" if axis == 1 else f"r{i} = Identity (g{i})")
         names.append(f"r{i}")
     if indices != "inputs":
-        inputs.append(f"int64[{SAMPLES},{COUNT}] ids")
+        inputs.append(f"int64[{samples},{COUNT}] ids")
     if with_others:
-        inputs.append(f"float[{SAMPLES},{WIDTH}] x")
+        inputs.append(f"float[{samples},{WIDTH}] x")
         lines.append("y0 = Unsqueeze (x, one)" if axis == 1 else "y0 = Identity (x)")
         names = ["y0", *names, "y0"]
-    shape = f"{SAMPLES},n,{WIDTH}" if axis == 1 else f"{SAMPLES},n"
+    shape = f"{samples},n,{WIDTH}" if axis == 1 else f"{samples},n"
     body = "\n".join([*lines, f"y = Concat <axis = {axis}> ({', '.join(names)})"])
     header = '<ir_version: 10, opset_import: ["" : 21]>'
     signature = f"g ({', '.join(inputs)}) => (float[{shape}] y) <int64[1] one = {{1}}>"
     return parse_model(f"{header} {signature} {{ {body} }}")
 
 
-def feeds_of(proto: ModelProto) -> dict[str, np.ndarray]:
+def feeds_of(proto: ModelProto, samples: int = 4) -> dict[str, np.ndarray]:
     rng, feeds = np.random.default_rng(0), dict[str, np.ndarray]()
     for value in proto.graph.input:
         if value.name == "x":
-            feeds["x"] = rng.standard_normal((SAMPLES, WIDTH)).astype(np.float32)
+            feeds["x"] = rng.standard_normal((samples, WIDTH)).astype(np.float32)
         elif value.name == "ids":
-            columns = [rng.integers(-min(SIZES), min(SIZES), SAMPLES) for _ in SIZES]
+            columns = [rng.integers(-min(SIZES), min(SIZES), samples) for _ in SIZES]
             feeds["ids"] = np.stack(columns, 1)
         else:
             size = SIZES[int(value.name[1:])]
-            feeds[value.name] = rng.integers(-size, size, SAMPLES)
+            feeds[value.name] = rng.integers(-size, size, samples)
     return feeds
 
 
@@ -63,13 +65,24 @@ def feeds_of(proto: ModelProto) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("indices", ["column", "columns", "inputs"])
 @pytest.mark.parametrize("axis", [1, -1])
 def test_lookups(axis: int, indices: str, with_others: bool) -> None:
-    proto = network(axis, indices, with_others=with_others)
-    feeds = feeds_of(proto)
+    check(network(axis, indices, with_others=with_others), 4, 1 + (indices == "columns"))
+
+
+@pytest.mark.parametrize(("samples", "count"), [("1", 1), ("batch", 3)])
+@pytest.mark.parametrize("indices", ["column", "inputs"])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_any_number_of_samples(axis: int, indices: str, samples: str, count: int) -> None:
+    check(network(axis, indices, with_others=True, samples=samples), count, 1)
+
+
+def check(proto: ModelProto, samples: int, gathers: int) -> None:
+    """Compare with onnxruntime, and the number of Gathers with the one expected."""
+    feeds = feeds_of(proto, samples)
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     with tercet.load(proto) as model:
-        assert kinds(model.graph).count("Gather") == 1 + (indices == "columns")
+        assert kinds(model.graph).count("Gather") == gathers
         found = model.run(feeds)["y"]
     np.testing.assert_array_equal(found, session.run(None, feeds)[0])
 
