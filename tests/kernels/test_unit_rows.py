@@ -1,4 +1,4 @@
-"""Rows of length 1: found in every spelling, one kernel, and its results."""
+"""Rows divided by their length or mean: found in every spelling, one kernel, and its results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
-from tercet.runtime.ops.elementwise import Cast, Clip, Div, Max, Mul
-from tercet.runtime.ops.reduce import ReduceL2
+from tercet.runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
+from tercet.runtime.ops.reduce import ReduceL2, ReduceMean
 
 from .cubins import all_compile
 from .dry import launches, planned
@@ -51,6 +51,13 @@ def between(graph: Graph, x: Value, limit: Array) -> Value:
     return apply(graph, Div(), x, apply(graph, Clip(), length, once, once))
 
 
+def by_mean(graph: Graph, x: Value, *, first: bool = False) -> Value:
+    """What channels are beside their mean, as in ConvNeXt V2."""
+    mean = apply(graph, ReduceMean(), x, np.array([-1]))
+    addends = (number(0.1), mean) if first else (mean, number(0.1))
+    return apply(graph, Div(), x, apply(graph, Add(), *addends))
+
+
 def narrow(graph: Graph, x: Value) -> Value:
     """What is left of it in a half precision network."""
     wide = apply(graph, Cast(to=float32), x)
@@ -63,6 +70,8 @@ SPELLINGS: dict[str, Step] = {
     "another floor": lambda g, x: unit(g, x, floor=4.0),
     "scaled": lambda g, x: apply(g, Mul(), unit(g, x), number(10)),
     "halves": narrow,
+    "by the mean": by_mean,
+    "by the mean, commuted": lambda g, x: by_mean(g, x, first=True),
 }
 OTHERS: dict[str, Step] = {
     "another axis": lambda g, x: unit(g, x, axis=1),
@@ -86,7 +95,8 @@ def sample(build: Step, data: Array) -> Sample:
 
 
 def rows_of(name: str) -> Array:
-    return ROWS.astype(float16) if name == "halves" else ROWS
+    rows = np.abs(ROWS) if "mean" in name else ROWS
+    return rows.astype(float16) if name == "halves" else rows
 
 
 @pytest.mark.parametrize("name", SPELLINGS)

@@ -50,6 +50,7 @@ def normalize_rows(
     epilogue: Epilogue,
     *,
     centred: bool,
+    by_mean: bool = False,
     heads: int = 1,
     target: Target | None = None,
 ) -> Launch | None:
@@ -61,9 +62,10 @@ def normalize_rows(
         scale: scale of the results, one element per element of a row; None to divide by the length.
         shift: shift of the results.
         axis: the first axis of a row.
-        epsilon: added to the variance, or minimum of the length.
+        epsilon: added to the variance or mean, or minimum of the length.
         epilogue: applied to the results.
         centred: whether the mean is subtracted.
+        by_mean: whether it divides, instead of the length.
         heads: equal parts of a row, each of which is normalized.
         target: the GPU over which blocks are spread; None if this does not matter.
     """
@@ -110,7 +112,7 @@ def normalize_rows(
         constants=(
             *(("WARPS", warps), ("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
-            *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
+            *(("BY_MEAN", by_mean), ("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),

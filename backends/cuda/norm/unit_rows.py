@@ -1,18 +1,21 @@
-"""Rows normalized to length 1, ``x / max(|x|, floor)``, as one kernel: `normalize_rows.cu`.
+"""Rows divided by their length or mean, as one kernel: `normalize_rows.cu`.
 
-Exporters write it as three nodes, between two Casts if the rest is in half precision. The floor is
-a number such as 1e-12, which float16 cannot represent; the kernel computes in float32.
+Exporters write ``x / max(|x|, floor)`` as three nodes, between two Casts if the rest is in half
+precision. The floor is a number such as 1e-12, which float16 cannot represent; the kernel computes
+in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNeXt V2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import partial
 
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ops.elementwise import Cast, Clip, Max
-from ....runtime.ops.reduce import ReduceL2
+from ....runtime.ir.op import Op
+from ....runtime.ops.elementwise import Add, Cast, Clip, Max
+from ....runtime.ops.reduce import ReduceL2, ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
@@ -21,19 +24,21 @@ from .norm_rows import normalize_rows
 
 @dataclass(frozen=True, slots=True)
 class UnitRows:
-    """Nodes that divide rows by their length.
+    """Nodes that divide rows by their length or mean.
 
     Attributes:
         before: the nodes up to the quotient, which is the last one.
         epilogue: the elementwise nodes after it.
         x: the rows.
-        floor: minimum of the length.
+        floor: minimum of the length, or what is added to the mean.
+        by_mean: whether the mean divides.
     """
 
     before: tuple[Node, ...]
     epilogue: tuple[Node, ...]
     x: Value
     floor: float
+    by_mean: bool = False
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -47,7 +52,7 @@ def unit_rows_at(
     free: Set[Node],
     tail: Tail,
 ) -> UnitRows | None:
-    """Return the length normalization that ends with this quotient, if there is one.
+    """Return the normalization that ends with this quotient, if there is one.
 
     Args:
         graph: the graph.
@@ -58,8 +63,12 @@ def unit_rows_at(
     x, divisor = quotient.inputs
     limit = None if divisor is None else divisor.producer
     floor = None if limit is None else _floor(limit)
-    length = None if limit is None or limit.inputs[0] is None else limit.inputs[0].producer
-    if x is None or floor is None or limit is None or length is None or not _is_length(length, x):
+    lengths = [] if limit is None else [v.producer for v in limit.operands if v.data is None]
+    length = lengths[0] if len(lengths) == 1 else None
+    if x is None or floor is None or limit is None or length is None:
+        return None
+    by_mean = isinstance(limit.op, Add)
+    if not _is_divisor(length, x, ReduceMean if by_mean else ReduceL2):
         return None
     before = (length, limit, quotient)
     if x.producer is not None and _widens(x.producer) and x.consumers.keys() == {length, quotient}:
@@ -69,14 +78,16 @@ def unit_rows_at(
         return None
     if not all(node in free for node in before):
         return None
-    return UnitRows(before, tail(graph, quotient, free), x, floor)
+    return UnitRows(before, tail(graph, quotient, free), x, floor, by_mean)
 
 
 def _floor(node: Node) -> float | None:
-    """Return the positive lower bound that a node applies, if it does nothing else."""
-    if not isinstance(node.op, Clip | Max):
+    """Return the positive lower bound or addend that a node applies, if it does nothing else."""
+    if not isinstance(node.op, Clip | Max | Add):
         return None
-    _, low, *high = (*node.inputs, None)
+    first, low, *high = (*node.inputs, None)
+    if isinstance(node.op, Add) and first is not None and first.data is not None:
+        first, low = low, first
     if any(high) or low is None or low.data is None or low.data.size != 1:
         return None
     if low.tensor.dtype != float32:
@@ -84,11 +95,11 @@ def _floor(node: Node) -> float | None:
     return floor if (floor := float(low.data.reshape(()))) > 0 else None
 
 
-def _is_length(node: Node, x: Value) -> bool:
-    """Whether a node computes the lengths of the rows of a value."""
+def _is_divisor(node: Node, x: Value, kind: type[Op]) -> bool:
+    """Whether a node computes the lengths or means of the rows of a value."""
     rank = x.tensor.rank or 0
     row_dims = (*x.tensor.dims[:-1], 1)
-    sums = isinstance(node.op, ReduceL2) and node.inputs[0] is x and x.tensor.dtype == float32
+    sums = isinstance(node.op, kind) and node.inputs[0] is x and x.tensor.dtype == float32
     return sums and rank > 1 and node.output.tensor.dims == row_dims != x.tensor.dims
 
 
@@ -105,5 +116,6 @@ def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
     if len(epilogue.along) < len(epilogue.operands):
         return "constants per channel in its epilogue"
     axis, x = y.rank - 1, operand(found.x)
-    launch = normalize_rows(y, x, None, None, axis, found.floor, epilogue, centred=False)
+    divide = partial(normalize_rows, y, x, None, None, axis, found.floor, epilogue)
+    launch = divide(centred=False, by_mean=found.by_mean)
     return launch or "rows that do not fit into registers, or are not contiguous"

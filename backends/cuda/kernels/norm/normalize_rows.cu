@@ -1,5 +1,5 @@
-// epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or epilogue(x / max(|x|,
-// epsilon)) where there is no scale, read once: WARPS warps, or LANES threads of a warp, keep a row in
+// epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or, where there is no scale,
+// epilogue(x / max(|x|, epsilon)) or epilogue(x / (mean + epsilon)), read once: WARPS warps, or LANES threads of a warp, keep a row in
 // registers, so that the variance is summed up of differences from the mean. X, S, T and R are the types of
 // elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32. Rows of x
 // may lie further apart than they are long.
@@ -7,7 +7,7 @@
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
-// the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these and the
+// the mean is subtracted; BY_MEAN, whether it divides; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these and the
 // operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
 // Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
 // its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
@@ -81,18 +81,21 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
         for (int i = 0; i < PER; ++i)
             if ((lane + i * OF_ROW) * VECTOR < own) load_parameters(i, (lane + i * OF_ROW) * VECTOR);
     }
-    mean = CENTRED ? over_row(mean) / count : 0.0f;
+    mean = CENTRED || BY_MEAN ? over_row(mean) / count : 0.0f;
+    if constexpr (!BY_MEAN) {
 #pragma unroll
-    for (int i = 0; i < PER; ++i)
+        for (int i = 0; i < PER; ++i)
 #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) {
-            values[i][e] -= mean;
-            if ((lane + i * OF_ROW) * VECTOR < own) square += values[i][e] * values[i][e];
-        }
-    square = over_row(square);
+            for (int e = 0; e < VECTOR; ++e) {
+                values[i][e] -= mean;
+                if ((lane + i * OF_ROW) * VECTOR < own) square += values[i][e] * values[i][e];
+            }
+        square = over_row(square);
+    }
     const float length = sqrtf(square);
-    const float by = SCALED ? 1 / sqrtf(square / count + epsilon)
-                            : 1 / (length < epsilon ? epsilon : length);  // a NaN stays one
+    const float by = BY_MEAN  ? 1 / (mean + epsilon)
+                     : SCALED ? 1 / sqrtf(square / count + epsilon)
+                              : 1 / (length < epsilon ? epsilon : length);  // a NaN stays one
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * OF_ROW) * VECTOR;
