@@ -2,7 +2,8 @@
 //
 // Compile-time: Z, the type of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, the layouts of the epilogue's
 // operands: 0 none, 1 like the result, 2 one element per channel, 3 one element per row, 4 like the result
-// with rows of another distance: generated functions `place0` and `place1` say where.
+// with rows elsewhere, of another distance or one for all rows of a sample: generated functions `place0` and `place1`
+// say where.
 
 #include "gemm/neighbours.cuh"
 
