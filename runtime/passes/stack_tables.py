@@ -144,7 +144,8 @@ def _stacked(add: Builder, indices: Sequence[Value]) -> Value:
         parts = (add(Unsqueeze(), _squeezed(add, index, 0), last) for index in indices)
         return add(Concat(axis=rank), *parts)
     source, places = columns
-    if places != list(range((shape_of(source) or (0,))[-1] or 0)):
+    size = (shape_of(source) or (None,))[-1]
+    if size != len(places) or places != list(range(len(places))):
         source = add(Gather(axis=-1), source, add.integers(places, "places"))
     return _squeezed(add, source, 1)
 

@@ -13,13 +13,14 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 
-from ..kernels import integer_samples, norm_samples, test_chunks, test_short
+from ..kernels import index_samples, integer_samples, norm_samples, test_chunks, test_short
 from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
 
 pytestmark = pytest.mark.gpu
 
 ALL = [
     *(*samples(), *norm_samples.samples(), *integer_samples.samples()),
+    *index_samples.samples(),
     *test_chunks.samples(),
 ]
 

@@ -1,0 +1,39 @@
+"""Graphs of one node that finds, or writes to, elements of many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tercet.runtime.ir.dtypes import float16
+
+from .dry import normal
+from .samples import Sample, sample
+
+
+def samples() -> list[Sample]:
+    """Return all of them."""
+    return [*_written(), *_greatest()]
+
+
+def _written() -> Iterator[Sample]:
+    """Yield slices that many updates change: in several lists, or of several strips."""
+    for rows, count, reduction in ((12, 2100, "add"), (1, 5000, "min")):
+        where = np.arange(count)[:, None] * 31 % (2 * rows) - rows
+        data = [normal(rows, 7), where, normal(count, 7)]
+        yield sample("ScatterND", data, reduction=reduction)
+    wide = [normal(count, 150).astype(float16) for count in (12, 99)]
+    where = np.arange(99)[:, None] * 31 % 24 - 12
+    yield sample("ScatterND", [wide[0], where, wide[1]])
+    image, where = normal(2, 12, 9, 11), np.hstack([where % 2, where])
+    yield sample("ScatterND", [image, where, normal(99, 9, 11)], reduction="max")
+
+
+def _greatest() -> Iterator[Sample]:
+    """Yield short lines with equal elements, and some that are no numbers."""
+    lines = np.where(normal(48, 300) > 2, np.float32("nan"), normal(48, 300).round(1))
+    yield sample("TopK", [lines, np.array([35])], (1,), 2)
+    across = lines.reshape(24, 2, 300).transpose(0, 2, 1).astype(float16)
+    yield sample("TopK", [across, np.array([64])], (1,), 2, axis=1, largest=0)
+    yield sample("TopK", [(normal(48, 300) * 9).astype(np.int32), np.array([3])], (1,), 2)
