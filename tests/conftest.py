@@ -119,13 +119,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare every garbage collection a look at twenty thousand tests, which stay, and have fewer.
+    """Have few garbage collections: planning makes many objects that a test keeps until it ends."""
+    gc.set_threshold(50_000)
 
-    Planning makes many objects that are not garbage until a test ends.
-    """
+
+@pytest.fixture(scope="module", autouse=True)
+def what_stays_is_looked_at_once() -> None:
+    """Spare garbage collections twenty thousand tests and what earlier modules have kept."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000)
 
 
 @pytest.fixture(autouse=True)
