@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ NAMED_IN_PARTS = {
 }
 
 
+@cache
 def families() -> dict[str, str]:
     """Operator → the file that declares it."""
     found: dict[str, str] = {}
@@ -99,8 +101,10 @@ def families() -> dict[str, str]:
     return found
 
 
-def implementations(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield operators and the files in which their implementations are."""
+@cache
+def implementations(folder: Path) -> Sequence[tuple[str, str]]:
+    """Return operators and the files in which their implementations are."""
+    found: list[tuple[str, str]] = []
     for file in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_bytes())):
             named: list[ast.expr] = []
@@ -108,9 +112,10 @@ def implementations(folder: Path) -> Iterator[tuple[str, str]]:
                 for each in node.decorator_list:
                     if isinstance(each, ast.Call) and ast.unparse(each.func) in DECORATORS:
                         named += each.args
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".register"):
-                named += node.args
-            yield from ((ast.unparse(one).rpartition(".")[2], file.stem) for one in named)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                named += node.args if node.func.attr == "register" else ()
+            found += ((ast.unparse(one).rpartition(".")[2], file.stem) for one in named)
+    return found
 
 
 def test_families_are_read() -> None:

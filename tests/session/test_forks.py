@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,14 +123,14 @@ def run(source: str) -> str:
 
 def test_every_lock_is_opened_in_the_child() -> None:
     """Only `runtime.base.forks` makes locks; those of one step do not outlive its process."""
-    root = Path(tercet.__file__).parent.parent
+    root, locks = Path(tercet.__file__).parent.parent, re.compile(r"\b(R?Lock|Condition)\b")
     rooms = ("runtime", "backends", "importers", "tercet", "tools")
+    texts = {file: file.read_text() for room in rooms for file in (root / room).rglob("*.py")}
     found = {
         str(file.relative_to(root))
-        for room in rooms
-        for file in (root / room).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in {"Lock", "RLock", "Condition"}
+        for file, text in texts.items()
+        if locks.search(text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and locks.fullmatch(ast.unparse(node.func).split(".")[-1])
     }
     assert found == {"runtime/base/forks.py", "backends/numpy/engine/thread_pool.py"}
