@@ -17,6 +17,7 @@ WHOLE = "bvlc_alexnet"
 #: Sizes of weights by network, and what they are here.
 SIZES: dict[str, dict[int, int]] = {
     WHOLE: {4096: 256},
+    "resnet50": {512: 64, 1024: 128, 2048: 256},
     "zfnet512": {4096: 256},
     "vgg19": {4096: 256, 128: 32, 256: 64, 512: 64, 512 * 49: 64 * 49},
 }

@@ -77,7 +77,7 @@ def test_passes_keep_results_within_rounding(name: str) -> None:
 def test_each_pass_alone_keeps_the_results_of_resnet50() -> None:
     from tercet.runtime.passes import SYMBOLIC_PASSES
 
-    proto = light_model("resnet50")
+    proto = slim_model("resnet50")
     feeds = light_inputs(proto)
     with tercet.load(proto, stop_at=0) as model:
         (plain,) = model.run(feeds).values()
@@ -101,7 +101,7 @@ def test_resnet50_loses_all_53_batch_norms(light_models: Path) -> None:
 
 
 def test_every_intermediate_of_resnet50_can_be_asked_for() -> None:
-    proto = light_model("resnet50")
+    proto = slim_model("resnet50")
     feeds = light_inputs(proto)
     with tercet.load(proto) as model:
         names = [node.output.name for node in model.imported.nodes]
