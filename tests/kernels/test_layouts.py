@@ -24,7 +24,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
@@ -60,6 +60,13 @@ def reduced(net: Net, x: Value, op: Any, *axes: int) -> Value:
     return net.add(Add(), x, net.add(op, x, net.graph.constant(np.array(axes), "")))
 
 
+def greatest_of_lines(net: Net, x: Value) -> Value:
+    """The neighbours of a point are an axis that a network of points reduces (DGCNN)."""
+    last = net.graph.constant(np.array([3]), "")
+    line = net.add(ReduceMax(keepdims=0), x, last)
+    return net.add(Add(), x, net.add(Unsqueeze(), line, last))
+
+
 def picked(net: Net, x: Value) -> Value:
     indices = net.graph.constant(np.array([5, 0, 7, 7, 1, 2, 3, 9]), "")
     return net.add(Gather(axis=1), x, indices)
@@ -91,6 +98,7 @@ KINDS: dict[str, Callable[[Net, Value], Value]] = {
     "quantized": quantized,
     "mean of pixels": lambda net, x: reduced(net, x, ReduceMean(), 2, 3),
     "greatest channel": lambda net, x: reduced(net, x, ReduceMax(), 1),
+    "greatest of a line": greatest_of_lines,
     "place": lambda net, x: net.add(Cast(to=float32), net.add(ArgMax(axis=1), x)),
     "picked": picked,
     "shuffled": shuffled,

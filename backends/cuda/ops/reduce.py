@@ -110,11 +110,25 @@ FOLDS: dict[type[Op], ReduceFormula] = {
 }
 
 
-def _keeps_axes(node: Node) -> bool:
-    return bool(getattr(node.op, "keepdims", 0)) or len(node.output.tensor.dims) < 3
+def _keeps_order(node: Node) -> bool:
+    """Whether the axes of a result are in the order of the input's, in any format of an image.
+
+    Without an axis of pixels, the channels of an image stay the second axis, and last in memory.
+    """
+    op, (x, *given) = node.op, node.operands
+    rank = len(x.tensor.dims)
+    if getattr(op, "keepdims", 0) or len(node.output.tensor.dims) < 3:
+        return True
+    if isinstance(op, ArgReduce):
+        return normalize_axis(op.axis, rank) > 1
+    known = [value.tensor.known if value.data is None else value.data for value in given]
+    if not isinstance(op, Reduce) or any(axes is None for axes in known):
+        return False
+    axes = [int(axis) for found in known if found is not None for axis in found.flat]
+    return min(op.axes(tuple(axes) if given else None, rank), default=0) > 1
 
 
-@kernel(*FOLDS, follows=_keeps_axes)
+@kernel(*FOLDS, follows=_keeps_order)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
     """Reduce any axes."""
     refused = need_known(axes=axes)
@@ -124,7 +138,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
     return fold(FOLDS[type(op)], y, x, op.axes(given, x.rank), type(op).__name__)
 
 
-@kernel(ArgMax, ArgMin, follows=_keeps_axes)
+@kernel(ArgMax, ArgMin, follows=_keeps_order)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
     """Return the index of the largest or smallest element along an axis."""
     largest, last = isinstance(op, ArgMax), bool(op.select_last_index)
