@@ -90,16 +90,19 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
             }
         }
     };
-    grid_dependency_sync();
-    int count = 0, turn = 0;
-    for (Index base = 0; base < rows; base += AT_ONCE, turn ^= 1) {
-        const Index first = base + warp * ITEMS * 32 + lane;  // those of a warp are adjacent
-        Index slices[ITEMS];
+    const auto read = [&](Index (&slices)[ITEMS], Index first) {
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
             const Index row = first + k * 32;
             slices[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
         }
+    };
+    grid_dependency_sync();
+    Index first = warp * ITEMS * 32 + lane;  // those of a warp are adjacent
+    Index slices[ITEMS], next[ITEMS];
+    read(slices, first);
+    int count = 0, turn = 0;
+    for (Index base = 0; base < rows; base += AT_ONCE, first += AT_ONCE, turn ^= 1) {
         unsigned own[ITEMS];
         int number = 0;
 #pragma unroll
@@ -108,6 +111,7 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
             number += __popc(own[k]);
         }
         if (lane == 0) numbers[turn][warp] = number;
+        read(next, first + AT_ONCE);  // these arrive while the others are listed
         __syncthreads();
         int at = count;
 #pragma unroll
@@ -119,6 +123,7 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
         for (int k = 0; k < ITEMS; ++k) {
             if (own[k] >> lane & 1) list[at + __popc(own[k] & ((1u << lane) - 1))] = {Index(first + k * 32), slices[k]};
             at += __popc(own[k]);
+            slices[k] = next[k];
         }
         if (count + AT_ONCE > ROOM || base + AT_ONCE >= rows) {
             __syncthreads();
