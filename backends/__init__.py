@@ -24,6 +24,8 @@ from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
 from .options import check_algorithms, with_own
 
+#: Names of runtimes that tools run beside backends.
+_RUNNERS = ("onnxruntime", "onnx.reference")
 _OWN = {
     "numpy": ".numpy",
     "cuda": ".cuda",
@@ -151,6 +153,8 @@ def _opener(name: str) -> Opener:
         return _foreign()[name]()
     known = names()
     hint = did_you_mean(name, known)
+    if name in _RUNNERS:
+        hint = "; that is another runtime, which compare, bisect and bench run"
     raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
 
 

@@ -30,7 +30,7 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, "
         "5 backend unavailable, 6 device fault, 7 out of time, 8 inconclusive, 9 internal error, "
-        "130 interrupted, 141 closed pipe."
+        "10 another runtime crashed, 130 interrupted, 141 closed pipe."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -26,6 +26,8 @@ R = TypeVar("R")
 #: Takes an argument's name and value; returns the converted value, or raises UsageError.
 Rule = Callable[[str, Any], Any]
 
+#: How short names of floating-point types begin: fp16, bf16, f32.
+_DTYPE = re.compile(r"^(b?)fp?(?=\d)")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 #: The maximum size of an axis, and a time limit that counts as none.
@@ -147,7 +149,7 @@ def one_of(*known: str) -> Rule:
     def rule(name: str, value: Any) -> str:
         if isinstance(value, str) and value in known:
             return value
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        hint = did_you_mean(_DTYPE.sub(r"\1float", value), known) if isinstance(value, str) else ""
         raise UsageError(f"{name} {shown(value)} is not one of {', '.join(known)}{hint}")
 
     return rule

@@ -43,6 +43,15 @@ def test_multiprocessors_can_be_named() -> None:
             named_target(wrong)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "arch"),
+    [("H100", "sm_90a"), ("rtx4090", "sm_89"), ("NVIDIA A100-SXM4", "sm_80"), ("a10g", "sm_86")],
+)
+def test_the_target_of_a_gpu_is_named(gpu: str, arch: str) -> None:
+    with pytest.raises(api.UsageError, match=f"did you mean '{arch}'"):
+        named_target(gpu)
+
+
 MIXED = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[n, 4] x, bool c) => (float[n, 4] y) {

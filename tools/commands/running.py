@@ -304,6 +304,7 @@ def bisect(
     """
     from ..bisect.bisection import bisect as bisect_model
     from ..bisect.bisection_view import show_bisection
+    from ..bisect.precision import HALVES
     from ..bisect.precision import keep_float32 as find_kept
     from ..bisect.precision_view import show_kept
     from ..bisect.reduction import write_reduced
@@ -315,6 +316,11 @@ def bisect(
     if tolerance is None and save is not None:
         raise UsageError("--save needs --tolerance")
     if tolerance is not None:
+        if options.precision not in HALVES:
+            own = options.precision
+            raise UsageError(
+                f"--tolerance needs --precision: {own} is not one of {', '.join(HALVES)}"
+            )
         if reduce is not None or options.keep or len(backends or ()) > 1:
             raise UsageError(
                 "--tolerance takes one --backend, and neither --reduce nor --keep-float32"

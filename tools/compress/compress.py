@@ -212,7 +212,8 @@ def compress(
     """
     if not _is_any(sparsity) and not _is_any(bits):
         raise UsageError(
-            "nothing to do: give sparsity, the share of weights to prune, or bits, or both"
+            "nothing to do: give sparsity, the share of weights to prune, or bits, or both (on the "
+            "command line --sparsity, --bits)"
         )
     say("optimising")
     with load(source, freeze=freeze, operators=operators, keep_quantized=True) as model:

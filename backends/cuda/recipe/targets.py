@@ -69,6 +69,16 @@ TARGETS: Mapping[str, Target] = {
     "sm_100a": Target("sm_100a", 148, 232_448),  # B200
     "sm_120a": Target("sm_120a", 188, 101_376),  # RTX PRO 6000
 }
+#: Parts of the names of GPUs with their architectures; those that contain others come first.
+_GPUS: Mapping[str, str] = {
+    **dict.fromkeys(("a100", "a30"), "sm_80"),
+    **dict.fromkeys(("a10", "a40", "a6000", "3060", "3070", "3080", "3090"), "sm_86"),
+    "orin": "sm_87",
+    **dict.fromkeys(("l4", "4060", "4070", "4080", "4090"), "sm_89"),
+    **dict.fromkeys(("h100", "h200"), "sm_90a"),
+    "b200": "sm_100a",
+    **dict.fromkeys(("5060", "5070", "5080", "5090"), "sm_120a"),
+}
 
 
 def named_target(text: str) -> Target:
@@ -81,10 +91,12 @@ def named_target(text: str) -> Target:
     arch = match[1] if match else text.partition(":")[0]
     known = TARGETS.get(arch) or TARGETS.get(f"{arch}a")
     if match is None or known is None:
-        hint = did_you_mean(arch, TARGETS)
+        meant = (arch for gpu, arch in _GPUS.items() if gpu in text.lower())
+        own = next(meant, "")
+        hint = f"; did you mean '{own}'?" if own else did_you_mean(arch, TARGETS)
         raise UsageError(
-            f"target '{text}' is not one of {', '.join(TARGETS)}{hint}; sm_86:46 is one with 46 "
-            "multiprocessors"
+            f"target '{text}' is not one of {', '.join(TARGETS)}{hint} (sm_86:46 is one with 46 "
+            "multiprocessors)"
         )
     processors = int(match[2]) if match[2] else known.processors
     return Target(known.arch, processors, known.shared)
