@@ -84,3 +84,12 @@ def test_an_output_that_is_listed_twice_is_compared_twice(name: str) -> None:
         found = tercet.compare(proto, ["numpy", name], repeat=0)
     names = [each.output for row in found.results for each in row.agreements]
     assert (found.ok, names) == (True, ["y", "z", "y.1"])
+
+
+def test_floats_of_eight_bits_are_no_bytes() -> None:
+    """onnxruntime gives their bytes, of outputs and of what decides in between."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+        g (float[64] x) => (float8e4m3fn[64] y, float[64] z) {
+            y = Cast <to = 17> (x) z = Cast <to = 1> (y) }""")
+    found = tercet.compare(model, ["onnxruntime", "numpy"], repeat=0)
+    assert found.verdict == "ok", found
