@@ -193,6 +193,20 @@ def test_no_false_accept_and_no_false_alarm(name: str) -> None:
     assert proof.mismatch + len(proof.inconclusive) > proof.planted / 2
 
 
+def test_a_shift_that_absorbs_the_bias_proves_nothing() -> None:
+    """Of a channel that a mask forbids; onnxruntime gives 0, and float64 the bias."""
+    pytest.importorskip("onnxruntime")
+    x = numbers(1, 32, 8)
+    x[:, ::2] = -1e9
+    constants = {"s": numbers(32, seed=1), "b": numbers(32, seed=2)}
+    nodes = [("InstanceNormalization", "x s b", "y")]
+    proof = prove("masked", "", *model(nodes, {"x": x}, constants, {"y": 1}))
+    assert len(proof.honest_inconclusive) == 3
+    assert not proof.alarms
+    assert not proof.accepted
+    assert proof.mismatch > proof.planted / 2
+
+
 @pytest.mark.parametrize("precision", ["float16", "bfloat16", "tf32"])
 @pytest.mark.parametrize("name", ["deep", "picture"])
 def test_no_false_accept_in_coarse_arithmetic(name: str, precision: Precision) -> None:

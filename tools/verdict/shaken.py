@@ -201,9 +201,9 @@ class _Shake:
                         each is not copy or is_faithful(node) or hinge.intersection(node.outputs)
                     )
                     self._shake_steps(each, node)
+                    self._shake_shifts(each, node)
                     self._shake_inputs(each, node)
                     self._shake_sum(each, node)
-                    self._shake_shifts(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
         for each in _with_bodies(copy):
             for value in each.constants:
