@@ -158,6 +158,7 @@ def test_texts(op: str, seed: int) -> None:
     proto, feeds = drawn(op, seed)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
     wanted = [np.asarray(result) for result in session.run(None, feeds)]
     with tercet.load(proto) as model:

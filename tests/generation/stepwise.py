@@ -21,6 +21,7 @@ class Stepwise:
         self._folder = path.parent
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]

@@ -59,6 +59,7 @@ def by_onnxruntime(model: ModelProto, case: Case) -> Mapping[str, Array] | None:
     """Return what onnxruntime computes, None where it lacks the operator for a dtype."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options)
         return numbered(session.run(None, feeds_of(model, case)))

@@ -36,6 +36,7 @@ class OnnxRuntime:
         ort = pytest.importorskip("onnxruntime")
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         source, providers = model.SerializeToString(), ["CPUExecutionProvider"]
         self.session = ort.InferenceSession(source, options, providers=providers)

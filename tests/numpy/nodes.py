@@ -58,6 +58,7 @@ def by_onnxruntime(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(None, feeds)
 

@@ -104,6 +104,7 @@ def by_onnxruntime(case: Case, *inputs: Array | None) -> list[Array]:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     inputs = unsigned_at(case.op, inputs)
     proto = model_of(case, inputs).SerializeToString()
     session = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])

@@ -71,6 +71,7 @@ def feeds(model: tercet.Model, fill: float = 1.0) -> dict[str, np.ndarray]:
 def expected(name: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(
         RECORDED / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
