@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from ..version import __version__
 from .commands import files, generating, machine, measuring, running, tuning
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _let_streams_take_anything()
     try:
         with listening():
-            code = app(given, prog_name="tercet", standalone_mode=False) or 0
+            code = _command()(given, prog_name="tercet", standalone_mode=False) or 0
         sys.stdout.flush()
         ended = KeyboardInterrupt() if code == INTERRUPTED else None
     except SystemExit as end:  # typer's own answer to a pipe that nobody reads
@@ -67,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = end_of(ended, debug="--debug" in given, json="--json" in given)
     _leave_if_interrupted(code)
     raise SystemExit(code)
+
+
+@cache
+def _command() -> Callable[..., Any]:
+    """Return all commands, which typer would otherwise make anew for each."""
+    return get_command(app)
 
 
 def _begin_watchdog() -> None:
