@@ -41,6 +41,7 @@ class WeightStore:
 
     def __init__(self, device: Device, budget: Budget | None = None) -> None:
         self.device = device
+        self._packing = device if isinstance(device, Packing) else None
         self._budget = budget
         self._taken: dict[_Key, int] = {}
         self._views: dict[_Key, View] = {}
@@ -109,7 +110,7 @@ class WeightStore:
 
     def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
         """Pack on the device if it can, else on the host."""
-        found = self.device.packed(pack, arrays) if isinstance(self.device, Packing) else None
+        found = self._packing.packed(pack, arrays) if self._packing else None
         return pack(*arrays) if found is None else found
 
     def _is_slight(self, made: View | Array) -> TypeGuard[Array]:
