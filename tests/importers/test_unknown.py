@@ -105,3 +105,20 @@ def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
     imports = [onnx.helper.make_opsetid(each, 9) for each in {"", domain}]
     with pytest.raises(UnknownOperators, match="PyTorch left it as it was; export without"):
         load(onnx.helper.make_model(graph, opset_imports=imports))
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "remedy"),
+    [
+        ("EfficientNMS_TRT", "", "without NMS, or with ONNX's NonMaxSuppression"),
+        ("ROIAlign_TRT", "", "a plugin of TensorRT"),
+        ("DCNv2", "trt.plugins", "a plugin of TensorRT"),
+    ],
+)
+def test_plugins_of_tensorrt_have_a_remedy(name: str, domain: str, remedy: str) -> None:
+    node = onnx.helper.make_node(name, ["x"], ["y"], domain=domain)
+    x, y = (onnx.helper.make_tensor_value_info(each, 1, [2]) for each in "xy")
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    imports = [onnx.helper.make_opsetid(each, 1) for each in {"", domain}]
+    with pytest.raises(UnknownOperators, match=remedy):
+        load(onnx.helper.make_model(graph, opset_imports=imports, producer_name="pytorch"))

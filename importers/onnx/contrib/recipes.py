@@ -23,6 +23,8 @@ _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
 
 _ATEN = "PyTorch left it as it was; export without operator_export_type, or with dynamo=True"
+_PLUGIN = "a plugin of TensorRT; export the model with ONNX's own operators"
+_BOXES = "a plugin of TensorRT; export the model without NMS, or with ONNX's NonMaxSuppression"
 _QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
 
 #: By domain.
@@ -36,6 +38,7 @@ _DOMAINS = {
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
     "org.pytorch.aten": _ATEN,
     TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
+    "trt.plugins": _PLUGIN,
     **dict.fromkeys(("com.amd.quark", "com.vai.quantize"), _QUARK),
     "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
 }
@@ -73,6 +76,8 @@ _BY_NAME["", "ATen"] = _ATEN  # PyTorch 0.4 to 1.10, without a domain
 
 def exact_recipe(domain: str, name: str) -> str:
     """Return the remedy for this very operator, whatever else has a similar name; "" if none."""
+    if name.endswith("_TRT"):
+        return _BOXES if "NMS" in name else _PLUGIN
     return _BY_NAME.get((domain, name), "")
 
 
