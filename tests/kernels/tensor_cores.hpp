@@ -411,8 +411,6 @@ inline void dsmem_send(u32 address, u32 barrier, int block, float4 x)
     dsmem_send(address + 8, barrier, block, float2{x.z, x.w});
 }
 
-inline void dsmem_store(u32 address, int block, float4 x) { dsmem_send(address, 0, block, x); }
-
 inline void cluster_arrive() {}
 inline void cluster_arrive_relaxed() {}
 

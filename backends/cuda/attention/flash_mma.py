@@ -199,8 +199,8 @@ def _working(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -
 
 
 def _inbox(shape: WarpShape, sizes: tuple[int, int], parts: int) -> int:
-    """Return the bytes of the exchange buffer of a cluster, if there is one."""
-    return shape.rows * (sizes[1] * 4 + parts * 16) if parts else 0
+    """Return the bytes of the exchange buffer of a cluster and its barrier, if there is one."""
+    return 16 + shape.rows * (sizes[1] * 4 + parts * 16) if parts else 0
 
 
 def _turned(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:

@@ -66,6 +66,27 @@ __device__ __forceinline__ void replace(T* tile, int row, const T* from)
 // The threads of a head.
 constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
 
+// Whether the rows of a block's heads are one tile; and the maximum number of parts that its threads copy.
+constexpr bool ONE_TILE = GROUP * NEW <= ROWS;
+constexpr int MAX_ITEMS = ((ONE_TILE ? GROUP * NEW : ROWS) + 2 * NEW) * CHUNKS;
+
+// A part of a head of a query, a new key or a new value, which a thread copies: its elements, where its head goes in
+// shared memory, its first pair, and the entry of its position with its address, or null.
+struct Part {
+    const T *first, *second;
+    T* to;
+    int chunk;
+    bool is_query, is_turned;
+    long long entry;
+    const long long* position;
+};
+
+// Returns the position of a part, which may change until the preceding kernel ends.
+__device__ __forceinline__ long long place_of(const Part& part)
+{
+    return part.position ? *(const volatile long long*)part.position : part.entry;
+}
+
 // Returns pairs of a head divided by the root of its mean square, times the factors of its elements.
 __device__ __forceinline__ Pairs normalized(Pairs pairs, const T* factors, float epsilon, int chunk)
 {
@@ -101,12 +122,12 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     T* const new_keys = turned + ROWS * PITCH_K;
     T* const new_values = new_keys + NEW * PITCH_K;
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
-    const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
+    const int pair = ONE_TILE ? blockIdx.x : blockIdx.x / tiles, tile = ONE_TILE ? 0 : tiles - 1 - blockIdx.x % tiles;
     const int n = pair / s.kv_heads, kv_head = pair % s.kv_heads, first = kv_head * GROUP;
     constexpr int rows = GROUP * NEW;
     const int m0 = tile * ROWS;
     s.rows = NEW, s.size_k = s.size_v = HEAD;  // equal at run time, but known to the compiler
-    if (CLUSTER > 0) cluster_arrive();
+    open_inbox(inbox, min(ROWS, rows - m0));
 
     const long long cache = ((long long)n * s.kv_heads + kv_head) * s.total * HEAD;  // where those of the head begin
     int valid = 0, shift = 0;  // keys that are there, and the position of the first query
@@ -126,24 +147,33 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         cp_async_commit();
     };
     const int own = min(ROWS, rows - m0);
-    // Where the position of a new token is.
-    const auto entry_of = [&](int query) { return (long long)(n % angles.batches) * NEW + query; };
+    const long long entry = (long long)(n % angles.batches) * NEW;  // where the position of the first new token is
+    const auto part_of = [&](int item) {
+        const int line = item / CHUNKS, chunk = item % CHUNKS * VECTOR;
+        const Row at = row_of(m0 + line, first, s);
+        const int query = line < own ? at.query : (line - own) % NEW;
+        const T* const from = line < own ? q + n * of_q.batch + at.head * of_q.head + query * of_q.row
+                              : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
+                                                 : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
+        T* const to = line < own ? turned + line * PITCH_K
+                      : line < own + NEW ? new_keys + query * PITCH_K : new_values + query * PITCH_V;
+        return Part{from + first_of(chunk), from + second_of(chunk, HALF), to, chunk, line < own, line < own + NEW,
+                    entry + query, positions ? positions + entry + query : nullptr};
+    };
+    Part part = part_of(threadIdx.x);
+    pin(part.first), pin(part.second), pin(part.position);
     long long guess = -1;  // the position that a thread's first item is rotated by
     Turn guessed = {};
     if (EARLY) {
         // Lengths and positions may be anything yet. Both are read at once.
         const long long any = LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
-        const int line = threadIdx.x / CHUNKS;
-        const bool turns = KNOWN_ANGLES && line < own + NEW;
-        if (turns) {
-            const int query = line < own ? row_of(m0 + line, first, s).query : (line - own) % NEW;
-            guess = positions ? *(const volatile long long*)(positions + entry_of(query)) : entry_of(query);
-        }
+        const bool turns = KNOWN_ANGLES && part.is_turned;
+        if (turns) guess = place_of(part);
         // All lanes of a warp compute with the same length.
         count_keys(min(max(LENGTHS ? __shfl_sync(~0u, int(any), 0) : s.total, 0), s.total));
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
-        if (turns) guessed = turn_at(cosine, sine, guess, angles.places, threadIdx.x % CHUNKS * VECTOR, HALF);
+        if (turns) guessed = turn_at(cosine, sine, guess, angles.places, part.chunk, HALF);
     }
     for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
         ((Elements<8>*)turned)[item] = Elements<8>{};
@@ -157,26 +187,22 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
     }
+    const auto copy_part = [&](const Part& part, bool is_first) {
+        // Loads do not wait for each other.
+        const long long place = place_of(part);
+        Pairs pairs = {};
+        if (part.chunk < HALF) pairs.a = words(part.first);
+        pairs.b = words(part.second);
+        if (!part.is_turned) return keep_pairs(pairs, part.to, part.chunk, HALF);
+        if (!is_first || place != guess) guessed = turn_at(cosine, sine, place, angles.places, part.chunk, HALF);
+        if constexpr (NORMED) pairs = normalized(pairs, part.is_query ? of_queries : of_keys, epsilon, part.chunk);
+        turn(pairs, part.to, guessed, part.chunk, HALF);
+    };
+    const int items = (own + 2 * NEW) * CHUNKS;
+    if (threadIdx.x < items) copy_part(part, true);
+    if constexpr (MAX_ITEMS > THREADS) {
 #pragma unroll 1
-    for (int item = threadIdx.x; item < (own + 2 * NEW) * CHUNKS; item += THREADS) {
-        const int line = item / CHUNKS, chunk = item % CHUNKS * VECTOR;
-        const Row at = row_of(m0 + line, first, s);
-        const int query = line < own ? at.query : (line - own) % NEW;
-        const long long entry = entry_of(query), place = positions ? positions[entry] : entry;
-        const T* const from = line < own ? q + n * of_q.batch + at.head * of_q.head + query * of_q.row
-                              : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
-                                                 : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
-        if (line < own + NEW) {
-            Pairs pairs = pairs_at(from, chunk, HALF);  // loads do not wait for each other
-            if (item != threadIdx.x || place != guess)
-                guessed = turn_at(cosine, sine, place, angles.places, chunk, HALF);
-            if constexpr (NORMED) pairs = normalized(pairs, line < own ? of_queries : of_keys, epsilon, chunk);
-            turn(pairs, line < own ? turned + line * PITCH_K : new_keys + query * PITCH_K, guessed, chunk, HALF);
-            continue;
-        }
-        T* const to = new_values + query * PITCH_V;
-        if (chunk < HALF) *(Words*)(to + chunk) = words(from + chunk);
-        *(Words*)(to + HALF + chunk) = words(from + HALF + chunk);
+        for (int item = threadIdx.x + THREADS; item < items; item += THREADS) copy_part(part_of(item), false);
     }
     const bool again = EARLY && found != valid;
     if (again) {
@@ -189,6 +215,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         const int at = places.of(row);
         if (tile != 0 || row % gridDim.y != blockIdx.y || at < 0) continue;
         const long long to = cache + (long long)at * HEAD;
+#pragma unroll 1
         for (int e = threadIdx.x * VECTOR; e < HEAD; e += THREADS * VECTOR) {
             *(Words*)(keys + to + e) = words(new_keys + row * PITCH_K + e);
             *(Words*)(values + to + e) = words(new_values + row * PITCH_V + e);
@@ -213,12 +240,8 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     const int count = max(0, (range.end - range.begin + TILE - 1) / TILE);
-    for (int step = again ? -STAGES : 0; step < count; ++step) {
-        if (step < 0) {
-            load_tile(step + STAGES);
-            continue;
-        }
-        cp_async_wait<STAGES - 1>();
+    // Puts the new keys and values into the tile of a step.
+    const auto substitute = [&](int step) {
         T* const buffer = buffers + step % STAGES * STAGE;
         const int t0 = range.begin + step * TILE;
         for (int row = 0; row < NEW; ++row) {
@@ -227,12 +250,27 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
             replace<VECTOR_K, SIZE_K>(buffer, at - t0, new_keys + row * PITCH_K);
             replace<VECTOR_V, SIZE_V>(buffer + TILE * PITCH_K, at - t0, new_values + row * PITCH_V);
         }
-        __syncthreads();
-        const MaskTile ahead = load_mask(sums.rows, t0, n, mask, of_mask, s);
-        multiply_tile(sums, queries, buffer, ahead, range.end, has_rows, shift, valid, n, mask, of_mask, s, scale,
-                      softcap);
-        __syncthreads();
-        load_tile(step + STAGES);
+    };
+    const bool fits = count <= STAGES;  // all tiles are in shared memory at once
+    for (int step = again ? -STAGES : 0; step < count; ++step) {
+        if (step < 0) {
+            load_tile(step + STAGES);
+            continue;
+        }
+        if (!fits || step == 0) {
+            if (fits) cp_async_wait<0>();
+            else cp_async_wait<STAGES - 1>();
+#pragma unroll 1
+            for (int other = step; other < (fits ? count : step + 1); ++other) substitute(other);
+            __syncthreads();
+        }
+        const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
+        multiply_tile(sums, queries, buffers + step % STAGES * STAGE, ahead, range.end, has_rows, shift, valid, n, mask,
+                      of_mask, s, scale, softcap);
+        if (!fits) {
+            __syncthreads();
+            load_tile(step + STAGES);
+        }
     }
     finish(sums, shared, inbox, n, m0, first, rows, {y, left, beside, of_y}, s, steepness(scale));
 }

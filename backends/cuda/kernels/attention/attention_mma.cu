@@ -24,7 +24,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
     const int groups = s.heads / GROUP, n = pair / groups, first = pair % groups * GROUP;
     const int kv_head = first / (s.heads / s.kv_heads), rows = GROUP * s.rows, m0 = tile * ROWS;
-    if (CLUSTER > 0) cluster_arrive();
+    open_inbox(inbox, min(ROWS, rows - m0));
     grid_dependency_sync();
 
     const int valid = LENGTHS ? int(lengths[n]) : s.total;

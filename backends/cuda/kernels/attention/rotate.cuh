@@ -48,6 +48,13 @@ __device__ __forceinline__ Pairs pairs_at(const T* from, int pair, int half)
     return found;
 }
 
+// Stores the pairs from `pair` on as they are.
+__device__ __forceinline__ void keep_pairs(const Pairs& from, T* into, int pair, int half)
+{
+    if (pair < half) *(Words*)(into + first_of(pair)) = from.a;
+    *(Words*)(into + second_of(pair, half)) = from.b;
+}
+
 // Stores the pairs from `pair` on, rotated.
 __device__ __forceinline__ void turn(const Pairs& from, T* into, const Turn& by, int pair, int half)
 {

@@ -173,16 +173,19 @@ struct WarpParts {
     {
     }
 
-    __device__ __forceinline__ void leave(const Accumulators& from) const
+    // Stores those of a warp's rows before `count`.
+    __device__ __forceinline__ void leave(const Accumulators& from, int count = ROWS) const
     {
         const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N, warp_n = threadIdx.x / 32 % WARPS_N;
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = warp_n * ROWS + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+                const int own = (warp_m * TM + i) * 16 + half * 8 + lane / 4, row = warp_n * ROWS + own;
+                const float total = over_quad_sum(from.sum[i][half]);
+                if (own >= count) continue;
                 peaks[row] = from.peak[i][half];
-                totals[row] = over_quad_sum(from.sum[i][half]);
+                totals[row] = total;
 #pragma unroll
                 for (int j = 0; j < SIZE_V / 8; ++j)
                     *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =
@@ -230,31 +233,41 @@ struct Results {
 #endif
 };
 
-// Combines the partial results of the blocks of a cluster. Each block sends every other an equal share of its sums, in
-// fours, to the memory after that block's own parts; no block reads another's memory, so a block may exit without
-// waiting for readers.
+// Opens the memory to which the blocks of a cluster send their sums of `count` rows: a barrier in 16 bytes, which expects
+// their bytes, and an equal share of the sums of each block, in fours.
+__device__ __forceinline__ void open_inbox(float4* inbox, int count)
+{
+    if constexpr (CLUSTER > 0) {
+        const int share = (count * FOURS + CLUSTER - 1 - int(blockIdx.y)) / CLUSTER;
+        if (threadIdx.x == 0) dsmem_expect(shared_address(inbox), CLUSTER * (share + count) * 16);
+        cluster_arrive_relaxed();
+    }
+}
+
+// Combines the partial results of the blocks of a cluster. Each block sends every other its share of the sums, to the
+// memory after that block's own parts; no block reads another's memory, so a block may exit without waiting for readers.
 __device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inbox, int n, int m0, int first, int rows,
                                              const Results& to, const Sizes& s, float steep)
 {
     constexpr int PARTS = CLUSTER > 0 ? CLUSTER : 1, SHARE = ROWS * FOURS / PARTS;
+    const u32 barrier = shared_address(inbox++);
     float4* const besides = inbox + PARTS * SHARE;
     const int own = blockIdx.y, count = min(ROWS, rows - m0);
-    cluster_wait();  // all blocks have begun
+    cluster_wait();  // all inboxes are open
     for (int item = threadIdx.x; item < count * FOURS; item += THREADS) {
         const int row = item / FOURS, column = item % FOURS * 4;
         float found[4] = {};
         parts.add(found, row, column, parts.beside(row, steep).x, steep);
-        dsmem_store(shared_address(inbox + own * SHARE + item / PARTS), item % PARTS,
-                    make_float4(found[0], found[1], found[2], found[3]));
+        dsmem_send(shared_address(inbox + own * SHARE + item / PARTS), barrier, item % PARTS,
+                   make_float4(found[0], found[1], found[2], found[3]));
     }
 #pragma unroll 1
-    for (int item = threadIdx.x; item < count * PARTS; item += THREADS) {
+    for (int item = THREADS - 1 - threadIdx.x; item < count * PARTS; item += THREADS) {  // by the last warps
         const float2 found = parts.beside(item / PARTS, steep);
-        dsmem_store(shared_address(besides + own * ROWS + item / PARTS), item % PARTS,
-                    make_float4(found.x, found.y, 0, 0));
+        dsmem_send(shared_address(besides + own * ROWS + item / PARTS), barrier, item % PARTS,
+                   make_float4(found.x, found.y, 0, 0));
     }
-    cluster_arrive();
-    cluster_wait();
+    dsmem_wait(barrier);
     for (int place = threadIdx.x; place * PARTS + own < count * FOURS; place += THREADS) {
         const int item = place * PARTS + own, row = item / FOURS, column = item % FOURS * 4;
         float most = -INFINITY, total = 0, out[4] = {};
@@ -286,7 +299,7 @@ __device__ __forceinline__ void finish(const Accumulators& from, void* shared, f
     cp_async_wait<0>();
     __syncthreads();
     const WarpParts parts(shared);
-    parts.leave(from);
+    parts.leave(from, rows - m0);
     __syncthreads();
     if constexpr (CLUSTER > 0) {
         join_cluster(parts, inbox, n, m0, first, rows, to, s, steep);

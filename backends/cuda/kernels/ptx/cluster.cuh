@@ -25,17 +25,6 @@ __device__ __forceinline__ void cluster_wait()
 #endif
 }
 
-// Writes four floats to another block of the cluster, at the same offset as `address` in its shared memory.
-__device__ __forceinline__ void dsmem_store(u32 address, int block, float4 x)
-{
-#if __CUDA_ARCH__ >= 900
-    u32 there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(there), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-#endif
-}
-
 // Reads four floats from another block of the cluster, at the same offset as `address` in its shared memory.
 __device__ __forceinline__ float4 dsmem_load(u32 address, int block)
 {
