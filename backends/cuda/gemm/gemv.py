@@ -178,7 +178,8 @@ def multiply_rows(
         constants=(
             *(("M", m), ("PRODUCTS", count), *tile.constants),
             *(("K", k), ("PITCH", ceil_div(k, words) * words)),
-            *(("EDGE", tile.is_uneven(n, count)), ("BIAS", biases != [None] * count)),
+            ("EDGE", tile.is_uneven(n, count)),
+            *epilogue.flags(next(filter(None, biases), None)),
             *prologue.constants,
         ),
         code=f"{atom_of(x.dtype if x.dtype in HALVES else float32).code()}\n{epilogue.code}",

@@ -198,7 +198,7 @@ def multiply_packed_rows(
             *weights.constants,
             *(("K", op.K), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
             *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
-            *(("BIAS", biases != [None] * count), *prologue.constants),
+            *(*epilogue.flags(next(filter(None, biases), None)), *prologue.constants),
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
         shared=prologue.shared + tile.eights * EIGHT * pitch,

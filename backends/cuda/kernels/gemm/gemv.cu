@@ -2,6 +2,7 @@
 // bias1 likewise; see gemv_floats.cuh.
 
 #include "gemm/gemv_floats.cuh"
+#include "gemm/finish_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float epsilon, R* y, const T* bias0,
@@ -28,11 +29,12 @@ gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float
     load_weights(next, rows, at + place + STRIDE);
     parameters.keep(scale, shift);
     grid_dependency_sync();
+    const Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, n0, n);
     const AdjacentRows values{rows_of(x, parameters, epsilon)};
     load_values(now, values, at + place);
     load_values(next, values, at + place + STRIDE);
     Kind<sizeof(T)>::Sums sums = {};
     multiply_all<STRIDE>(sums, now, next, rows, values, at, place);
     leave(parts[warp], sums);
-    finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
+    finish_rows(parts, y, beside, bias0, bias1, z0, z1, n0, n);
 }

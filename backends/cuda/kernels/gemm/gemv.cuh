@@ -34,37 +34,20 @@ __device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, in
     else return epilogue(sums[0], sums[1], at, m, column, z0, z1);
 }
 
-// Adds up the partial results of all warps of a block, in warp order.
-__device__ __forceinline__ void add_parts(float (&sums)[PRODUCTS], const float (&parts)[WARPS][COLUMNS][ROWS], int m,
-                                          int result)
+// Adds up the partial results of all warps of a block: four sums in the order of warps.
+__device__ __forceinline__ void add_parts(float (&sums)[PRODUCTS], const float (&parts)[WARPS][COLUMNS][ROWS],
+                                          unsigned m, unsigned result)
 {
+    float found[PRODUCTS][4] = {};
 #pragma unroll
     for (int warp = 0; warp < WARPS; ++warp)
 #pragma unroll
         for (int plane = 0; plane < PLANES; ++plane)
 #pragma unroll
             for (int p = 0; p < PRODUCTS; ++p)
-                sums[p] += parts[warp][m * PLANES + plane][(result / 8 * PRODUCTS + p) * 8 + result % 8];
-}
-
-// Adds them up and stores them.
-__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y,
-                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1,
-                                            int n0, int n)
-{
-    __syncthreads();
-    for (int i = threadIdx.x; i < M * RESULTS; i += THREADS) {
-        const int m = i / RESULTS, result = i % RESULTS, column = n0 + result;
-        if (column >= n) continue;
-        float sums[PRODUCTS] = {};
-        add_parts(sums, parts, m, result);
-        if constexpr (BIAS) {
-            if (bias0) sums[0] += float(bias0[column]);
-            if (PRODUCTS > 1 && bias1) sums[PRODUCTS - 1] += float(bias1[column]);
-        }
-        const long long at = (long long)m * n + column;
-        y[at] = result_of(sums, at, m, column, z0, z1);
-    }
+                found[p][warp % 4] += parts[warp][m * PLANES + plane][(result / 8 * PRODUCTS + p) * 8 + result % 8];
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p) sums[p] += (found[p][0] + found[p][1]) + (found[p][2] + found[p][3]);
 }
 
 // Stores the sums of a warp's fragments in shared memory.

@@ -11,6 +11,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/load.cuh"
 using Y = T;
+constexpr int SLICE = STEPS * 4 * (16 / sizeof(T));
 constexpr int PLANES = 1;
 #include "gemm/gemv.cuh"
 

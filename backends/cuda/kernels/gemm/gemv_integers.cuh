@@ -18,6 +18,7 @@
 #include "ptx/ldmatrix.cuh"
 #include "ptx/load.cuh"
 using Y = X;
+constexpr int SLICE = STEPS * 16 * (32 / BITS);
 #include "gemm/gemv.cuh"
 
 constexpr int EACH = 32 / BITS, QUARTER = 4 * EACH, STEP = 4 * QUARTER;  // terms of u32, four lanes, a step
@@ -29,6 +30,7 @@ constexpr u32 ONES = BRAIN ? 0x3f803f80 : 0x3c003c00, BASE = BRAIN ? 0x43004300 
 constexpr u32 LESS = (BASE | MIDDLE | MIDDLE << 16) ^ 0x80008000;  // -(base + middle)
 constexpr bool RAW = BITS == 4 && !BRAIN;
 constexpr u32 UPPER_BASE = 0x54005400;  // whose unit is the fourth bit
+constexpr u32 EXCESS = 0x64086408, UPPER_EXCESS = 0x54805480;  // 2^10 + 8 and 2^6 + 8
 static_assert(BLOCK % QUARTER == 0, "the terms of four words are of one block");
 
 __device__ constexpr int alignment(int bytes) { return bytes < 16 ? bytes : 16; }
@@ -170,6 +172,23 @@ __device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 f
     mma_m16n8k16(sums, a, first, second);
 }
 
+// A single row leaves columns of the right operand, which may be the quarters of a step: their products with constants,
+// for `excess` and `x`, are then computed at once.
+constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8;
+
+// Returns the products of four quarters of x, of which a lane of column c has its terms of quarter c % 4, with two
+// constants, in lanes of the first column.
+__device__ __forceinline__ void add_quarters(float (&to)[4], const u32 (&x)[EACH / 2], u32 first, u32 second)
+{
+    float found[4] = {};
+    add_constant(found, first, x[0], x[1]);
+    add_constant(found, second, x[2], x[3]);
+    to[0] = found[0];
+    to[1] = found[1];
+    to[2] = __shfl_down_sync(~0u, found[0], 1);
+    to[3] = __shfl_down_sync(~0u, found[1], 1);
+}
+
 // Adds the products of word number j of four lanes.
 __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], int j,
                                           const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
@@ -190,10 +209,11 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
     }
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
+        if constexpr (QUARTERED) break;
         const u32(&x)[EACH / 2] = values[group];
         if constexpr (RAW) {
-            add_constant(sums.excess[group], 0x64086408, x[0], x[1]);  // 2^10 + 8
-            add_constant(sums.excess[group], 0x54805480, x[2], x[3]);  // 2^6 + 8
+            add_constant(sums.excess[group], EXCESS, x[0], x[1]);
+            add_constant(sums.excess[group], UPPER_EXCESS, x[2], x[3]);
         }
         if constexpr (ZEROS) {
 #pragma unroll
@@ -249,10 +269,19 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         for (int e = 0; e < EIGHTS; ++e)
             scales[e] = *(const Scales*)(of_rows + (8 * e + lane / 4) * PITCH_SCALES
                                          + (k + s * STEP) / BLOCK * (1 + ZEROS) * sizeof(X));
+        float excess[4] = {}, of_x[4] = {};  // of quarters
+        if constexpr (QUARTERED && (RAW || ZEROS)) {
+            u32 quarters[EACH / 2];
+            load_values(quarters, x.row(0, 0), 0, k + s * STEP + lane / 4 % 4 * QUARTER + lane % 4 * EACH);
+            if (RAW) add_quarters(excess, quarters, EXCESS, UPPER_EXCESS);
+            if (ZEROS) add_quarters(of_x, quarters, ONES, ONES);
+        }
         Block block = {};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             add_words(block, from.w[s], j, values[j], masks);
+            block.excess[0][0] += excess[j];
+            block.x[0][0] += of_x[j];
             if ((j + 1) * SCALES % 4 == 0) add_block(sums, block, scales, j * SCALES / 4);
         }
     }

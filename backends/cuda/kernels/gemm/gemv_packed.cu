@@ -2,6 +2,7 @@
 // sums, with w1, scales1 and bias1 likewise; see gemv_integers.cuh.
 
 #include "gemm/gemv_integers.cuh"
+#include "gemm/finish_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
@@ -29,11 +30,12 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     parameters.keep(scale, shift);
     grid_dependency_sync();
     cp_async_wait<0>();
+    const Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, n0, n);
     const AdjacentRows values{rows_of(x, parameters, epsilon)};
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     multiply_all<STRIDE>(sums, now, next, rows, values, at, masks);
     leave_fragments(parts[warp], sums);
-    finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
+    finish_rows(parts, y, beside, bias0, bias1, z0, z1, n0, n);
 }

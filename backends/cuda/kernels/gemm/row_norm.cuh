@@ -5,8 +5,8 @@
 // As in normalize_rows.cu, statistics are in float32, the variance is the sum of squared differences from the mean, and
 // results are rounded once.
 //
-// Compile-time: M and K, rows and their elements; ROW, the distance between rows in elements; WARPS; Y, their type;
-// NORMALIZED; CENTRED, whether the mean is subtracted; SHIFTED, whether there is a shift.
+// Compile-time: M and K, rows and their elements; ROW, the distance between rows in elements; WARPS; SLICE, adjacent
+// elements that a warp multiplies, before those of the next warp; Y, their type; NORMALIZED; CENTRED, whether the mean is subtracted; SHIFTED, whether there is a shift.
 
 static_assert(!NORMALIZED || M == 1, "more rows take blocks longer than a kernel that normalizes them once");
 
@@ -22,23 +22,40 @@ __device__ __forceinline__ Y* row_memory()
     return (Y*)memory;
 }
 
+// Words of 16 and 8 bytes; see load.cuh.
+template <int BYTES> struct PieceOf { using Type = Word; };
+template <> struct PieceOf<8> { using Type = ShortWord; };
+__device__ __forceinline__ void load_constant(Word& to, const Y* from, bool inside) { to = constant_word(from, inside); }
+__device__ __forceinline__ void load_constant(ShortWord& to, const Y* from, bool inside) { to = constant_short(from, inside); }
+__device__ __forceinline__ void load_global(Word& to, const Y* from, bool inside) { to = global_word(from, inside); }
+__device__ __forceinline__ void load_global(ShortWord& to, const Y* from, bool inside) { to = global_short(from, inside); }
+
 // Scale and shift, which exist before the preceding kernel ends. They are loaded ahead of the weights, behind which they
 // would wait for memory, if they take few registers; then the row of x is in registers as well.
 struct Parameters {
-    static constexpr int PER_WORD = 16 / sizeof(Y), TIMES = (K + PER_WORD * THREADS - 1) / (PER_WORD * THREADS);
-    static constexpr bool AHEAD = NORMALIZED && K % PER_WORD == 0 && TIMES * (1 + SHIFTED) <= 4;
-    Word scale[AHEAD ? TIMES : 1], shift[AHEAD && SHIFTED ? TIMES : 1];
+    // Whether the words of a warp's threads are what it multiplies itself.
+    static constexpr bool OWN = SLICE * sizeof(Y) == 32 * 8 || SLICE * sizeof(Y) == 32 * 16;
+    static constexpr int BYTES = OWN ? SLICE * sizeof(Y) / 32 : 16, PER_WORD = BYTES / sizeof(Y);
+    static constexpr int TIMES = (K + PER_WORD * THREADS - 1) / (PER_WORD * THREADS);
+    static constexpr bool AHEAD = NORMALIZED && K % PER_WORD == 0 && TIMES * (1 + SHIFTED) * BYTES <= 64;
+    using Piece = typename PieceOf<BYTES>::Type;
+    Piece scale[AHEAD ? TIMES : 1], shift[AHEAD && SHIFTED ? TIMES : 1];
 
     // The first element of a thread's word i.
     static __device__ __forceinline__ int place(int i) { return (i * THREADS + threadIdx.x) * PER_WORD; }
+
+    static __device__ __forceinline__ bool is_inside(int i)
+    {
+        return (i + 1) * THREADS * PER_WORD <= K || place(i) < K;
+    }
 
     __device__ __forceinline__ void load(const Y* from, const Y* more)
     {
         if constexpr (AHEAD) {
 #pragma unroll
             for (int i = 0; i < TIMES; ++i) {
-                scale[i] = constant_word(from + place(i), place(i) < K);
-                if (SHIFTED) shift[SHIFTED * i] = constant_word(more + place(i), place(i) < K);
+                load_constant(scale[i], from + place(i), is_inside(i));
+                if (SHIFTED) load_constant(shift[SHIFTED * i], more + place(i), is_inside(i));
             }
         }
     }
@@ -66,32 +83,33 @@ __device__ __forceinline__ void leave_sum(float (&parts)[WARPS], float sum)
 // The mean of the elements of a row whose partial sums the warps have stored.
 __device__ __forceinline__ float mean_of(const float (&parts)[WARPS])
 {
-    float sum = 0;
+    float sums[4] = {};
 #pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) sum += parts[warp];
-    return sum / K;
+    for (int warp = 0; warp < WARPS; ++warp) sums[warp % 4] += parts[warp];
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) / K;
 }
 
 // A thread's words of the row, the same ones as of the parameters.
 struct OwnWords {
     static constexpr int TIMES = Parameters::TIMES, PER_WORD = Parameters::PER_WORD;
-    Word at[TIMES];
+    using Piece = Parameters::Piece;
+    Piece at[TIMES];
 
-    static __device__ __forceinline__ float element(const Word& word, int e) { return float(((const Y*)word.at)[e]); }
+    static __device__ __forceinline__ float element(const Piece& word, int e) { return float(((const Y*)word.at)[e]); }
 
     // The mean of the row, or of the squared differences from `mean`.
     template <bool SQUARED> __device__ __forceinline__ float mean(float (&parts)[WARPS], float mean) const
     {
-        float sum = 0;
+        float sums[4] = {};
 #pragma unroll
         for (int i = 0; i < TIMES; ++i)
 #pragma unroll
             for (int e = 0; e < PER_WORD; ++e) {
-                if (CENTRED && Parameters::place(i) >= K) break;
+                if (CENTRED && !Parameters::is_inside(i)) break;
                 const float apart = element(at[i], e) - mean;
-                sum += SQUARED ? apart * apart : apart;
+                sums[e % 4] += SQUARED ? apart * apart : apart;
             }
-        leave_sum(parts, sum);
+        leave_sum(parts, (sums[0] + sums[1]) + (sums[2] + sums[3]));
         __syncthreads();
         return mean_of(parts);
     }
@@ -100,27 +118,29 @@ struct OwnWords {
 // Normalizes the row in registers, and returns where it is then.
 __device__ __forceinline__ const Y* normalized_words(const Y* x, const Parameters& parameters, float epsilon)
 {
-    __shared__ float sums[WARPS], squares[WARPS];
+    __shared__ __align__(16) float sums[WARPS], squares[WARPS];
     OwnWords words;
 #pragma unroll
     for (int i = 0; i < OwnWords::TIMES; ++i)
-        words.at[i] = global_word(x + Parameters::place(i), Parameters::place(i) < K);
+        load_global(words.at[i], x + Parameters::place(i), Parameters::is_inside(i));
     const float mean = CENTRED ? words.mean<false>(sums, 0) : 0.0f;
-    const float by = 1 / sqrtf(words.mean<true>(squares, mean) + epsilon);
+    const float variance = words.mean<true>(squares, mean) + epsilon;
+    const float by = sizeof(Y) == 2 ? rsqrtf(variance) : 1 / sqrtf(variance);
     Y* const row = row_memory();
 #pragma unroll
     for (int i = 0; i < OwnWords::TIMES; ++i) {
-        if (Parameters::place(i) >= K) break;
-        Word made;
+        if (!Parameters::is_inside(i)) break;
+        OwnWords::Piece made;
 #pragma unroll
         for (int e = 0; e < OwnWords::PER_WORD; ++e) {
             float value = (OwnWords::element(words.at[i], e) - mean) * by * OwnWords::element(parameters.scale[i], e);
             if (SHIFTED) value += OwnWords::element(parameters.shift[SHIFTED * i], e);
             ((Y*)made.at)[e] = Y(value);
         }
-        *(Word*)(row + Parameters::place(i)) = made;
+        *(OwnWords::Piece*)(row + Parameters::place(i)) = made;
     }
-    __syncthreads();
+    if (Parameters::OWN) __syncwarp();
+    else __syncthreads();
     return row;
 }
 

@@ -1,0 +1,54 @@
+// How products of few rows end: the sums of all warps are added up, and the epilogue is applied.
+//
+// Compile-time, besides the constants of gemv.cuh: EDGE, whether blocks extend past the last row of weights; Z0 and Z1,
+// the layouts of the epilogue's operands; see epilogue.cuh.
+
+// What the epilogue reads for a result: biases, and an element of each operand.
+struct Beside {
+    Y bias[PRODUCTS], z[2];
+};
+
+// Reads the element of an operand of layout KIND_OF for a result that is at `at` in one.
+template <int KIND_OF> __device__ __forceinline__ Y operand_at(const Y* z, long long at, int m, int column)
+{
+    if constexpr (KIND_OF == 0) return {};
+    else return z[KIND_OF == 2 ? column : KIND_OF == 3 ? m : at];
+}
+
+// Reads it for result `i` of a block, if there is one.
+__device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0,
+                                            int n)
+{
+    const int m = i / RESULTS, column = n0 + i % RESULTS;
+    Beside found = {};
+    if (i >= M * RESULTS || (EDGE && column >= n)) return found;
+    const long long at = (long long)m * n + column;
+    if constexpr (BIAS) {
+        if (bias0) found.bias[0] = bias0[column];
+        if (PRODUCTS > 1 && bias1) found.bias[PRODUCTS - 1] = bias1[column];
+    }
+    found.z[0] = operand_at<Z0>(z0, Z0 == 4 ? place0(at) : at, m, column);
+    found.z[1] = operand_at<Z1>(z1, Z1 == 4 ? place1(at) : at, m, column);
+    return found;
+}
+
+// Adds up the sums and stores results. A thread has read what its first result needs while products were computed.
+__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Beside& first,
+                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n)
+{
+    __syncthreads();
+#pragma unroll
+    for (unsigned base = 0; base < M * RESULTS; base += THREADS) {
+        const unsigned i = base + threadIdx.x, m = i / RESULTS, result = i % RESULTS;
+        const int column = n0 + result;
+        if (i >= M * RESULTS || (EDGE && column >= n)) continue;
+        const Beside beside = base == 0 ? first : beside_of(i, bias0, bias1, z0, z1, n0, n);
+        float sums[PRODUCTS] = {};
+        add_parts(sums, parts, m, result);
+        if constexpr (BIAS) {
+#pragma unroll
+            for (int p = 0; p < PRODUCTS; ++p) sums[p] += float(beside.bias[p]);
+        }
+        y[(long long)m * n + column] = result_of(sums, 0, 0, 0, beside.z, beside.z + 1);
+    }
+}
