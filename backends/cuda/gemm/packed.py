@@ -20,7 +20,7 @@ from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from . import f16, f32
 from .atoms import atom_of
-from .gemv import EIGHT, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
+from .gemv import EIGHT, MANY, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
 from .linear import TILED
 from .packed_weights import STEP, PackedWeights
 from .problem import GemmArguments, Matrix, widest
@@ -37,17 +37,21 @@ PLANES = 3
 MIXED_ROWS, COMPARED = 32, 4
 #: Steps per warp from which on rows are long.
 LONG = 7
+#: Rows of weights of a block, in units of eight, with which one per multiprocessor has more of them
+#: than others.
+WIDE = (5, 6)
 #: Minimum number of terms per thread of `unpack_weights.cu`.
 TERMS = 8
 
 
 def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) -> RowTile:
-    """Return the tile to take: as measured on H100s with 2048 to 28672 rows of weights.
+    """Return the tile to take: as measured on H100s and H200s with 2048 to 28672 rows of weights.
 
     More rows per block share the reads of x; more warps have more bytes in flight, if blocks are
     few and rows are long enough. If there are many more blocks than multiprocessors, small ones
     hide what others do besides loading. A single row of x leaves registers for two steps of long
-    rows of weights.
+    rows of weights, or for `WIDE` blocks that fill the GPU once; if there are `MANY` tiles for each
+    multiprocessor, one block takes them in turns.
 
     Args:
         op: the product.
@@ -58,9 +62,14 @@ def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) ->
     n = op.N * products
     eights = 4 if ceil_div(n, 4 * EIGHT) >= 0.9 * target.processors else 2
     blocks, steps = ceil_div(n, eights * EIGHT), ceil_div(op.K * op.bits, 8 * STEP)
+    wide = ceil_div(n, EIGHT * target.processors)
+    is_long = rows == 1 and steps >= 4 * LONG
+    if is_long and wide in WIDE and wide % products == 0:
+        return RowTile(wide, 16, 1)
+    if is_long and blocks >= MANY * target.processors:
+        return RowTile(eights, 16, 1, turns=1)
     if blocks >= 2 * target.processors:
-        is_long = rows == 1 and steps >= 4 * LONG
-        return RowTile(eights, 4, 2, 3) if is_long else RowTile(eights, 4, 1, 4)
+        return RowTile(eights, 4, 2 if is_long else 1, 4)
     if blocks <= target.processors and steps >= 16:
         return RowTile(eights, 16, 2 if rows == 1 and steps >= 16 * LONG else 1)
     return RowTile(eights, 8, 1, 2)
@@ -175,7 +184,8 @@ def multiply_packed_rows(
     prologue = prologue_of(norm, op.K, a.dtype)
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
     tile = choose(op, target, count, rows)
-    per_row = pitch + 4 * tile.warps * rows * planes  # scales, and partial sums
+    tiles = 1 if tile.turns == 0 else 2  # at a time
+    per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
     tile = with_scales(tile, per_row, prologue.shared, target)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
@@ -184,7 +194,7 @@ def multiply_packed_rows(
     return Launch(
         "gemm/gemv_packed.cu",
         "gemv_packed",
-        grid=(tile.blocks(op.N * count), 1, 1),
+        grid=(tile.grid(op.N * count, target), 1, 1),
         block=32 * tile.warps,
         args={
             **by_product("w", [layer.weights.words for layer in layers]),
@@ -195,13 +205,13 @@ def multiply_packed_rows(
         types=(("T", fragment), ("X", a.dtype), ("R", epilogue.stored)),
         constants=(
             *(("M", rows), ("PLANES", planes), ("PRODUCTS", count), *tile.constants),
-            *weights.constants,
+            *(("TURNS", tile.turns > 0), *weights.constants),
             *(("K", op.K), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
             *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
             *(*epilogue.flags(next(filter(None, biases), None)), *prologue.constants),
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
-        shared=prologue.shared + tile.eights * EIGHT * pitch,
+        shared=prologue.shared + tiles * tile.eights * EIGHT * pitch,
         note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
     )
 

@@ -164,19 +164,19 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     pin(part.first), pin(part.second), pin(part.position);
     long long guess = -1;  // the position that a thread's first item is rotated by
     Turn guessed = {};
+    // Lengths and positions may be anything yet. Both are read at once.
+    const long long any = EARLY && LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
+    const bool turns = EARLY && KNOWN_ANGLES && part.is_turned;
+    if (turns) guess = place_of(part);
+    for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
+        ((Elements<8>*)turned)[item] = Elements<8>{};
     if (EARLY) {
-        // Lengths and positions may be anything yet. Both are read at once.
-        const long long any = LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
-        const bool turns = KNOWN_ANGLES && part.is_turned;
-        if (turns) guess = place_of(part);
         // All lanes of a warp compute with the same length.
         count_keys(min(max(LENGTHS ? __shfl_sync(~0u, int(any), 0) : s.total, 0), s.total));
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
         if (turns) guessed = turn_at(cosine, sine, guess, angles.places, part.chunk, HALF);
     }
-    for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
-        ((Elements<8>*)turned)[item] = Elements<8>{};
     __syncthreads();
     grid_dependency_sync();
 

@@ -50,6 +50,16 @@ __device__ __forceinline__ void add_parts(float (&sums)[PRODUCTS], const float (
     for (int p = 0; p < PRODUCTS; ++p) sums[p] += (found[p][0] + found[p][1]) + (found[p][2] + found[p][3]);
 }
 
+__device__ __forceinline__ void clear(float (&sums)[PAIRS][GROUPS][4])
+{
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sums[pair][group][q] = 0;
+}
+
 // Stores the sums of a warp's fragments in shared memory.
 __device__ __forceinline__ void leave_fragments(float (&part)[COLUMNS][ROWS],
                                                 const float (&sums)[PAIRS][GROUPS][4])

@@ -58,12 +58,29 @@ struct Rows {
     }
 };
 
-// The scales of a block's rows in shared memory, behind the row of x. Their distance avoids bank conflicts.
+// Where a lane reads the rows of weights of a tile from row n0 on.
+__device__ __forceinline__ Rows rows_from(const unsigned char* w0, const unsigned char* w1, int n0, int n)
+{
+    const int lane = threadIdx.x % 32;
+    const long long first = min(n0 + lane / 4, n - 1);
+    Rows rows = {};
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p) rows.w[p] = (p ? w1 : w0) + first * BYTES + lane % 4 * 16;
+    if constexpr (EDGE) {
+#pragma unroll
+        for (int e = 0; e < EIGHTS / PRODUCTS; ++e)
+            rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
+    }
+    return rows;
+}
+
+// The scales of a tile's rows in shared memory, behind the row of x, or those of another one behind them. Their distance
+// avoids bank conflicts.
 constexpr int ROW_SCALES = BLOCKS * (1 + ZEROS) * sizeof(X), PITCH_SCALES = (ROW_SCALES + 15) / 16 * 16 + 16;
 
-__device__ __forceinline__ unsigned char* scale_memory()
+__device__ __forceinline__ unsigned char* scale_memory(int tile = 0)
 {
-    return (unsigned char*)row_memory() + (NORMALIZED ? (2 + SHIFTED) * ROW * sizeof(Y) : 0);
+    return (unsigned char*)row_memory() + (NORMALIZED ? (2 + SHIFTED) * ROW * sizeof(Y) : 0) + tile * ROWS * PITCH_SCALES;
 }
 
 // Starts to copy them; they are there after cp_async_wait and a barrier of the block.
@@ -72,9 +89,12 @@ __device__ __forceinline__ void copy_scales(const X* scales0, const X* scales1, 
 {
     constexpr int PIECE = ROW_SCALES % 16 == 0 ? 16 : ROW_SCALES % 8 == 0 ? 8 : 4, PIECES = ROW_SCALES / PIECE;
     static_assert(ROW_SCALES % PIECE == 0, "rows of scales are whole words");
-    for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
-        const int row = i / PIECES, byte = i % PIECES * PIECE, eight = row / 8;
-        const long long from = min(n0 + eight / PRODUCTS * 8 + row % 8, n - 1);
+#pragma unroll 4
+    for (int base = 0; base < ROWS * PIECES; base += THREADS) {
+        const unsigned i = base + threadIdx.x;
+        if (ROWS * PIECES % THREADS && i >= ROWS * PIECES) break;
+        const unsigned row = i / PIECES, byte = i % PIECES * PIECE, eight = row / 8;
+        const long long from = min(n0 + int(eight / PRODUCTS * 8 + row % 8), n - 1);
         const unsigned char* const scales = (const unsigned char*)(eight % PRODUCTS ? scales1 : scales0);
         cp_async<PIECE / sizeof(T)>(shared_address(to + row * PITCH_SCALES + byte),
                                     (const T*)(scales + from * ROW_SCALES + byte), true);

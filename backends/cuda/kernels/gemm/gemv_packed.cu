@@ -1,41 +1,81 @@
 // y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m and weights of a few bits, or of two such
 // sums, with w1, scales1 and bias1 likewise; see gemv_integers.cuh.
+//
+// Where there are many more tiles of rows of weights than blocks run at once, these take them in TURNS: a block normalizes
+// x once, and requests weights of the next tile while it adds up the sums of one.
 
 #include "gemm/gemv_integers.cuh"
 #include "gemm/finish_rows.cuh"
+
+constexpr int LENGTH = (K + STRIDE - 1) / STRIDE * STRIDE;  // of a row in whole strides of a block
+
+// A step of a block's tiles: the first row of a tile, beyond the last one at the end, and the first term.
+struct Step {
+    int n0, k;
+
+    __device__ __forceinline__ void advance()
+    {
+        k += STRIDE;
+        if (!TURNS || k < LENGTH) return;
+        k = 0;
+        n0 += int(gridDim.x) * RESULTS;
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
-    __shared__ float parts[WARPS][COLUMNS][ROWS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
-    const long long first = min(n0 + lane / 4, n - 1);
-    Rows rows = {};
-#pragma unroll
-    for (int p = 0; p < PRODUCTS; ++p) rows.w[p] = (p ? w1 : w0) + first * BYTES + lane % 4 * 16;
-    if constexpr (EDGE) {
-#pragma unroll
-        for (int e = 0; e < EIGHTS / PRODUCTS; ++e)
-            rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
-    }
-    int at = warp * (STEPS * STEP);
+    __shared__ float parts[1 + TURNS][WARPS][COLUMNS][ROWS];
+    const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
+    Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
     Parameters parameters;
     parameters.load(scale, shift);
-    copy_scales(scales0, scales1, n0, n);
-    Buffer now, next;
-    load_weights(now, rows, at);
-    load_weights(next, rows, at + STRIDE);
+    const auto load_later = [&](Buffer& to) {
+        if (!TURNS || later.n0 < n) load_weights(to, rows_from(w0, w1, later.n0, n), first + later.k);
+        later.advance();
+    };
+    Buffer even, odd;
+    load_later(even);
+    load_later(odd);
+    copy_scales(scales0, scales1, now.n0, n);
     parameters.keep(scale, shift);
     grid_dependency_sync();
     cp_async_wait<0>();
-    const Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, n0, n);
+    Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
     const AdjacentRows values{rows_of(x, parameters, epsilon)};
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
-    multiply_all<STRIDE>(sums, now, next, rows, values, at, masks);
-    leave_fragments(parts[warp], sums);
-    finish_rows(parts, y, beside, bias0, bias1, z0, z1, n0, n);
+    int turn = 0;
+    const auto copy_next_scales = [&](int to) {
+        const int next = now.n0 + int(gridDim.x) * RESULTS;
+        if (TURNS && next < n) copy_scales(scales0, scales1, next, n, scale_memory(to));
+    };
+    const auto multiply_step = [&](Buffer& buffer) {
+        multiply(sums, buffer, values, first + now.k, masks, scale_memory(turn));
+        load_later(buffer);
+        now.k += STRIDE;
+    };
+    // Ends a tile; returns whether there is another one.
+    const auto finish_tile = [&] {
+        leave_fragments(parts[turn][warp], sums);
+        cp_async_wait<0>();
+        finish_rows(parts[turn], y, beside, bias0, bias1, z0, z1, now.n0, n);
+        now = {now.n0 + int(gridDim.x) * RESULTS, 0};
+        if (!TURNS || now.n0 >= n) return false;
+        beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
+        copy_next_scales(turn);
+        turn ^= 1;
+        clear(sums);
+        return true;
+    };
+    copy_next_scales(1);
+    for (;;) {
+        multiply_step(even);
+        if (LENGTH / STRIDE % 2 == 1 && now.k >= LENGTH && !finish_tile()) break;
+        multiply_step(odd);
+        if (now.k >= LENGTH && !finish_tile()) break;
+    }
 }
