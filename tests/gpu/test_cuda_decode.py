@@ -123,6 +123,15 @@ def test_packed_gated_layers(rows: int, k: int, n: int, bits: int, block: int, z
     cuda(Gated(rows, k, n, bits=bits, block=block, zeros=zeros).sample())
 
 
+@pytest.mark.parametrize("n", [6144, 16999])  # a block per multiprocessor; tiles in turns
+def test_long_rows_of_packed_weights(n: int) -> None:
+    cuda(nbits(1, 4096, n, 4, 128, dtype=float16))
+
+
+def test_packed_gated_layers_in_turns() -> None:
+    cuda(Gated(1, 4096, 9000, bits=4, block=128).sample())
+
+
 @pytest.mark.parametrize("sample", test_mixed_input.samples(), ids=test_mixed_input.title)
 def test_packed_products_against_float64(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
