@@ -21,6 +21,10 @@ FEW = 16
 MERGING = 6
 #: Cost of merging within a cluster, in the same unit.
 JOINING = 1
+#: The share of multiprocessors that have a block from which on few queries are bound by memory, so
+#: that splits only cost: on an H200, a decoding step of 16 sequences at Llama-3.2-1B's size takes
+#: 4 % less time without.
+BUSY = 0.9
 #: Maximum number of blocks per multiprocessor to split for; and per cluster.
 RESIDENT, MAX_CLUSTER = 2, 8
 
@@ -126,6 +130,8 @@ def share(
     def joined(parts: int) -> float:
         return ceil_div(blocks * parts, slots) * (1 + ceil_div(steps, parts)) + JOINING
 
+    if length <= FEW and blocks >= BUSY * target.processors:
+        return Sharing(rows, group, 1, steps)
     maximum = slots if length <= FEW else slots // max(1, blocks)
     parts = min(range(1, max(1, min(steps, maximum)) + 1), key=estimate)
     # No cluster waits for another to end, which would take twice the time.
