@@ -224,6 +224,7 @@ def decode_attention(
         "NORMED": found.norms is not None,
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
+        "OWN_KEYS": config.shape.warps_m == 1,
         "KNOWN_ANGLES": all(x is not None and x.data is not None for x in (cos, sin)),
     }
     kernel = FlashKernel(

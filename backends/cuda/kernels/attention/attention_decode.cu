@@ -14,7 +14,7 @@
 // whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; KNOWN_ANGLES; INBOX and TURNED, byte offsets in shared memory. I is the type of
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; KNOWN_ANGLES; OWN_KEYS; INBOX and TURNED, byte offsets in shared memory. I is the type of
 // `first`.
 
 #include "attention/mma_tiles.cuh"
@@ -39,14 +39,26 @@ struct Places {
     }
 };
 
+// The rows of a tile that are copied together, by how many threads: a warp copies the keys that it multiplies if no other
+// does, so that warps do not wait for each other between tiles.
+constexpr int TOGETHER = OWN_KEYS ? KEYS : TILE, COPIERS = OWN_KEYS ? 32 : THREADS;
+static_assert(!OWN_KEYS || WARPS_M == 1, "no two warps multiply the same keys");
+
+__device__ __forceinline__ void sync_copiers()
+{
+    if (OWN_KEYS) __syncwarp();
+    else __syncthreads();
+}
+
 // Copies TILE rows of a head, and zeros from position `end` on; `from` is the first row of the head.
 template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, const T* from, int t0, int end)
 {
     constexpr int PER_ROW = SIZE / N;
+    const int first = threadIdx.x / COPIERS * TOGETHER, thread = threadIdx.x % COPIERS;
 #pragma unroll
-    for (int base = 0; base < TILE * PER_ROW; base += THREADS) {
-        const int item = base + threadIdx.x, row = item / PER_ROW, column = item % PER_ROW * N;
-        if (TILE * PER_ROW % THREADS && item >= TILE * PER_ROW) break;
+    for (int base = 0; base < TOGETHER * PER_ROW; base += COPIERS) {
+        const int item = base + thread, row = first + item / PER_ROW, column = item % PER_ROW * N;
+        if (TOGETHER * PER_ROW % COPIERS && item >= TOGETHER * PER_ROW) break;
         const bool inside = t0 + row < end && column < HEAD;
         bring<N>(tile + row * (SIZE + 8) + column, from + (inside ? (long long)(t0 + row) * HEAD + column : 0), inside);
     }
@@ -58,8 +70,9 @@ template <int N, int SIZE>
 __device__ __forceinline__ void replace(T* tile, int row, const T* from)
 {
     constexpr int PER_ROW = SIZE / N;
-    const int ahead = (threadIdx.x + THREADS - row * PER_ROW % THREADS) % THREADS;
-    for (int chunk = ahead; chunk < PER_ROW; chunk += THREADS)
+    if (OWN_KEYS && row / TOGETHER != threadIdx.x / COPIERS) return;
+    const int ahead = (threadIdx.x % COPIERS + COPIERS - row % TOGETHER * PER_ROW % COPIERS) % COPIERS;
+    for (int chunk = ahead; chunk < PER_ROW; chunk += COPIERS)
         *(Elements<N>*)(tile + row * (SIZE + 8) + chunk * N) = *(const Elements<N>*)(from + chunk * N);
 }
 
@@ -262,13 +275,13 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
             else cp_async_wait<STAGES - 1>();
 #pragma unroll 1
             for (int other = step; other < (fits ? count : step + 1); ++other) substitute(other);
-            __syncthreads();
+            sync_copiers();
         }
         const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
         multiply_tile(sums, queries, buffers + step % STAGES * STAGE, ahead, range.end, has_rows, shift, valid, n, mask,
                       of_mask, s, scale, softcap);
         if (!fits) {
-            __syncthreads();
+            sync_copiers();
             load_tile(step + STAGES);
         }
     }
