@@ -25,8 +25,9 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 from .cubins import all_compile, assert_arguments, registers
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
+from .few_rows_samples import Gated, geglu
 from .packed_samples import nbits
-from .samples import Sample, results_of, sample
+from .samples import ERROR, Sample, compare, results_of, sample
 from .test_mixed_input import KINDS, LAYERS, assert_exact, samples, title, with_epilogue
 
 COMPILES = {"gemm/swap_ab.cu"}
@@ -108,6 +109,24 @@ def test_packed_weights(
     (got,) = results_of(found, [hopper])
     assert files(hopper) == COMPILES
     assert_exact(found, got)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("gated", "way"),
+    [(Gated(17, 1040, 64), (1, 2, 2)), (Gated(32, 712, 72, bfloat16, geglu), (1, 3, 1))],
+    ids=str,
+)
+def test_pairs_of_16_bits(
+    gated: Gated,
+    way: tuple[int, int, int],
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forced(way, monkeypatch)
+    compare(gated.sample(), hopper, error=ERROR[gated.dtype])
+    assert files(hopper) == COMPILES
 
 
 @pytest.mark.slow

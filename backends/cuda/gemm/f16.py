@@ -80,7 +80,8 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
         return named(linear_forms(layer, epilogue, setting.target), setting.form)
     gemm = _linear(layer)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    fed = None if half_sums else _swapped(gemm, epilogue, target) or _fed(gemm, epilogue, setting)
+    few = None if half_sums else swapped(swap_ab.SwapAb(gemm), epilogue, target)
+    fed = few or (None if half_sums else _fed(gemm, epilogue, setting))
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
@@ -110,20 +111,20 @@ def _linear(layer: Linear) -> GemmArguments:
     )
 
 
-def _swapped(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | None:
+def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Launch | None:
     """Return the launch of `swap_ab.cu` for few rows, if estimated to be faster."""
+    gemm = product.gemm
     m, n, k = gemm.shape
     if m > FEW_ROWS or n * k * gemm.dtype.itemsize < LARGE_WEIGHTS:
         return None
-    swapped = swap_ab.SwapAb(gemm)
-    best = swapped.choose(target)
+    best = product.choose(target)
     if best is None:
         return None
     many = best.tile.count(m, n) * best.config.splits > target.processors
     if many and (best.tile.resident == 1 or m > ROWS_OF_PAIRS):
         return None
     others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
-    return swapped.launch(epilogue, best.config) if best.microseconds < others else None
+    return product.launch(epilogue, best.config) if best.microseconds < others else None
 
 
 def _fed(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:

@@ -27,6 +27,7 @@ from .pack import rows_of
 from .packed import PackedLinear, multiply_packed_pair, packed_linear
 from .problem import GemmArguments, Linear, Matrix
 from .schedules import tma_persistent
+from .schedules.swap_ab import SwapAb
 from .turns import TURN, biases_in_turns, in_turns
 
 #: Operators with kernels that multiply by two matrices at once.
@@ -101,6 +102,8 @@ def gated_products(
         dtype=first.a.dtype,
     )
     target = setting.target
+    if few := f16.swapped(SwapAb(gemm, products=2), epilogue, target):
+        return few
     best = tma_persistent.choose(gemm, epilogue, target, 2)
     one, plain = replace(gemm, shape=first.shape), no_epilogue(first.a.dtype)
     along = replace(plain, operands=(y,), kinds=(ALONG,), is_cheap=epilogue.is_cheap)
