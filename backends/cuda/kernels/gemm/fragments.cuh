@@ -26,15 +26,36 @@ struct Fragment {
         if constexpr (F16X3) factors = *(const float2*)(scales + min(column, columns - 2));
     }
 
-    __device__ __forceinline__ void store(const Results& results)
+    __device__ __forceinline__ void scale()
     {
         if constexpr (F16X3) sums[0] *= factors.x, sums[1] *= factors.y, sums[2] *= factors.x, sums[3] *= factors.y;
+    }
+
+    __device__ __forceinline__ void store(const Results& results)
+    {
+        scale();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float pair[2] = {sums[half * 2], sums[half * 2 + 1]};
             store_pair(results, pair, with[half], row + half * 8, column);
         }
     }
+
+#if BLOCKWISE && !PATCHES
+    // Returns the results, and stores them in float32 as well if that is asked for.
+    __device__ __forceinline__ void finish(float (&values)[4], const Results& results)
+    {
+        scale();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float pair[2] = {sums[half * 2], sums[half * 2 + 1]};
+            const Neighbours<R, 2> found = with_epilogue(pair, with[half]);
+            values[half * 2] = found.at[0], values[half * 2 + 1] = found.at[1];
+            const int line = row + half * 8;
+            if (PLAIN && line < results.m) *(Neighbours<R, 2>*)(results.c + results.place(line, column)) = found;
+        }
+    }
+#endif
 };
 
 __device__ __forceinline__ void add(float (&sums)[4], float4 x)
@@ -103,7 +124,7 @@ struct Share {
     }
 
 #if BLOCKWISE
-    // The same of blocks of 64 columns.
+    // The same of blocks of 64 columns, each by a warp.
     __device__ __forceinline__ void store_blocks(const Results& results, const float* scales, int m0, int n0,
                                                     int columns) const
     {
@@ -119,6 +140,59 @@ struct Share {
             if constexpr (F16X3) scale_columns(sums, scales, column, columns);
             ::store_blocks(results, sums, m0 + first / TN * 16, column);
         }
+    }
+#endif
+
+#if BLOCKWISE && !PATCHES
+    // The same, each by the four warps of a group, as shares are few blocks. The greatest results of rows that they find take
+    // the place of sums.
+    __device__ __forceinline__ void store_blocks_together(const Results& results, const float* scales, int m0, int n0,
+                                                          int columns) const
+    {
+        constexpr int PARTS = 4, COUNT = TOGETHER / PARTS;  // fragments of a warp
+        const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS, group = threadIdx.x / 128;
+        bool waits = true;
+#pragma unroll 1
+        for (int first = begin() + group * TOGETHER; first < end(); first += GROUPS * TOGETHER) {
+            const int row = m0 + first / TN * 16, column = n0 + first % TN * 8, own = first + part * COUNT;
+            if (column >= results.n) continue;
+            Fragment fragments[COUNT];
+#pragma unroll
+            for (int j = 0; j < COUNT; ++j)
+                fragments[j].begin(results, scales, row, column + (part * COUNT + j) * 8, columns);
+            if (waits) inbox.wait_received();
+            waits = false;
+#pragma unroll 1
+            for (int block = 0; block < inbox.splits; ++block)
+#pragma unroll
+                for (int j = 0; j < COUNT; ++j) add(fragments[j].sums, received(own + j, block));
+            float values[COUNT][4];
+#pragma unroll
+            for (int j = 0; j < COUNT; ++j) fragments[j].finish(values[j], results);
+            const auto greatest_at = [&](int part, int half) {
+                return (float*)inbox.at((first + part * COUNT) * WORDS) + lane / 4 + half * 8;
+            };
+            __syncwarp();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float most = greatest_of_row<COUNT>(values, 0, half);
+                if (lane % 4 == 0) *greatest_at(part, half) = most;
+            }
+            named_barrier_sync<128>(1 + group);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int line = row + lane / 4 + half * 8;
+                float most = 0;
+#pragma unroll
+                for (int other = 0; other < PARTS; ++other) most = fmaxf(most, *greatest_at(other, half));
+                const RowScale by(__float_as_uint(most));
+                store_sixteen(results.halves, values[0] + half * 2, values[1] + half * 2, by, line,
+                              column + part * COUNT * 8, results.m);
+                if (part == 0 && lane % 4 == 0 && line < results.m)
+                    results.halves.store_scale(line, column / BLOCK_TERMS, by.inverse);
+            }
+        }
+        if (waits) inbox.wait_received();
     }
 #endif
 };

@@ -49,6 +49,9 @@ template <int ROWS_OF, int WORDS> struct Inbox {
         return *(const float4*)(memory + place(item - begin(), block) + at * 4);
     }
 
+    // Where the sums of an item of this block's share from the first block were: memory that is free once they are added up.
+    __device__ __forceinline__ unsigned char* at(int item) const { return memory + place(item - begin(), 0); }
+
     // Adds up an item of this block's share.
     __device__ __forceinline__ void add(float (&values)[8], int item) const
     {

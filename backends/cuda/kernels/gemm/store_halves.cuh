@@ -94,6 +94,36 @@ __device__ __forceinline__ void store_halves(const RowsInHalves& to, const float
     store_scaled(to, x, RowScale(__float_as_uint(most[0])), row, term);
 }
 
+// Stores sixteen adjacent terms of a row from `term` on, if there is such a row: of each eight of them, the four lanes of the
+// row have two adjacent ones.
+__device__ __forceinline__ void store_sixteen(const RowsInHalves& to, const float* first, const float* second,
+                                              const RowScale& by, int row, int term, int end)
+{
+    const int column = threadIdx.x % 4;
+    const bool upper = column / 2;  // has the first terms of the second eight
+    const Halves even = halves_of_pair(first[0], first[1], by), odd = halves_of_pair(second[0], second[1], by);
+    const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper);
+    const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper);
+    if (row >= end) return;
+    unsigned char* at = to.place(row, term / 32, (term % 32 / 8 + upper) * 8 + column % 2 * 4);
+    *(uint2*)at = high;
+    *(uint2*)((unsigned long long)at ^ 64) = low;
+}
+
+// Returns the greatest of the terms of a row that its four lanes have, two adjacent ones of each of some eights from `first`
+// on; `half` says which of the lane's two rows.
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ float greatest_of_row(const float (&x)[COUNT][4], int first, int half)
+{
+    float most = 0;
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j)
+#pragma unroll
+        for (int q = 0; q < 2; ++q) most = fmaxf(most, finite_or_zero(fabsf(x[first + j][half * 2 + q])));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+}
+
 // Stores a block of sixteen rows, which a warp has as products leave their sums: eights of terms from `first` on, of
 // rows lane / 4 and eight rows further, two adjacent terms per thread. `row` and `term` are those of the block. Rows from
 // `end` on are not stored.
@@ -102,30 +132,14 @@ __device__ __forceinline__ void store_block_in_halves(const RowsInHalves& to, co
                                                       int row, int term, int end)
 {
     constexpr int EIGHTS = BLOCK_TERMS / 8;
-    const int lane = threadIdx.x % 32, column = lane % 4;
-    const bool upper = column / 2;  // has the first terms of the second of two eights
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int line = row + lane / 4 + half * 8;
-        float most = 0;
+        const RowScale by(__float_as_uint(greatest_of_row<EIGHTS>(x, first, half)));
 #pragma unroll
-        for (int j = 0; j < EIGHTS; ++j)
-#pragma unroll
-            for (int q = 0; q < 2; ++q) most = fmaxf(most, finite_or_zero(fabsf(x[first + j][half * 2 + q])));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const RowScale by(__float_as_uint(most));
-#pragma unroll
-        for (int j = 0; j < EIGHTS; j += 2) {
-            const float *a = x[first + j] + half * 2, *b = x[first + j + 1] + half * 2;
-            const Halves even = halves_of_pair(a[0], a[1], by), odd = halves_of_pair(b[0], b[1], by);
-            const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper);
-            const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper);
-            if (line >= end) continue;
-            unsigned char* at = to.place(line, (term + j * 8) / 32, (j % 4 + upper) * 8 + column % 2 * 4);
-            *(uint2*)at = high;
-            *(uint2*)((unsigned long long)at ^ 64) = low;
-        }
-        if (column == 0 && line < end) to.store_scale(line, term / BLOCK_TERMS, by.inverse);
+        for (int j = 0; j < EIGHTS; j += 2)
+            store_sixteen(to, x[first + j] + half * 2, x[first + j + 1] + half * 2, by, line, term + j * 8, end);
+        if (lane % 4 == 0 && line < end) to.store_scale(line, term / BLOCK_TERMS, by.inverse);
     }
 }

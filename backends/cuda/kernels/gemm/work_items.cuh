@@ -58,7 +58,10 @@ __device__ __forceinline__ void finish_item(Results& results, float (&totals)[TN
     const float* of_columns = scales + (long long)item.batch * work.rows_b;
     if constexpr (SPLIT == CLUSTER) {
         share.send(totals);
-#if BLOCKWISE
+#if BLOCKWISE && !PATCHES
+        if constexpr (EIGHTS_AHEAD > 1) share.store_blocks_together(results, of_columns, item.m0, item.n0, work.rows_b);
+        else share.store_blocks(results, of_columns, item.m0, item.n0, work.rows_b);
+#elif BLOCKWISE
         share.store_blocks(results, of_columns, item.m0, item.n0, work.rows_b);
 #else
         share.store(results, of_columns, item.m0, item.n0, work.rows_b);
