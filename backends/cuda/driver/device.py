@@ -38,6 +38,7 @@ from .status import CUDAError, check, failure, translated
 UNASKED = 48 << 10
 OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+SHARED_SHARE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _LAUNCH = "graph launch"
 _NO_MEMORY = "OUT_OF_MEMORY"
 
@@ -290,19 +291,26 @@ class DriverDevice:
             end.sync()
             return (end - begin) / 1e3
 
-    def load(self, code: ObjectCode, entry: str, shared: int = 0) -> Kernel:
+    def load(
+        self, code: ObjectCode, entry: str, shared: int = 0, *, prefers_shared: bool = False
+    ) -> Kernel:
         """Load one function of compiled code.
 
         Args:
             code: the compiled code.
             entry: the function's name.
             shared: dynamic shared memory per block in bytes.
+            prefers_shared: see `Launch.prefers_shared`.
         """
         self.enter()
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
         if shared:
             self._grant(kernel, entry, shared)
+        if prefers_shared:
+            handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+            call = f"asking for most of the memory as shared memory for {entry}"
+            check(call, driver.cuKernelSetAttribute(SHARED_SHARE, 100, handle, device))
         return kernel
 
     def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:

@@ -134,7 +134,9 @@ def bind_launch(
     for name, argument in launch.arguments.items():
         if isinstance(argument, TensorMap) and not pointers.get(name):
             raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
-    kernel = device.load(code.result(), launch.entry, launch.shared)
+    kernel = device.load(
+        code.result(), launch.entry, launch.shared, prefers_shared=launch.prefers_shared
+    )
     cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
     _check_parameters(kernel, launch, cells)
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))

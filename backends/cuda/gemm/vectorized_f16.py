@@ -72,6 +72,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
             ("BATCH", at_once(view.kernel, 8 * x.dtype.itemsize)),
         ),
         code=atom_of(x.dtype).code(),
+        beside=True,
         note=f"{kernel_h}x{kernel_w}",
         pitched=(x, y),
     )

@@ -143,6 +143,7 @@ def _pool(
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
         code=f"#define LOWEST {lowest(x.dtype)}",
+        beside=True,
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
         pitched=() if x.rank > 5 else (x, y) if y else (x,),
     )

@@ -34,6 +34,8 @@ class Launch:
         constants: compile-time constants by name, in pairs.
         code: generated functions and macros used by the file.
         shared: dynamic shared memory in bytes.
+        beside: whether its blocks, without shared memory, should start beside those of kernels that
+            have some, rather than find a large first-level cache; see `prefers_shared`.
         scratch: bytes of workspace that the step needs for it.
         cluster: blocks along x, y and z of a cluster (Hopper and newer).
         early: whether it may start before the previous kernel ends (PDL): kernels that call
@@ -56,6 +58,7 @@ class Launch:
     constants: tuple[tuple[str, int | bool | float], ...] = ()
     code: str = ""
     shared: int = 0
+    beside: bool = False
     scratch: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     early: bool = True
@@ -78,6 +81,15 @@ class Launch:
     def title(self) -> str:
         """The entry with its note."""
         return f"{self.entry} {self.note}".strip()
+
+    @property
+    def prefers_shared(self) -> bool:
+        """Whether multiprocessors should have all their memory as shared memory but 28 KB of cache.
+
+        They change that only when they are idle, so a block waits for those of another kernel to
+        end unless both kernels prefer the same.
+        """
+        return self.shared > 0 or self.beside
 
     @property
     def is_empty(self) -> bool:
@@ -105,13 +117,24 @@ def each(
     types: tuple[tuple[str, DType], ...],
     constants: tuple[tuple[str, int | bool | float], ...] = (),
     code: str = "",
+    beside: bool = False,
     note: str = "",
     pitched: tuple[Tensor, ...] = (),
 ) -> Launch:
     """Return the launch of a kernel with one thread for each of `count` results; see `Launch`."""
     grid = (ceil_div(count, block), 1, 1)
     return Launch(
-        file, entry, grid, block, args, types, constants, code, note=note, pitched=pitched
+        file,
+        entry,
+        grid,
+        block,
+        args,
+        types,
+        constants,
+        code,
+        beside=beside,
+        note=note,
+        pitched=pitched,
     )
 
 
