@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.conv.inverted_residual import Form
-from tercet.runtime.ir.dtypes import float16
+from tercet.backends.cuda.conv.residual_forms import Form
+from tercet.runtime.ir.dtypes import DType, float16, float32
 
 from ..kernels.samples import OPTIONS
 from ..kernels.test_inverted_residual import ANY, CASES, FORMS, always, check
@@ -16,9 +16,17 @@ from ..kernels.test_inverted_residual import ANY, CASES, FORMS, always, check
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("form", [ANY, *FORMS], ids=str)
+#: Forms that leave room for any case in float32.
+SMALL = [form for form in (ANY, *FORMS) if form.rows * form.columns * form.chunk <= 49 * 32]
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [*((form, float16) for form in (ANY, *FORMS)), *((form, float32) for form in SMALL)],
+    ids=str,
+)
 @pytest.mark.parametrize("case", CASES)
-def test_forms(case: str, form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms(case: str, form: Form, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     always(form, monkeypatch)
     backends: Any = open_backends("cuda", OPTIONS)
-    check(CASES[case], float16, backends[0])
+    check(CASES[case], dtype, backends[0])

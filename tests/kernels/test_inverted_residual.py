@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -14,8 +15,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.conv import inverted_residual as fused
-from tercet.backends.cuda.conv.inverted_residual import Form
 from tercet.backends.cuda.conv.pack_residual import window_pairs
+from tercet.backends.cuda.conv.residual_forms import Form
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -109,6 +110,7 @@ def always(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every inverted residual have a form."""
     monkeypatch.setattr(fused, "forms", lambda p: [form])
     monkeypatch.setattr(fused, "MARGIN", inf)
+    monkeypatch.setattr(fused, "MARGIN_WIDE", inf)
 
 
 def check(case: Case, dtype: DType, backend: CudaBackend) -> None:
@@ -139,6 +141,23 @@ def test_forms(form: Form, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        ("residual", FORMS[-1]),
+        *((case, ANY) for case in ("strides and pads", "many channels")),
+        *((case, ANY) for case in ("without expansion", "without projection")),
+    ],
+    ids=str,
+)
+def test_float32(
+    case: str, form: Form, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(form, monkeypatch)
+    check(CASES[case], float32, hopper)
+
+
+@needs_compiler
 def test_bfloat16(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     always(ANY, monkeypatch)
     check(CASES["stride"], bfloat16, hopper)
@@ -156,17 +175,33 @@ def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
 
 
 def test_what_is_something_else_stays_apart() -> None:
-    """Other dtypes, channels that fill no words, algorithms by name, and too many channels."""
+    """Channels that fill no words, algorithms by name, and too many channels."""
     case = CASES["residual"]
     half = graph_of(case, float16, float16)[0]
     many = Case((32, 960, 7, 7), 0, 320)
     odd = Case((32, 20, 56, 56), 120, 20)
     for found in (
-        entries(graph_of(case, float32, float32)[0]),
         entries(half, conv="tensor_cores,depthwise"),
         *(entries(graph_of(each, float16, float16)[0]) for each in (many, odd)),
     ):
         assert "inverted_residual" not in found
+
+
+def test_weights_that_halves_cannot_hold_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of a term whose weights are far below all others would lose bits in float16."""
+
+    plain = normal
+
+    def faint(*shape: int) -> Array:
+        numbers = plain(*shape)
+        if len(shape) == 4 and shape[1] > 1:
+            numbers[:, 0] *= 1e-9
+        return numbers
+
+    case = CASES["residual"]
+    assert "inverted_residual" in entries(graph_of(case, float32, float32)[0])
+    monkeypatch.setattr(sys.modules[__name__], "normal", faint)
+    assert "inverted_residual" not in entries(graph_of(case, float32, float32)[0])
 
 
 def test_a_result_that_is_read_elsewhere_is_stored() -> None:
@@ -208,9 +243,13 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
     found: list[Any] = []
     for form in (ANY, *FORMS):
         always(form, monkeypatch)
-        for case, dtype in (("residual", float16), ("without projection", bfloat16)):
+        for case, dtype in (
+            ("residual", float16),
+            ("without projection", bfloat16),
+            ("without expansion", float32),
+        ):
             found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
     found = [launch for launch in found if launch.entry == "inverted_residual"]
-    assert len(found) == 2 * (1 + len(FORMS))
+    assert len(found) == 3 * (1 + len(FORMS))
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)

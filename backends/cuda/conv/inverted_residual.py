@@ -9,44 +9,33 @@ squeeze-and-excite comes before the projection, the first two are one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, prod
 
+from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of
-from ..gemm.atoms import HALVES, atom_of
+from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
-from ..gemm.tile import CLUSTERED, MEMORY, inbox
+from ..gemm.f16x3 import filter_refusal
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
-from ..recipe.targets import Target
-from .pack_residual import pack_weights, pitch
+from .pack_residual import pack_weights
+from .residual_forms import Form, ResidualProblem, forms, time_of
 
-#: Pixels of the result per block, rows and columns.
-TILES = ((8, 16), (7, 14), (8, 8), (7, 7), (4, 8), (4, 7), (2, 7))
-#: Expanded channels at a time.
-CHUNKS = (96, 64, 48, 32)
-#: Blocks that share the expanded channels of a tile.
-SPLITS = (1, 2, 4, 8)
 #: Maximum channels of the image, and of a projection, whose sums are kept in registers; maximum
-#: stride, and maximum warps of a block with several parts of a chunk.
-MAX_CHANNELS, MAX_FILTERS, MAX_STRIDE, MAX_WARPS = 320, 160, 4, 12
-#: Registers of a thread besides its sums, and those of a multiprocessor.
-OTHERS, REGISTERS = 80, 1 << 16
-#: Instructions per microsecond that a multiprocessor issues, and a warp alone in it, whose
-#: instructions depend on each other. Microseconds of a launch, factor of the estimated instructions
-#: before and after all chunks, which wait for memory, and clock in MHz. Instructions for a pair of
-#: elements of a window, bound by shared memory. Fitted to 461 forms of 42 inverted residuals of
-#: MobileNetV2's and EfficientNet's sizes on an H100, at batch 1 and 32.
-ISSUED, ALONE, BEGIN, ENDS, CLOCK, PAIR = 6924.0, 1019.0, 1.29, 3.09, 1755.0, 23.3
+#: stride.
+MAX_CHANNELS, MAX_FILTERS, MAX_STRIDE = 320, 160, 4
 #: Layers are fused if that is estimated to take less than this share of their own estimates plus,
 #: for each boundary between kernels, these microseconds: so that none of the 42 takes longer.
 MARGIN, BOUNDARY = 0.82, 0.6
+#: That share in float32: MobileNetV2 takes 12 % less time at batch 1 on an H200, and at batch 32 as
+#: long as with layers apart, where estimates are less exact.
+MARGIN_WIDE = 0.72
 #: Boundaries in networks between layers that are estimated to take less than so many microseconds
 #: on average: MobileNetV2 in float16 takes 3 to 4 % less time at batch 1 on an H200 than with 0.6,
 #: MobileNetV3 1 % less. 1.2 would take 3 % more at batch 8.
@@ -137,12 +126,12 @@ def inverted_residual_at(
 
 
 def _is_layer(node: Node, *, depthwise: bool) -> bool:
-    """Whether a node is a convolution of 16-bit floats: depthwise, or by 1x1 windows."""
+    """Whether a node is a convolution of floats: depthwise, or by 1x1 windows."""
     op = node.op
     if not isinstance(op, Conv) or any(v.data is None for v in node.operands[1:]):
         return False
     x, w = (value.tensor for value in node.operands[:2])
-    if x.dtype not in HALVES or len(x.dims) != 4:
+    if x.dtype not in HALVES | {float32} or len(x.dims) != 4:
         return False
     if depthwise:
         return 1 < op.group == x.dims[1] == w.dims[0]
@@ -151,57 +140,6 @@ def _is_layer(node: Node, *, depthwise: bool) -> bool:
 
 
 # ── the problem ──────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class ResidualProblem:
-    """The convolutions of an inverted residual; see `InvertedResidual`."""
-
-    expansion: ConvProblem | None
-    filtering: ConvProblem
-    projection: ConvProblem | None
-
-    @property
-    def layers(self) -> tuple[ConvProblem, ...]:
-        """The convolutions in order."""
-        found = self.expansion, self.filtering, self.projection
-        return tuple(layer for layer in found if layer is not None)
-
-    @property
-    def x(self) -> Tensor:
-        """The image."""
-        return self.layers[0].x
-
-    @property
-    def y(self) -> Tensor:
-        """The result."""
-        return self.layers[-1].y
-
-    @property
-    def hidden(self) -> int:
-        """Number of expanded channels."""
-        return self.filtering.x.dims[1]
-
-    @property
-    def terms(self) -> int:
-        """Channels of the image, in sixteens."""
-        return ceil_div(self.x.dims[1], 16) * 16
-
-    @property
-    def width(self) -> int:
-        """Channels of a projection, in sixteens; 0 if there is none."""
-        return ceil_div(self.y.dims[1], 16) * 16 if self.projection else 0
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of elements of a window: of two rows, and of one where their number is odd."""
-        height, width = self.filtering.view.kernel
-        return height // 2 * width + height % 2 * ceil_div(width, 2)
-
-    @property
-    def target(self) -> Target:
-        """The GPU."""
-        return self.filtering.setting.target
 
 
 def _problem(
@@ -248,141 +186,10 @@ def _refusal(p: ResidualProblem) -> str:
         return f"{x.dims[1]} to {y.dims[1]} channels, more than {MAX_CHANNELS} to {MAX_FILTERS}"
     if max(x.extent, y.extent) >= 2**31:
         return f"{max(x.extent, y.extent)} elements"
-    return ""
-
-
-# ── forms ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a problem is divided among blocks.
-
-    Attributes:
-        rows, columns: pixels of the result per block.
-        chunk: expanded channels at a time.
-        split: blocks of a cluster that share the expanded channels.
-    """
-
-    rows: int
-    columns: int
-    chunk: int
-    split: int = 1
-
-    def __str__(self) -> str:
-        """Return its name, such as ``8x8x64 split 4``."""
-        split = f" split {self.split}" if self.split > 1 else ""
-        return f"{self.rows}x{self.columns}x{self.chunk}{split}"
-
-    @staticmethod
-    def parse(text: str) -> Form:
-        """Return the form of this name."""
-        sizes, _, split = text.partition(" split ")
-        rows, columns, chunk = map(int, sizes.split("x"))
-        return Form(rows, columns, chunk, int(split or 1))
-
-    @property
-    def bands(self) -> int:
-        """Bands of 16 pixels, each of a warp."""
-        return ceil_div(self.rows * self.columns, 16)
-
-    @property
-    def parts(self) -> int:
-        """Parts of a chunk; warps have one of them."""
-        steps, most = self.chunk // 16, max(1, MAX_WARPS // self.bands)
-        return max(n for n in range(1, min(steps, most) + 1) if steps % n == 0)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return self.bands * self.parts
-
-    def grid(self, p: ResidualProblem) -> tuple[int, int]:
-        """Return the number of tiles along the height and the width."""
-        height, width = p.y.dims[2:]
-        return ceil_div(height, self.rows), ceil_div(width, self.columns)
-
-    def box(self, p: ResidualProblem) -> int:
-        """Return the number of pixels that its windows cover."""
-        view = p.filtering.view
-        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
-        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
-
-    def group(self, p: ResidualProblem) -> int:
-        """Return the columns of a chunk that a warp expands at once."""
-        bands = ceil_div(self.box(p), 16)
-        counts = [n for n in (1, 2, 3, 4) if self.chunk % (16 * n) == 0 and self.chunk // n <= 64]
-
-        def cost(count: int) -> tuple[int, int]:  # of all rounds of all warps
-            return ceil_div(bands * count, self.warps) * (self.chunk // count + 16), count
-
-        return self.chunk // min(counts, key=cost)
-
-    def weights(self, p: ResidualProblem) -> int:
-        """Return the bytes of the weights of a chunk."""
-        first = 0 if p.expansion is None else self.chunk * (pitch(p.terms) + 4)
-        return first + p.width * pitch(self.chunk) + (8 * p.pairs + 4) * self.chunk
-
-    def shared(self, p: ResidualProblem) -> int:
-        """Return the bytes of shared memory."""
-        box = self.box(p)
-        rows = ceil_div(box, 16) * 16
-        image = 0 if p.expansion is None else rows * pitch(p.terms)
-        stages = image + 2 * box * pitch(self.chunk) + 2 * self.weights(p) + 8 * rows
-        own = ceil_div(max(stages, self.bands * 16 * (p.width + 8) * 4), 16) * 16
-        shares = self.split > 1 and p.projection is not None
-        return own + (inbox(self.bands * 16, p.width, self.split) if shares else 0)
-
-    def resident(self, p: ResidualProblem) -> int:
-        """Return the blocks that fit on a multiprocessor."""
-        registers = REGISTERS // (32 * self.warps * (OTHERS + p.width // 2))
-        return max(1, min(registers, (p.target.shared + 1024) // (self.shared(p) + 1024)))
-
-
-def forms(p: ResidualProblem) -> Iterator[Form]:
-    """Yield the forms that apply."""
-    chunks = [chunk for chunk in CHUNKS if ceil_div(p.hidden, chunk) * chunk < p.hidden + 16]
-    for rows, columns in TILES:
-        for chunk in chunks or CHUNKS[-1:]:
-            form = Form(rows, columns, chunk)
-            if form.shared(p) > p.target.shared:
-                continue
-            blocks, most = prod(form.grid(p)) * p.x.dims[0], ceil_div(p.hidden, chunk)
-            for split in SPLITS if p.target.has_clusters else SPLITS[:1]:
-                if split == 1 or (split <= most and blocks * split <= 3 * p.target.processors):
-                    yield Form(rows, columns, chunk, split)
-
-
-def time_of(p: ResidualProblem, form: Form) -> float:
-    """Return the estimate of a form in microseconds."""
-    group, steps = form.group(p), form.chunk // 16 // form.parts
-    pixels = _pixels(p, form)
-    items = ceil_div(pixels, 16) * (form.chunk // group) if p.expansion else 0
-    item = 40 + p.terms / 16 * (1 + 1.5 * group / 8) + 3 * group
-    rest = 120 + steps * (PAIR * p.pairs + 60 + 1.5 * p.width / 8)
-    ends = 700 + 12 * pixels * p.terms / (256 * form.warps) + form.parts * p.width
-    ends += 300 * ceil(form.rows * form.columns * p.width / (256 * form.warps))
-    blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
-    processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)
-    waves, resident = blocks / processors, form.resident(p)
-    beside = min(resident, ceil(waves))
-    chunk = (ceil_div(items, form.warps) * item + rest) / ALONE
-    chunk += beside * (items * item + form.warps * rest) / ISSUED
-    chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
-    time = ceil(waves / resident) * (chunks * chunk + ENDS * ends / CLOCK)
-    memory = p.x.dtype.itemsize * (p.x.size + p.y.size) / MEMORY
-    return BEGIN + (time**4 + memory**4) ** 0.25
-
-
-def _pixels(p: ResidualProblem, form: Form) -> int:
-    """Return the most pixels of the image that the windows of a tile cover."""
-    view, found = p.filtering.view, 1
-    for axis, (tile, count) in enumerate(zip((form.rows, form.columns), form.grid(p), strict=True)):
-        stride, size = view.strides[axis], p.x.dims[2 + axis]
-        begins = (i * tile * stride - view.pads_begin[axis] for i in range(count))
-        reach = (tile - 1) * stride + view.kernel[axis]
-        found *= max(max(0, min(begin + reach, size) - max(begin, 0)) for begin in begins)
-    return found
+    products = (p.expansion, p.projection) if p.wide else ()
+    weights = (layer.w.value.data for layer in products if layer is not None)
+    refusals = (filter_refusal(data, 1) for data in weights if data is not None)
+    return next(filter(None, refusals), "")
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
@@ -422,7 +229,8 @@ def _choice(p: ResidualProblem) -> tuple[Form | None, str]:
         return None, "tiles that do not fit in shared memory"
     apart = sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
     boundary = BOUNDARY_OF_SHORT if apart < SHORT * len(p.layers) else BOUNDARY
-    if best[0] > MARGIN * apart + boundary * (len(p.layers) - 1):
+    margin = MARGIN_WIDE if p.wide else MARGIN
+    if best[0] > margin * apart + boundary * (len(p.layers) - 1):
         return None, f"fusing {len(p.layers)} layers is not estimated to be faster"
     return best[2], ""
 
@@ -480,7 +288,7 @@ def _code(p: ResidualProblem) -> str:
     last = p.layers[-1].epilogue
     code = (*(one.code for one in named.values()), last.code)
     headers = dict.fromkeys(line for one in code for line in one.splitlines() if _is_header(line))
-    atom = atom_of(p.x.dtype).code()
+    atom = (F16X3 if p.wide else atom_of(p.x.dtype)).code()
     return "\n".join((atom, *headers, *bodies, _body(last)))
 
 

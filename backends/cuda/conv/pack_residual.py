@@ -5,19 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir.types import Array
+from ..gemm.f16x3 import TOP, cut, exponents, scales_of
 from ..recipe.operands import ceil_div
 
 
-def pitch(elements: int) -> int:
+def pitch(elements: int, itemsize: int) -> int:
     """Return the bytes between rows in shared memory: an odd number of words of 16."""
-    return (elements // 8 | 1) * 16
+    return (elements * itemsize // 16 | 1) * 16
 
 
 def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...]) -> Array:
     """Return the weights of all chunks, each in the order of shared memory.
 
     That is, rows of the expansion with its biases, if there is one; then rows of the projection, if
-    there is one, the windows and the biases of the depthwise convolution.
+    there is one, the windows and the biases of the depthwise convolution. In float32, rows are in
+    halves, the scales of the expansion follow its biases, and those of the projection all chunks.
 
     Args:
         arrays: for each convolution its weights, and its bias if it has one; of a projection, the
@@ -32,20 +34,34 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
     hidden = len(windows)
     count = ceil_div(hidden, chunk) * chunk
     projection = left.pop().reshape(-1, hidden) if left else np.zeros((0, hidden), dtype)
-    pairs, second = window_pairs(windows[:, 0], count), _floats(shift, count)
-    parts: list[Array] = []
+    wide = dtype == np.float32
+    taps = window_taps(windows[:, 0], count) if wide else window_pairs(windows[:, 0], count)
+    scaling = exponents(projection) if wide else None
+    second, parts = _floats(shift, count), list[Array]()
     for begin in range(0, count, chunk):
         here = slice(begin, begin + chunk)
         for w, b in layers[:-1]:
-            matrix = w.reshape(hidden, -1)
+            matrix = w.reshape(hidden, -1)[here]
+            columns = ceil_div(matrix.shape[1], 16) * 16
             parts += [
-                _rows(matrix[here], chunk, ceil_div(matrix.shape[1], 16) * 16),
+                _rows(matrix, chunk, columns, exponents(matrix) if wide else None),
                 _floats(b, count)[here],
             ]
-        parts += [_rows(projection[:, here], width, chunk), pairs[:, here], second[here]]
+            if wide:
+                parts.append(_scales(matrix, chunk))
+        parts += [_rows(projection[:, here], width, chunk, scaling), taps[:, here], second[here]]
+    if wide and width:
+        parts.append(_scales(projection, width))
     return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in parts]).view(
         dtype
     )
+
+
+def window_taps(w: Array, channels: int) -> Array:
+    """Return weights [c, height, width] of float32 as [element, channels], zero-padded."""
+    found = np.zeros((w[0].size, channels), np.float32)
+    found[:, : len(w)] = w.reshape(len(w), -1).T
+    return found
 
 
 def window_pairs(w: Array, channels: int) -> Array:
@@ -68,10 +84,32 @@ def window_pairs(w: Array, channels: int) -> Array:
     return np.stack(found)
 
 
-def _rows(matrix: Array, count: int, columns: int) -> Array:
-    """Return a matrix zero-padded to this many rows, which are `pitch(columns)` bytes apart."""
-    found = np.zeros((count, pitch(columns) // 2), matrix.dtype)
-    found[: matrix.shape[0], : matrix.shape[1]] = matrix
+def _rows(matrix: Array, count: int, columns: int, scaling: Array | None) -> Array:
+    """Return a matrix zero-padded to this many rows, which are `pitch(columns)` bytes apart.
+
+    Args:
+        matrix: the matrix.
+        count: rows.
+        columns: columns of a row.
+        scaling: the exponents of the rows of a matrix in float32, which become their high parts and
+            then their low parts.
+    """
+    filled = np.zeros((count, columns), matrix.dtype)
+    filled[: matrix.shape[0], : matrix.shape[1]] = matrix
+    found = np.zeros((count, pitch(columns, matrix.itemsize)), np.uint8)
+    if scaling is not None:
+        scaled = np.ldexp(filled[: len(matrix)], TOP + 1 - scaling[:, None])
+        halves = np.zeros((count, 2, columns), np.float16)
+        halves[: len(matrix), 0], halves[: len(matrix), 1] = cut(scaled)
+        filled = halves.reshape(count, 2 * columns)
+    found[:, : columns * matrix.itemsize] = filled.view(np.uint8)
+    return found
+
+
+def _scales(matrix: Array, count: int) -> Array:
+    """Return the factors of the sums of a matrix's rows, padded to so many with 1."""
+    found = np.ones(count, np.float32)
+    found[: len(matrix)] = scales_of(matrix)[0, : len(matrix)]
     return found
 
 

@@ -1,0 +1,281 @@
+"""How inverted residuals are divided among blocks: the forms that apply, and their estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ....runtime.ir.dtypes import float32
+from ..gemm.convolution import ConvProblem
+from ..gemm.tile import CLUSTERED, MEMORY, inbox
+from ..recipe.operands import Tensor, ceil_div
+from ..recipe.targets import Target
+from .pack_residual import pitch
+
+#: Pixels of the result per block, rows and columns.
+TILES = ((8, 16), (7, 14), (8, 8), (7, 7), (4, 8), (4, 7), (2, 7))
+#: Expanded channels at a time.
+CHUNKS = (96, 64, 48, 32)
+#: Maximum blocks that share the expanded channels of a tile.
+MAX_SPLIT = 8
+#: Maximum warps of a block with several parts of a chunk.
+MAX_WARPS = 12
+#: Maximum columns that a warp expands at once: of 16-bit floats, and of float32, with three sums.
+MAX_GROUP, MAX_GROUP_WIDE = 64, 48
+#: Registers of a thread besides its sums, and those of a multiprocessor.
+OTHERS, REGISTERS = 80, 1 << 16
+#: Instructions per microsecond that a multiprocessor issues, and clock in MHz.
+ISSUED, CLOCK = 6924.0, 1755.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The measured cost of a form, in instructions unless it says otherwise; see `time_of`.
+
+    Attributes:
+        begin: microseconds of a launch.
+        alone: instructions per microsecond of a warp alone in a multiprocessor, which depend on
+            each other.
+        item: an item of an expansion, 16 pixels by some columns.
+        terms: 16 terms of it.
+        columns: the same per eight columns.
+        stored: storing it, per column.
+        window: an element of the windows, or a pair in 16 bits, of 16 channels.
+        step: filtering 16 channels otherwise.
+        width: projecting them to eight columns.
+        ends: before and after all chunks.
+        factor: of those before and after, which wait for memory.
+    """
+
+    begin: float
+    alone: float
+    item: float
+    terms: float
+    columns: float
+    stored: float
+    window: float
+    step: float
+    width: float
+    ends: float
+    factor: float
+
+
+#: The costs of 16-bit floats, fitted to 461 forms of 42 inverted residuals of MobileNetV2's and
+#: EfficientNet's sizes on an H100, at batch 1 and 32, where windows are bound by shared memory; and
+#: of float32, fitted to 47 forms of 11 of MobileNetV2's on an H200, at batch 1, where products wait
+#: for one another, and blocks that start early share multiprocessors.
+NARROW = Cost(1.29, 1019.0, 40.0, 1.0, 1.5, 3.0, 23.3, 60.0, 1.5, 700.0, 3.09)
+WIDE = Cost(0.8, 2500.0, 390.0, 90.0, 0.0, 8.0, 10.0, 0.0, 22.4, 300.0, 7.1)
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualProblem:
+    """The convolutions of an inverted residual; see `InvertedResidual`."""
+
+    expansion: ConvProblem | None
+    filtering: ConvProblem
+    projection: ConvProblem | None
+
+    @property
+    def layers(self) -> tuple[ConvProblem, ...]:
+        """The convolutions in order."""
+        found = self.expansion, self.filtering, self.projection
+        return tuple(layer for layer in found if layer is not None)
+
+    @property
+    def x(self) -> Tensor:
+        """The image."""
+        return self.layers[0].x
+
+    @property
+    def y(self) -> Tensor:
+        """The result."""
+        return self.layers[-1].y
+
+    @property
+    def hidden(self) -> int:
+        """Number of expanded channels."""
+        return self.filtering.x.dims[1]
+
+    @property
+    def terms(self) -> int:
+        """Channels of the image, in sixteens."""
+        return ceil_div(self.x.dims[1], 16) * 16
+
+    @property
+    def width(self) -> int:
+        """Channels of a projection, in sixteens; 0 if there is none."""
+        return ceil_div(self.y.dims[1], 16) * 16 if self.projection else 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.x.dtype.itemsize
+
+    @property
+    def wide(self) -> bool:
+        """Whether elements are float32, multiplied as three products of float16."""
+        return self.x.dtype == float32
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of elements of a window: of two rows, and of one where their number is odd."""
+        height, width = self.filtering.view.kernel
+        return height // 2 * width + height % 2 * ceil_div(width, 2)
+
+    @property
+    def window(self) -> int:
+        """Bytes of the weights of a window."""
+        return 4 * prod(self.filtering.view.kernel) if self.wide else 8 * self.pairs
+
+    @property
+    def target(self) -> Target:
+        """The GPU."""
+        return self.filtering.setting.target
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a problem is divided among blocks.
+
+    Attributes:
+        rows, columns: pixels of the result per block.
+        chunk: expanded channels at a time.
+        split: blocks of a cluster that share the expanded channels.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    split: int = 1
+
+    def __str__(self) -> str:
+        """Return its name, such as ``8x8x64 split 4``."""
+        split = f" split {self.split}" if self.split > 1 else ""
+        return f"{self.rows}x{self.columns}x{self.chunk}{split}"
+
+    @staticmethod
+    def parse(text: str) -> Form:
+        """Return the form of this name."""
+        sizes, _, split = text.partition(" split ")
+        rows, columns, chunk = map(int, sizes.split("x"))
+        return Form(rows, columns, chunk, int(split or 1))
+
+    @property
+    def bands(self) -> int:
+        """Bands of 16 pixels, each of a warp."""
+        return ceil_div(self.rows * self.columns, 16)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a chunk; warps have one of them."""
+        steps, most = self.chunk // 16, max(1, MAX_WARPS // self.bands)
+        return max(n for n in range(1, min(steps, most) + 1) if steps % n == 0)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.bands * self.parts
+
+    def grid(self, p: ResidualProblem) -> tuple[int, int]:
+        """Return the number of tiles along the height and the width."""
+        height, width = p.y.dims[2:]
+        return ceil_div(height, self.rows), ceil_div(width, self.columns)
+
+    def box(self, p: ResidualProblem) -> int:
+        """Return the number of pixels that its windows cover."""
+        view = p.filtering.view
+        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
+        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
+
+    def group(self, p: ResidualProblem) -> int:
+        """Return the columns of a chunk that a warp expands at once."""
+        bands = ceil_div(self.box(p), 16)
+        most = MAX_GROUP_WIDE if p.wide else MAX_GROUP
+        counts = [n for n in (1, 2, 3, 4) if self.chunk % (16 * n) == 0 and self.chunk // n <= most]
+
+        def cost(count: int) -> tuple[int, int]:  # of all rounds of all warps
+            return ceil_div(bands * count, self.warps) * (self.chunk // count + 16), count
+
+        return self.chunk // min(counts, key=cost)
+
+    def weights(self, p: ResidualProblem) -> int:
+        """Return the bytes of the weights of a chunk."""
+        factors = 8 if p.wide else 4  # biases, and scales of rows in halves
+        first = 0 if p.expansion is None else self.chunk * (pitch(p.terms, p.itemsize) + factors)
+        return first + p.width * pitch(self.chunk, p.itemsize) + (p.window + 4) * self.chunk
+
+    def shared(self, p: ResidualProblem) -> int:
+        """Return the bytes of shared memory."""
+        box = self.box(p)
+        rows = ceil_div(box, 16) * 16
+        image = 0 if p.expansion is None else rows * pitch(p.terms, p.itemsize)
+        # Floats that a thread reads at a time are two, and words of four.
+        row = (self.chunk // 8 | 1) * 32 if p.wide else pitch(self.chunk, p.itemsize)
+        stages = image + 2 * box * row + 2 * self.weights(p) + 8 * rows
+        own = ceil_div(max(stages, self.bands * 16 * (p.width + 8) * 4), 16) * 16
+        own += 4 * p.width if p.wide else 0
+        shares = self.split > 1 and p.projection is not None
+        return own + (inbox(self.bands * 16, p.width, self.split) if shares else 0)
+
+    def resident(self, p: ResidualProblem) -> int:
+        """Return the blocks that fit on a multiprocessor."""
+        registers = REGISTERS // (32 * self.warps * (OTHERS + p.width // 2))
+        return max(1, min(registers, (p.target.shared + 1024) // (self.shared(p) + 1024)))
+
+
+def forms(p: ResidualProblem) -> Iterator[Form]:
+    """Yield the forms that apply."""
+    chunks = [chunk for chunk in CHUNKS if ceil_div(p.hidden, chunk) * chunk < p.hidden + 16]
+    for rows, columns in TILES:
+        for chunk in chunks or CHUNKS[-1:]:
+            for split in _splits(ceil_div(p.hidden, chunk), p.target):
+                form = Form(rows, columns, chunk, split)
+                blocks = prod(form.grid(p)) * p.x.dims[0] * split
+                few = split == 1 or blocks <= 3 * p.target.processors
+                if few and form.shared(p) <= p.target.shared:
+                    yield form
+
+
+def _splits(chunks: int, target: Target) -> Iterator[int]:
+    """Yield how many blocks may share chunks: each number leaves them fewer than those before."""
+    least = chunks + 1
+    for split in range(1, (MAX_SPLIT if target.has_clusters else 1) + 1):
+        if ceil_div(chunks, split) < least:
+            least = ceil_div(chunks, split)
+            yield split
+
+
+def time_of(p: ResidualProblem, form: Form) -> float:
+    """Return the estimate of a form in microseconds."""
+    group, steps = form.group(p), form.chunk // 16 // form.parts
+    pixels = _pixels(p, form)
+    items = ceil_div(pixels, 16) * (form.chunk // group) if p.expansion else 0
+    cost = WIDE if p.wide else NARROW
+    window = cost.window * (prod(p.filtering.view.kernel) if p.wide else p.pairs)
+    item = cost.item + p.terms / 16 * (cost.terms + cost.columns * group / 8) + cost.stored * group
+    rest = 120 + steps * (window + cost.step + cost.width * p.width / 8)
+    ends = cost.ends + 12 * pixels * p.terms / (256 * form.warps) + form.parts * p.width
+    ends += 300 * ceil(form.rows * form.columns * p.width / (256 * form.warps))
+    blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
+    processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)
+    waves, resident = blocks / processors, form.resident(p)
+    beside = resident if p.wide else min(resident, ceil(waves))
+    chunk = (ceil_div(items, form.warps) * item + rest) / cost.alone
+    chunk += beside * (items * item + form.warps * rest) / ISSUED
+    chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
+    time = ceil(waves / resident) * (chunks * chunk + cost.factor * ends / CLOCK)
+    memory = p.x.dtype.itemsize * (p.x.size + p.y.size) / MEMORY
+    return cost.begin + (time**4 + memory**4) ** 0.25
+
+
+def _pixels(p: ResidualProblem, form: Form) -> int:
+    """Return the most pixels of the image that the windows of a tile cover."""
+    view, found = p.filtering.view, 1
+    for axis, (tile, count) in enumerate(zip((form.rows, form.columns), form.grid(p), strict=True)):
+        stride, size = view.strides[axis], p.x.dims[2 + axis]
+        begins = (i * tile * stride - view.pads_begin[axis] for i in range(count))
+        reach = (tile - 1) * stride + view.kernel[axis]
+        found *= max(max(0, min(begin + reach, size) - max(begin, 0)) for begin in begins)
+    return found
