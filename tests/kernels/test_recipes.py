@@ -329,3 +329,15 @@ def test_two_axes_are_resized_by_one_launch() -> None:
     less = np.array([1, 1, 0.2, 0.2], np.float32)
     wide = single("Resize", [normal(1, 2, 40, 40), None, less], (2,), mode="linear", antialias=1)
     assert [launch.entry for launch in launches(planned(wide))] == ["resample", "resample"]
+
+
+def test_what_prefers_shared_memory() -> None:
+    """Products and poolings, which run beside one another, but no product of a single row."""
+    rows, image = normal(128, 256).astype(np.float16), normal(1, 32, 9, 9).astype(np.float16)
+    product = single("MatMul", [rows, normal(256, 256).astype(np.float16)], (1,))
+    pooling = single("MaxPool", [image], kernel_shape=(3, 3))
+    few = single("MatMul", [rows[:1], normal(256, 256).astype(np.float16)], (1,))
+    found = [
+        [launch.prefers_shared for launch in launches(planned(g))] for g in (product, pooling, few)
+    ]
+    assert found == [[True], [True], [False]]
