@@ -252,9 +252,10 @@ inline float element(uint64 form, int row, int column)
 {
     Multiplied found;
     const int width = form >> 28 ? (int)(form >> 28 & 255) : 128;
-    const int next = form >> 28 ? (int)(form >> 36) : 1024;
+    const int next = form >> 28 ? (int)(form >> 36 & 0xffff) : 1024;
     const u32 tile = (u32)(form & ((1 << 28) - 1)) << 4;
-    memcpy(&found, place_of(tile + row / 8 * next + row % 8 * width + column * 2, width), 2);
+    const int place = width == 16 ? column / 8 * (int)(form >> 52 << 4) + column % 8 * 2 : column * 2;
+    memcpy(&found, place_of(tile + row / 8 * next + row % 8 * width + place, width), 2);
     return float(found);
 }
 
@@ -294,6 +295,11 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint
 template <int STRIDE> uint64 smem_descriptor_apart(u32 address)
 {
     return smem_descriptor(address) | (uint64)128 << 28 | (uint64)STRIDE << 36;
+}
+
+template <int NEXT, int STRIDE> uint64 smem_descriptor_of_words(u32 address)
+{
+    return smem_descriptor(address) | (uint64)16 << 28 | (uint64)STRIDE << 36 | (uint64)(NEXT >> 4) << 52;
 }
 
 template <int STRIP> uint64 smem_descriptor_across(u32 address)

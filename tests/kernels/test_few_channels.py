@@ -25,7 +25,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import launches, normal, planned, single
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
@@ -33,23 +33,31 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: Kernels that this module compiles.
-COMPILES = {"conv/few_channels.cu", "conv/few_channels_mma.cu"}
+WARPGROUPS = {"conv/few_channels_wgmma.cu"}
+COMPILES = {"conv/few_channels.cu", "conv/few_channels_mma.cu", *WARPGROUPS}
 #: Shape of the image, that of the weights, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "mobilenet": ((2, 3, 19, 37), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
     "resnet": ((1, 3, 30, 70), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+    "tiles": ((3, 3, 21, 70), (48, 3, 3, 5), {"strides": (1, 2), "pads": (1, 2, 1, 2)}),
+    "vgg": ((2, 3, 19, 37), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
     "grey": ((2, 1, 9, 5), (8, 1, 5, 5), {}),
     "uneven": ((1, 4, 17, 40), (72, 4, 2, 5), {"strides": (1, 3), "pads": (0, 2, 3, 0)}),
     "patches": ((1, 3, 24, 16), (96, 3, 4, 4), {"strides": (4, 4)}),
     "far outside": ((1, 2, 3, 3), (16, 2, 3, 3), {"pads": (4, 5, 6, 7)}),
 }
 DTYPES = (float32, float16, bfloat16)
+#: Cases of 16 bits whose windows are one pixel apart, and others where these are two pixels apart.
+NARROW = ("vgg", "grey")
+PAIRS = ("mobilenet", "resnet", "tiles", *NARROW)
 
 
 #: Poolings of the cases.
 POOLS: dict[str, dict[str, Any]] = {
     "mobilenet": {"kernel_shape": (2, 2), "strides": (2, 2)},
     "resnet": {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    "tiles": {"kernel_shape": (2, 3), "strides": (2, 1), "pads": (0, 1, 0, 1)},
+    "vgg": {"kernel_shape": (2, 2), "strides": (2, 2)},
     "grey": {"kernel_shape": (2, 1), "strides": (1, 1)},
     "uneven": {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1},
 }
@@ -101,7 +109,7 @@ def compare(case: str, dtype: DType, backend: CudaBackend, name: str, **how: boo
     with Model(exact, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
         want = model.run({"x": image})["y"]
     graph, image = graph_of(case, dtype, dtype, wide=dtype == float16, **how)
-    options = OPTIONS if how else replace(OPTIONS, conv=name)
+    options = OPTIONS if how else replace(OPTIONS, conv=name.replace("wgmma", "mma"))
     with Model(graph, [backend], options, evaluate) as model:
         assert len([row for row in str(model.placement()).splitlines() if f"{name} " in row]) == 1
         got = model.run({"x": image})["y"].astype(float64)
@@ -134,6 +142,23 @@ def test_results_that_are_pooled(
         monkeypatch.setattr(few_channels_mma, time, 0)
     narrow = bfloat16 if case == "uneven" else float16
     compare(case, float32 if wide else narrow, emulated, "few_channels_mma", pooled=True)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("pooled", [False, True], ids=["plain", "pooled"])
+@pytest.mark.parametrize(
+    ("case", "wide"),
+    [(case, wide) for case in PAIRS for wide in (False, True) if not (wide and case in NARROW)],
+)
+def test_results_of_warpgroups(
+    case: str, wide: bool, pooled: bool, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for time in ("LAUNCH", "POOLED", "SQUARE_BLOCK", "SQUARE_STEP"):
+        monkeypatch.setattr(few_channels_mma, time, 0 if time == "LAUNCH" else (0, 0))
+    how = {"pooled": True} if pooled else {}
+    narrow = bfloat16 if case == "tiles" else float16
+    compare(case, float32 if wide else narrow, hopper, "few_channels_wgmma", **how)
 
 
 @needs_compiler
@@ -174,20 +199,37 @@ def test_large_images_of_float32_are_not_packed() -> None:
         found = launches(planned(single("Conv", arrays, (1,), strides=(2, 2), pads=pads)))
         return found[0].entry
 
-    assert entry(32, 3, 3, 3, images=32) == "few_channels_mma"
-    assert entry(64, 3, 7, 7, images=32) == "few_channels_mma"
+    assert entry(32, 3, 3, 3, images=32) == "few_channels_wgmma"
+    assert entry(64, 3, 7, 7, images=32) == "few_channels_wgmma"
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_they_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
     found = [
         launch
         for case in CASES
         for name in ("few_channels", "few_channels_mma")
         for dtype in DTYPES
-        for launch in launches(planned(graph_of(case, dtype, dtype)[0], conv=name))
-        if launch.entry == name
+        for launch in launches(planned(graph_of(case, dtype, dtype)[0], device, conv=name))
+        if launch.entry.startswith("few_channels")
     ]
     assert len(found) == len(CASES) * len(DTYPES) * 2
-    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
+    files = COMPILES - WARPGROUPS
+    all_compile({launch.source: None for launch in found}, target, cache, files)
     assert_arguments(found, target, cache)
+
+
+def test_those_of_warpgroups_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for time in ("LAUNCH", "POOLED", "SQUARE_BLOCK", "SQUARE_STEP"):
+        monkeypatch.setattr(few_channels_mma, time, 0 if time == "LAUNCH" else (0, 0))
+    found = [
+        launch
+        for case in PAIRS
+        for dtype in DTYPES
+        for launch in launches(planned(graph_of(case, dtype, dtype)[0], conv="few_channels_mma"))
+        if launch.entry == "few_channels_wgmma"
+    ]
+    assert len(found) == len(PAIRS) * len(DTYPES) - len(NARROW)
+    all_compile({launch.source: None for launch in found}, H200, cache, WARPGROUPS)
+    assert_arguments(found, H200, cache)

@@ -131,7 +131,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
         (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma_bulk"]),
         (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["pack_image", "mma"]),
         (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma_bulk"]),
-        (conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4), ["pack_image", "mma_bulk"]),
+        (conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4), ["few_channels_wgmma"]),
         (pooled(64, 64, x=(32, 64, 224, 224)), ["mma_bulk"]),
         (pooled(64, 64, x=(32, 64, 15, 16)), ["mma_bulk", "pool_words"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),
@@ -424,7 +424,7 @@ def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
 
 def test_rows_of_windows_may_overlap() -> None:
     graph = conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4)
-    _, launch = launches(planned(graph))
+    _, launch = launches(planned(graph, conv="tensor_cores"))
     image = launch.args["a"]
     assert isinstance(image, TensorMap)
     assert image.dims == (16, 224, 224, 32)

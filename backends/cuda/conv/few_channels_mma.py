@@ -37,6 +37,11 @@ MAX_FILTERS, MAX_STEPS, MAX_POOLED = 64, 32, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
 #: filters, in 16-bit floats and in float32.
 BLOCK, STEP, STEP_FLOAT32 = 5.0, 0.0085, 0.0255
+#: Tiles of four patches for products of warpgroups, of 8 x 8 pixels, or of 4 x 16 where windows are
+#: one pixel apart; what they take likewise, and a pooling. Fitted to six layers on an H200.
+SQUARES = ((16, 16), (8, 32), (32, 8))
+POOLED = 0.4, 2.0
+SQUARE_BLOCK, SQUARE_STEP = (3.8, 5.4), (0.0051, 0.026)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +52,20 @@ class Tile:
         rows, columns: of pixels, before pooling.
         filters: filters, a multiple of 16.
         parts: tiles of 128 pixels.
+        in_squares: whether warpgroups multiply squares of 8 x 8 pixels, see
+            `few_channels_wgmma.cu`.
     """
 
     rows: int
     columns: int
     filters: int
     parts: int
+    in_squares: bool = False
 
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor, by the registers for their sums."""
-        return 2 if self.filters > 32 else 3 if self.filters > 16 else 4
+        return 2 if self.filters > 32 or self.in_squares else 3 if self.filters > 16 else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,14 @@ class FewChannels:
             ]
             fitting = [tile for tile in sides if tile.rows * tile.columns <= parts * ROWS]
             yield min(fitting, key=lambda tile: (self.blocks(tile), self._area(tile)))
+        target, (step_h, step_w) = self.conv.setting.target, self.conv.view.strides
+        wide = 8 if step_w == 2 else 16 if step_w == step_h == self.halves == 1 else 0
+        if target.has_wgmma and wide:
+            sides = (Tile(*side, filters, 2, in_squares=True) for side in SQUARES)
+            sides = [tile for tile in sides if tile.columns % wide == 0]
+            sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
+            if sides:
+                yield min(sides, key=lambda tile: (self.blocks(tile), self._area(tile)))
 
     def _wasted(self, parts: int) -> tuple[bool, int, int]:
         """Return whether so many parts of the filters are too large, then the padded filters."""
@@ -141,6 +157,8 @@ class FewChannels:
 
     def shared(self, tile: Tile) -> int:
         """Return the shared memory per block in bytes, as in `few_channels_mma.cu`."""
+        if tile.in_squares:
+            return self._shared_by_squares(tile)
         (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
         columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
         image = ceil_div(((tile.rows - 1) * step_h + kernel_h) * columns * 8, 128) * 128 + 64
@@ -152,14 +170,37 @@ class FewChannels:
             return images + weights + results
         return max(images + weights + 16 * pixels, results)
 
+    def _shared_by_squares(self, tile: Tile) -> int:
+        """Return the shared memory per block in bytes, as in `few_channels_wgmma.cu`."""
+        (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
+        rows = (tile.rows - 1) * step_h + kernel_h
+        columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
+        weights = 32 * self.halves * tile.filters * self.steps
+        raw = rows * columns * self.conv.channels * 4  # in float32, if a Cast comes before
+        image = 8 * self.halves * rows * columns * (1 + step_w % 2)
+        results = tile.rows * tile.columns * (self.staged(tile) * self.result.dtype.itemsize + 16)
+        behind = image + results if self.halves == 1 else max(image, results)
+        return weights + ceil_div(raw, 16) * 16 + behind
+
+    def staged(self, tile: Tile) -> int:
+        """Return the filters whose results are in shared memory at once."""
+        if self.halves == 1:
+            return tile.filters
+        return 32 if tile.filters % 32 == 0 else 16
+
     def time_of(self, tile: Tile) -> float:
         """Return the estimate for a tile in microseconds."""
         x, y, target = self.conv.x, self.result, self.conv.setting.target
         waves = ceil_div(self.blocks(tile), tile.resident * target.processors)
         steps = self.steps * tile.parts * tile.filters // 8
-        step = STEP if self.halves == 1 else STEP_FLOAT32
+        if tile.in_squares:
+            at = self.halves - 1
+            pooled = POOLED[at] if self.pool else 0.0
+            block, step = SQUARE_BLOCK[at] + pooled, SQUARE_STEP[at]
+        else:
+            block, step = BLOCK, STEP if self.halves == 1 else STEP_FLOAT32
         memory = x.dtype.itemsize * (x.size + y.size) / MEMORY
-        return LAUNCH + max(waves * (BLOCK + tile.resident * step * steps), memory)
+        return LAUNCH + max(waves * (block + tile.resident * step * steps), memory)
 
     def best(self) -> Tile:
         """Return the tile with the lowest estimate."""
@@ -180,6 +221,9 @@ class FewChannels:
         }
         layout = {"columns": self.span, "filters": parts * tile.filters}
         make = pack_filters if self.halves == 1 else pack_halves
+        if tile.in_squares:
+            layout["block"] = tile.filters
+            make = pack_words if self.halves == 1 else pack_words_in_halves
         weights = Packed(
             (conv.w.value,), (make.__name__, *layout.values()), partial(make, **layout)
         )
@@ -188,14 +232,25 @@ class FewChannels:
             pack = partial(pack_scales, filters=parts * tile.filters)
             scales = Packed((conv.w.value,), ("scales of filters", parts * tile.filters), pack)
         half = x.dtype if self.halves == 1 else float16
+        blocks = tiles = down * across * x.dims[0]
+        file, entry = "conv/few_channels_mma.cu", "few_channels_mma"
+        form, code = ("TM", tile.parts), atom_of(half).code()
+        if tile.in_squares:
+            blocks = min(tiles, ceil_div(tile.resident * conv.setting.target.processors, parts))
+            file, entry = "conv/few_channels_wgmma.cu", "few_channels_wgmma"
+            form, code = (
+                ("STAGED", self.staged(tile)),
+                atom_of(half).code(tile.filters, begins=True),
+            )
         return Launch(
-            "conv/few_channels_mma.cu",
-            "few_channels_mma",
-            grid=(down * across * x.dims[0], parts, 1),
+            file,
+            entry,
+            grid=(blocks, parts, 1),
             block=THREADS,
             args={
                 **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
                 **epilogue.args,
+                **({"tiles": tiles} if tile.in_squares else {}),
                 "p": members,
             },
             types=(("S", x.dtype), ("T", half), *epilogue.aliases),
@@ -203,13 +258,13 @@ class FewChannels:
                 ("PARTS", self.halves),
                 *(("CHANNELS", conv.channels), *zip(("KH", "KW"), view.kernel, strict=True)),
                 *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
-                *(("TILE_H", tile.rows), ("TILE_W", tile.columns), ("TM", tile.parts)),
+                *(("TILE_H", tile.rows), ("TILE_W", tile.columns), form),
                 *(("FILTERS", tile.filters), ("VECTOR_C", 8), ("RESIDENT", tile.resident)),
                 *zip(("POOL_H", "POOL_W"), pool.kernel if pool else (0, 0), strict=True),
                 *zip(("POOL_STEP_H", "POOL_STEP_W"), pool.strides if pool else (1, 1), strict=True),
                 *epilogue.flags(conv.b),
             ),
-            code="\n".join((atom_of(half).code(), epilogue.code)),
+            code="\n".join((code, epilogue.code)),
             shared=self.shared(tile),
             note=" ".join(
                 filter(
@@ -301,6 +356,22 @@ def pack_halves(w: Array, columns: int, filters: int) -> Array:
     """Return high and low parts of scaled weights, [2, filters, rows * columns * 4]."""
     rows = pack_filters(w, columns, filters)
     return np.stack(cut(np.ldexp(rows, TOP + 1 - exponents(rows)[:, None])))
+
+
+def pack_words(w: Array, columns: int, filters: int, block: int) -> Array:
+    """Return weights in words of 16 bytes, [block, eights of filters, eights of terms, 8, 8]."""
+    return _in_words(pack_filters(w, columns, filters), block)
+
+
+def pack_words_in_halves(w: Array, columns: int, filters: int, block: int) -> Array:
+    """Return high and low parts of scaled weights likewise, [block, 2, ...]."""
+    return np.stack([_in_words(p, block) for p in pack_halves(w, columns, filters)], 1)
+
+
+def _in_words(rows: Array, block: int) -> Array:
+    filters, terms = rows.shape
+    words = rows.reshape(filters // block, block // 8, 8, terms // 8, 8)
+    return np.ascontiguousarray(words.transpose(0, 1, 3, 2, 4))
 
 
 def pack_scales(w: Array, filters: int) -> Array:

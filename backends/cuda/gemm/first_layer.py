@@ -17,7 +17,7 @@ from .problem import Image, packed_image
 #: Channels of a packed pixel, and maximum elements of a window's row.
 CHANNELS, SPANS = 4, (16, 32, 64)
 #: Kernels that round what they read.
-READERS = ("pack_image", "few_channels", "few_channels_mma")
+READERS = ("pack_image", "few_channels", "few_channels_mma", "few_channels_wgmma")
 
 
 def _by_row(view: Window, **changes: tuple[int, int]) -> Window:

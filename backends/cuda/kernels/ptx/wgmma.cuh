@@ -19,6 +19,13 @@ template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u3
     return smem_descriptor(address) + ((uint64)((STRIP >> 4) - 1) << 16);
 }
 
+// The descriptor of a tile of rows of 16 bytes one after the other, not swizzled: words of a row are NEXT bytes apart, groups
+// of eight rows STRIDE.
+template <int NEXT, int STRIDE> __device__ __forceinline__ uint64 smem_descriptor_of_words(u32 address)
+{
+    return (uint64)((address & 0x3FFFF) >> 4) | (uint64)(NEXT >> 4) << 16 | (uint64)(STRIDE >> 4) << 32;
+}
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit()

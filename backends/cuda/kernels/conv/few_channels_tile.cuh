@@ -1,0 +1,62 @@
+// What kernels of images with few channels have in common: the shape of the problem, and how a tile of results is stored.
+//
+// Compile-time: as in few_channels_mma.cu.
+
+struct Plane {
+    int filters, height, width, out_height, out_width, pad_h, pad_w;
+    int pooled_height, pooled_width, pool_pad_h, pool_pad_w;
+    int row_y;         // elements from one pixel of the result to the next
+    int down, across;  // tiles of an image
+};
+
+__device__ __forceinline__ Words greatest_of(Words a, const Words& b)
+{
+    if constexpr (PARTS == 1) return greater(a, b);
+#pragma unroll
+    for (int q = 0; q < 8; ++q) a.at[q] = maximum(a.at[q], b.at[q]);
+    return a;
+}
+
+// Stores what is in shared memory: pixels of the tile at (row0, column0) of the results, WORDS of eight filters from filter
+// `first` on.
+template <int WORDS>
+__device__ __forceinline__ void store_results(const unsigned char* results, R* y, int row0, int column0, int first,
+                                              const Plane& p)
+{
+    constexpr int PITCH = WORDS * sizeof(Words) + 16;
+    const auto word_at = [&](int row, int column, int word) {
+        return *(const Words*)(results + (row * TILE_W + column) * PITCH + word * sizeof(Words));
+    };
+    if constexpr (POOL_H == 0) {
+        for (int i = threadIdx.x; i < PIXELS * WORDS; i += THREADS) {
+            const int word = i % WORDS, row = i / WORDS / TILE_W, column = i / WORDS % TILE_W;
+            const int channel = first + word * 8;
+            if (row0 + row >= p.out_height || column0 + column >= p.out_width || channel >= p.filters) continue;
+            const long long pixel = (row0 + row) * p.out_width + column0 + column;
+            keep(y + pixel * p.row_y + channel, word_at(row, column, word), p.filters - channel);
+        }
+    } else {
+        constexpr int DOWN = (TILE_H - POOL_H) / POOL_STEP_H + 1, ACROSS = (TILE_W - POOL_W) / POOL_STEP_W + 1;
+        const int pooled_row0 = (row0 + p.pool_pad_h) / POOL_STEP_H, pooled_column0 = (column0 + p.pool_pad_w) / POOL_STEP_W;
+        for (int i = threadIdx.x; i < DOWN * ACROSS * WORDS; i += THREADS) {
+            const int word = i % WORDS, down = i / WORDS / ACROSS, across = i / WORDS % ACROSS;
+            const int channel = first + word * 8, row = pooled_row0 + down, column = pooled_column0 + across;
+            if (row >= p.pooled_height || column >= p.pooled_width || channel >= p.filters) continue;
+            Words best;
+            bool any = false;
+#pragma unroll
+            for (int r = 0; r < POOL_H; ++r)
+#pragma unroll
+                for (int s = 0; s < POOL_W; ++s) {
+                    const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
+                    if ((u32)(row0 + v) >= (u32)p.out_height || (u32)(column0 + u) >= (u32)p.out_width) continue;
+                    const Words found = word_at(v, u, word);
+                    best = any ? greatest_of(best, found) : found;
+                    any = true;
+                }
+            const long long pixel = row * p.pooled_width + column;
+            keep(y + pixel * p.row_y + channel, best, p.filters - channel);
+        }
+    }
+}
+

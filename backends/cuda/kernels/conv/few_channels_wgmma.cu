@@ -1,0 +1,253 @@
+// The same as few_channels_mma.cu by products of warpgroups (wgmma, Hopper), for windows that are two pixels apart, or one.
+//
+// Two pixels of four numbers are 16 bytes: so far apart are windows of neighbours, and so long is half of the terms of a
+// step. Thus the left operand of eight neighbours is the row of the image itself, each of whose words is read by several
+// of them. A product has 64 rows, whose eights are equally far apart: a patch of 8 x 8 pixels, whose windows are STEP_H rows
+// of the image apart. Windows that are one pixel apart are every other one's neighbours: a second copy of each row, one pixel
+// further, is beside it, and a patch has four rows of eight pixels with even columns, and eight with odd ones.
+//
+// A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes
+// a tile, the part of the image that the next one reads arrives as it is.
+//
+// Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once.
+
+#include "ptx/pdl.cuh"
+#include "gemm/epilogue.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "elementwise/greater.cuh"
+#include "elementwise/maximum.cuh"
+#include "gemm/halves.cuh"
+#include "elementwise/divide.cuh"
+
+constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, TN = FILTERS / 8;
+constexpr int COPIES = STEP_W == 1 ? 2 : 1, PATCH_W = 8 * COPIES, PATCH_H = 8 / COPIES;
+constexpr int PIXELS = TILE_H * TILE_W, PATCHES = TILE_W / PATCH_W, UNITS = PIXELS / 64 / GROUPS;
+constexpr int SPAN = (KW + 3) / 4 * 4, TERMS = KH * SPAN * 4, STEPS = TERMS / 16, OF_ROW = SPAN / 4;  // of 16 terms
+constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_W + SPAN + 1) / 2 * 2;
+constexpr int COUNT = ROWS * COLUMNS, ROW = COPIES * COLUMNS;  // pixels of a row with its copy
+constexpr int OWN = (COUNT + THREADS - 1) / THREADS;  // pixels of a thread
+// In shared memory: weights, low parts behind high ones; the image as it is, channel by channel, and as pixels of four; and
+// results, in the place of the latter if these are in parts.
+constexpr int LOW_WEIGHTS = FILTERS * TERMS * 2, RAW = PARTS * LOW_WEIGHTS;
+constexpr int IMAGE = (RAW + COUNT * CHANNELS * (int)sizeof(S) + 15) / 16 * 16, LOW_IMAGE = ROWS * ROW * 8;
+constexpr int RESULTS = PARTS == 1 ? IMAGE + LOW_IMAGE : IMAGE, PITCH_C = STAGED * sizeof(R) + 16;
+constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
+static_assert(TILE_H % PATCH_H == 0 && TILE_W % PATCH_W == 0 && PIXELS == UNITS * GROUPS * 64, "patches");
+static_assert(STEP_W == 2 || (STEP_W == 1 && STEP_H == 1), "distances of windows");
+static_assert(FILTERS % STAGED == 0 && STAGED % 16 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
+
+#include "conv/few_channels_tile.cuh"
+
+struct alignas(8) Pixel {
+    T at[4];
+};
+
+__device__ __forceinline__ void keep_pixel(Pixel* image, int place, const Pixel& pixel)
+{
+    if constexpr (COPIES == 2) place += place / COLUMNS * COLUMNS;
+    image[place] = pixel;
+    if (COPIES == 2 && place % ROW > 0) image[place + COLUMNS - 1] = pixel;
+}
+
+// Where a tile of results is, before they are pooled, and the part of the image that its windows read.
+struct Tile {
+    int n, row0, column0, top, left;
+
+    __device__ __forceinline__ Tile(int tile, const Plane& p)
+    {
+        const int across = tile % p.across, down = tile / p.across % p.down;
+        n = tile / p.across / p.down, row0 = down * TILE_H, column0 = across * TILE_W;
+        if constexpr (POOL_H > 0) {
+            row0 = down * ((TILE_H - POOL_H) / POOL_STEP_H + 1) * POOL_STEP_H - p.pool_pad_h;
+            column0 = across * ((TILE_W - POOL_W) / POOL_STEP_W + 1) * POOL_STEP_W - p.pool_pad_w;
+        }
+        top = row0 * STEP_H - p.pad_h, left = column0 * STEP_W - p.pad_w;
+    }
+};
+
+// Requests a thread's pixels of the part of an image.
+__device__ __forceinline__ void fetch(unsigned char* raw, const S* x, const Tile& tile, const Plane& p)
+{
+    const int plane = p.height * p.width;
+    const S* from = x + (long long)tile.n * CHANNELS * plane;
+#pragma unroll 1  // registers are scarce
+    for (int i = 0; i < OWN; ++i) {
+        const int place = threadIdx.x + i * THREADS;
+        if (COUNT % THREADS && place >= COUNT) break;
+        const int row = tile.top + place / COLUMNS, column = tile.left + place % COLUMNS;
+        const bool inside = (u32)row < (u32)p.height && (u32)column < (u32)p.width;
+        const int at = inside ? row * p.width + column : 0;
+#pragma unroll
+        for (int channel = 0; channel < CHANNELS; ++channel) {
+            unsigned char* to = raw + (channel * COUNT + place) * sizeof(S);
+            if constexpr (sizeof(S) == 4)
+                cp_async<2>(shared_address(to), (const T*)(from + channel * plane + at), inside);
+            else
+                *(S*)to = inside ? from[channel * plane + at] : S(0.0f);
+        }
+    }
+    cp_async_commit();
+}
+
+// A thread's pixels in the order of products: rounded, or in halves; returns the inverse of their scale.
+__device__ __forceinline__ float arrange(unsigned char* shared)
+{
+    const S* raw = (const S*)(shared + RAW);
+    Pixel* const image = (Pixel*)(shared + IMAGE);
+    if constexpr (PARTS == 1) {
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            const int place = threadIdx.x + i * THREADS;
+            if (COUNT % THREADS && place >= COUNT) break;
+            Pixel pixel = {};
+#pragma unroll
+            for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(raw[channel * COUNT + place]);
+            keep_pixel(image, place, pixel);
+        }
+        return 1;
+    } else {
+        __shared__ u32 of_warps[WARPS];
+        float most = 0;
+        for (int place = threadIdx.x; place < COUNT; place += THREADS)
+#pragma unroll
+            for (int channel = 0; channel < CHANNELS; ++channel)
+                most = fmaxf(most, finite_or_zero(fabsf(float(raw[channel * COUNT + place]))));
+#pragma unroll
+        for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
+        if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __float_as_uint(most);
+        __syncthreads();
+        u32 greatest = 0;
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp) greatest = of_warps[warp] > greatest ? of_warps[warp] : greatest;
+        const RowScale by(greatest);
+        for (int place = threadIdx.x; place < COUNT; place += THREADS) {
+            float pixel[4] = {};
+#pragma unroll
+            for (int channel = 0; channel < CHANNELS; ++channel)
+                pixel[channel] = float(raw[channel * COUNT + place]) * by.scale;
+            u32 high[2], low[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float a = pixel[2 * i], b = pixel[2 * i + 1];
+                const Halves halves(a, b, finite_or_zero(a), finite_or_zero(b));
+                high[i] = halves.high, low[i] = halves.low;
+            }
+            keep_pixel(image, place, *(const Pixel*)high);
+            keep_pixel(image + LOW_IMAGE / 8, place, *(const Pixel*)low);
+        }
+        return by.inverse * LESS;
+    }
+}
+
+// The operands of a step, of the image of a patch and of the weights; `part` is 1 for low parts.
+__device__ __forceinline__ uint64 left(u32 image, int step, int part)
+{
+    return smem_descriptor_of_words<16, STEP_H * COLUMNS * 8>(image + step / OF_ROW * ROW * 8 + step % OF_ROW * 32
+                                                              + part * LOW_IMAGE);
+}
+
+__device__ __forceinline__ uint64 right(u32 weights, int step, int part)
+{
+    return smem_descriptor_of_words<128, TERMS * 16>(weights + step * 256 + part * LOW_WEIGHTS);
+}
+
+// The sums of patches whose images begin at `images`. In halves, sums of a patch are added one after the other.
+__device__ __forceinline__ void multiply(float (&totals)[UNITS][TN][4], const u32 (&images)[UNITS], u32 weights)
+{
+    if constexpr (PARTS == 1) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < UNITS; ++i)
+                wgmma(totals[i], left(images[i], step, 0), right(weights, step, 0), step > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) settle(totals[i]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < UNITS; ++i)
+#pragma unroll 1
+        for (int first = 0; first < STEPS; first += TOGETHER * OF_ROW) {
+            float sums[TN][4];
+            wgmma_fence();
+#pragma unroll
+            for (int product = 0; product < 3; ++product)  // low by high, high by low, high by high
+#pragma unroll
+                for (int next = 0; next < TOGETHER * OF_ROW; ++next) {
+                    const int step = first + next;
+                    if (STEPS % (TOGETHER * OF_ROW) && step >= STEPS) break;
+                    wgmma(sums, left(images[i], step, product == 0), right(weights, step, product == 1),
+                          product + next > 0);
+                }
+            wgmma_commit();
+            wgmma_wait<0>();
+            settle(sums);
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+                    totals[i][j][q] = first > 0 ? totals[i][j][q] + sums[j][q] : sums[j][q];
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* bias, const Z* z0, const Z* z1, int tiles,
+                   Plane p)
+{
+    extern __shared__ __align__(128) unsigned char shared[];
+    const u32 base = shared_address(shared);
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, first = blockIdx.y * FILTERS;
+    const T* own = w + (long long)blockIdx.y * PARTS * FILTERS * TERMS;
+    for (int i = threadIdx.x * 8; i < PARTS * FILTERS * TERMS; i += THREADS * 8) cp_async<8>(base + i * 2, own + i, true);
+    grid_dependency_sync();
+    fetch(shared + RAW, x, Tile(blockIdx.x, p), p);
+    const long long pixels = POOL_H ? p.pooled_height * p.pooled_width : p.out_height * p.out_width;
+    for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
+        const Tile tile(next, p);
+        cp_async_wait<0>();
+        const float inverse = arrange(shared);
+        fence_proxy_async();
+        __syncthreads();
+        if (next + gridDim.x < tiles) fetch(shared + RAW, x, Tile(next + gridDim.x, p), p);
+        float totals[UNITS][TN][4];
+        u32 images[UNITS];
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) {
+            const int unit = group * UNITS + i, row = unit / PATCHES * PATCH_H * STEP_H, column = unit % PATCHES * 16;
+            images[i] = base + IMAGE + (row * ROW + column) * 8;
+        }
+        multiply(totals, images, base);
+#pragma unroll
+        for (int staged = 0; staged < FILTERS; staged += STAGED) {
+            if (PARTS == 2 || staged > 0) __syncthreads();  // nobody reads what results replace
+#pragma unroll
+            for (int j = 0; j < STAGED / 8; ++j) {
+                const int column = j * 8 + lane % 4 * 2, channel = first + staged + column;
+                Operands<2> with = {};
+                if (channel < p.filters) with = operands_at<2>(channel, 0, channel, p.filters - channel, bias, z0, z1);
+                float2 scale = make_float2(1, 1);
+                if constexpr (PARTS == 2) scale = *(const float2*)(scales + channel);
+#pragma unroll
+                for (int i = 0; i < UNITS; ++i)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const float* of = totals[i][staged / 8 + j] + half * 2;
+                        const float pair[2] = {of[0] * inverse * scale.x, of[1] * inverse * scale.y};
+                        const int unit = group * UNITS + i, eight = threadIdx.x / 32 % 4 * 2 + half;
+                        const int row = unit / PATCHES * PATCH_H + eight / COPIES;
+                        const int pixel = row * TILE_W + unit % PATCHES * PATCH_W + lane / 4 * COPIES + eight % COPIES;
+                        *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * sizeof(R)) =
+                            with_epilogue(pair, with);
+                    }
+            }
+            __syncthreads();
+            store_results<STAGED / 8>(shared + RESULTS, y + tile.n * pixels * p.row_y, tile.row0, tile.column0,
+                                      first + staged, p);
+        }
+    }
+}
