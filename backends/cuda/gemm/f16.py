@@ -59,12 +59,10 @@ HALF_SUMS = "half_sums"
 #: Elements of A per copy.
 VECTORS = (8, 4, 2)
 #: Maximum number of joined groups, and of their channels.
-JOINED = (1, 2, 4, 8, 16, 32)
-MAX_JOINED = 64
-#: Maximum number of blocks along other grid axes than the first.
-MAX_STACKED = 65535
-#: Throughput of `transpose.cu` on an H200 in bytes per microsecond.
-TRANSPOSED = 1.7e6
+JOINED, MAX_JOINED = (1, 2, 4, 8, 16, 32), 64
+#: Maximum number of blocks along other grid axes than the first; throughput of `transpose.cu` on an
+#: H200 in bytes per microsecond.
+MAX_STACKED, TRANSPOSED = 65535, 1.7e6
 #: Rows of B in words of eight elements.
 EIGHTS = partial(padded, multiple=8)
 
@@ -372,11 +370,15 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         return named(convolution_forms(conv), variant)
     gemm, packing = _gemm(_quickest(conv))
     other = multistage.time_of(gemm, target, epilogue)
-    if epilogue.is_heavy and not half_sums and _is_matrix(conv, gemm):
-        found = _persistent(gemm, epilogue, target, other)
+    fed = None if half_sums else _by_tma(conv)
+    heavy, least = epilogue.is_heavy, other
+    if fed and not heavy:  # deep tiles take longer in networks than estimated
+        least = min(other, fed.choice.microseconds / (MARGIN if fed.choice.tile.deep else 1))
+    pays = heavy or tma_persistent.pays(conv.pixels, least, beside=conv.setting.beside)
+    if pays and not half_sums and _is_matrix(conv, gemm):
+        found = _persistent(gemm, epilogue, target, least)
         if found is not None:
             return found
-    fed = None if half_sums else _by_tma(conv)
     if fed and fed.choice.microseconds < MARGIN * other:
         return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
