@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakMethod, WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
-_forgetting: dict[int, WeakMethod[Callable[[], None]]] = {}
+_forgetting: list[WeakMethod[Callable[[], None]]] = []
 _generation = 0
 
 
@@ -35,8 +35,8 @@ def rlock() -> threading.RLock:
 
 def forget_in_child(method: Callable[[], None]) -> None:
     """Have a bound method called in every forked process, as long as its object is alive."""
-    known = WeakMethod(method, lambda dead, drop=_forgetting.pop: drop(id(dead), None))
-    _forgetting[id(known)] = known
+    _forgetting[:] = [known for known in _forgetting if known() is not None]
+    _forgetting.append(WeakMethod(method))
 
 
 def generation() -> int:
@@ -49,7 +49,7 @@ def _renew() -> None:
     _generation += 1
     for held in list(_locks):
         held._at_fork_reinit()
-    for known in list(_forgetting.values()):
+    for known in list(_forgetting):
         forget = known()
         if forget is not None:
             forget()
