@@ -98,6 +98,7 @@ def exact(q: Array, k: Array, v: Array, mask: Array) -> Array:
         ((70, 96), 96, (2, 1, 1, 96), float16, False, LONG),
         ((70, 96), 96, (1, 4, 1, 80), bool_, False, LONG),
         ((49, 49), 32, (2, 4, 49, 49), float16, True, MMA),
+        ((49, 177), 32, (2, 4, 49, 177), float32, False, MMA),
     ],
     ids=str,
 )
@@ -118,6 +119,8 @@ def test_masks(
     given[..., 0, :] = False if dtype == bool_ else -np.inf
     if dtype == float32:
         given[..., 1, :] = LOWEST
+        given[..., 2, :-8] = -1e9  # all keys of whole tiles
+        given[..., 3, :-8] = -1e10
     found = sample("Attention", [q, k, v, given], constant=(3,) if constant else ())
     (y,) = results_of(found, [hopper])
     assert files(hopper) == {file}

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.dtypes import bool_, uint8
+from ....runtime.ir.dtypes import bool_, float16, uint8
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.attention import Attention
@@ -306,6 +306,7 @@ class AttentionTask:
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
             *(("MASK_ROWS", self.is_mask_of_rows), ("MASK_PAIRS", self.is_mask_of_pairs)),
+            ("MASK_FAR", mask is not None and mask.dtype not in (bool_, float16)),
             ("RAW", self.is_raw),
             ("SINK", self.sink is not None),
         )

@@ -2,12 +2,13 @@
 // the scores minus the maximum so far, and the sums accumulated under a smaller maximum are rescaled.
 //
 // Compile-time, besides the constants of heads.cuh: SOFTCAP; MASK_ROWS, whether rows of the mask differ; MASK_PAIRS,
-// whether what it adds to a key and to the next one can be read at once; RAW, whether scores need only their positive
-// scale, which is then applied within the exponential.
+// whether what it adds to a key and to the next one can be read at once; MASK_FAR, whether it may add numbers beyond
+// those of float16; RAW, whether scores need only their positive scale, which is then applied within the exponential.
 
 constexpr float LOG2E = 1.4426950408889634f;
-// Whether differences of scores are taken before they are scaled: float32 has no bits to spare.
-constexpr bool DIFFERENCES = sizeof(T) == 4;
+// Whether differences of scores are taken before they are scaled: float32 has no bits to spare, and a mask may add
+// numbers, such as -1e9, whose product with LOG2E is rounded by more than exponents can bear.
+constexpr bool DIFFERENCES = sizeof(T) == 4 || MASK_FAR;
 
 __device__ __forceinline__ float over_quad_max(float x)
 {
