@@ -332,12 +332,12 @@ def test_two_axes_are_resized_by_one_launch() -> None:
 
 
 def test_what_prefers_shared_memory() -> None:
-    """Products and poolings, which run beside one another, but no product of a single row."""
+    """Kernels of images, which follow one another, but none of rows."""
     rows, image = normal(128, 256).astype(np.float16), normal(1, 32, 9, 9).astype(np.float16)
-    product = single("MatMul", [rows, normal(256, 256).astype(np.float16)], (1,))
+    filters = normal(64, 32, 3, 3).astype(np.float16)
+    layer = single("Conv", [image, filters], (1,), kernel_shape=(3, 3))
     pooling = single("MaxPool", [image], kernel_shape=(3, 3))
-    few = single("MatMul", [rows[:1], normal(256, 256).astype(np.float16)], (1,))
-    found = [
-        [launch.prefers_shared for launch in launches(planned(g))] for g in (product, pooling, few)
-    ]
-    assert found == [[True], [True], [False]]
+    product = single("MatMul", [rows, normal(256, 256).astype(np.float16)], (1,))
+    graphs = layer, pooling, product
+    found = [{launch.prefers_shared for launch in launches(planned(each))} for each in graphs]
+    assert found == [{True}, {True}, {False}]

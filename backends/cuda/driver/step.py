@@ -9,12 +9,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Value
+from ....runtime.ops import pool
+from ....runtime.ops.conv import ConvOp
 from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.weights import as_it_is
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from cuda.core import Kernel, ObjectCode
 
     from .device import CudaStream, DriverDevice
+
+_OF_IMAGES = (ConvOp, pool.MaxPool, pool.AveragePool, pool.GlobalMaxPool, pool.GlobalAveragePool)
 
 
 class KernelStep:
@@ -48,7 +53,9 @@ class KernelStep:
         task: object = None,
     ) -> None:
         self.site, self.task = site, task
-        self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
+        of_images = any(isinstance(node.op, _OF_IMAGES) for node in site.nodes)
+        launches = (one for one in launches_of(recipe) if not one.is_empty)
+        self.launches = tuple(replace(one, of_images=of_images) for one in launches)
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
