@@ -50,6 +50,8 @@ def observed(model: ModelProto) -> ModelProto:
     """Return a model whose results are inner values, too, that a view and a Shape read."""
     made = ModelProto()
     made.CopyFrom(model)
+    if not any(each.domain in ("", "ai.onnx") for each in made.opset_import):
+        made.opset_import.add(version=21)
     graph = made.graph
     for info in list(graph.output):
         if not info.type.HasField("tensor_type"):
