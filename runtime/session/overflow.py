@@ -2,7 +2,8 @@
 
 `to_half` keeps in float32 what would overflow, as far as the graph alone shows. Actual data are
 checked here: when a result copied to the host is not finite for the first time, the model runs once
-more, node by node on the host, in float32 and in its own precision.
+more, node by node on the host, in float32 and in its own precision. A host may need minutes for
+what takes a GPU milliseconds, so this is given up after some seconds, which the warning says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from time import monotonic
 
 import numpy as np
 
@@ -27,6 +29,8 @@ from ..passes import SYMBOLIC_PASSES, Evaluate, Rewrites, optimise
 NARROW = ("float16", "bfloat16")
 #: Maximum number of traced runs per model; non-finite results may be correct.
 _TRACED = 3
+#: Seconds after which such a run is given up.
+PATIENCE = 10.0
 
 
 @dataclass(slots=True)
@@ -38,12 +42,14 @@ class Watch:
         options: of the model.
         evaluate: runs one operator on arrays.
         file: the model's path, or None.
+        patience: seconds after which the run on the host is given up.
     """
 
     imported: Graph
     options: Options
     evaluate: Evaluate
     file: str | None = None
+    patience: float = PATIENCE
     _left: int = _TRACED
     _lock: Lock = field(default_factory=Lock, repr=False)
 
@@ -66,7 +72,10 @@ class Watch:
             if self._left <= 0:
                 return
             self._left -= 1
-        message = self._trace(spoilt, feeds, narrow)
+        try:
+            message = self._trace(spoilt, feeds, narrow)
+        except TimeoutError:
+            message = self._unknown(spoilt[0])
         if message:
             self._left = 0
             warnings.warn(message, PrecisionWarning, stacklevel=4)
@@ -79,27 +88,44 @@ class Watch:
         optimise(wide, SYMBOLIC_PASSES, options, self.evaluate, Rewrites())
         right: dict[str, bool] = {}
         ends: dict[Value, bool] = {}
-        for node, found in _walk(wide, feeds, self.evaluate):
+        end = monotonic() + self.patience
+        for node, found in _walk(wide, feeds, self.evaluate, end):
             right[node.name] = all(map(_is_finite, found))
             ends.update(zip(node.outputs, map(_is_finite, found), strict=False))
         lost = [name for name in spoilt if ends.get(wide.outputs[name], False)]
         if not lost:
             return ""
-        for node, found in _walk(narrow, feeds, self.evaluate):
+        for node, found in _walk(narrow, feeds, self.evaluate, end):
             if all(map(_is_finite, found)):
                 continue
             if right.get(node.name, isinstance(node.op, Cast)):
                 return self._message(node, lost[0], is_new=node.name not in right)
         return self._message(None, lost[0])
 
+    @property
+    def _start(self) -> str:
+        """How a message begins."""
+        return f"{self.file}: in" if self.file else "in"
+
+    @property
+    def _search(self) -> str:
+        """What finds all nodes that overflow."""
+        options = f"--precision {self.options.precision} --tolerance 0.01"
+        return f"`tercet bisect {self.file or 'MODEL'} {options}` finds all nodes"
+
+    def _unknown(self, output: str) -> str:
+        """Return what is known after a run on the host that was given up."""
+        return (
+            f"{self._start} {self.options.precision}, output '{output}' has infinities or NaN. "
+            f"Whether it would have them in float32 is unknown: a run on the host was given up "
+            f"after {self.patience:g} s; {self._search}"
+        )
+
     def _message(self, node: Node | None, output: str, *, is_new: bool = False) -> str:
-        precision = self.options.precision
-        start = f"{self.file}: " if self.file else ""
+        precision, start, search = self.options.precision, self._start, self._search
         where = f"output '{output}' has infinities or NaN that it would not have in float32"
-        model = self.file or "MODEL"
-        search = f"`tercet bisect {model} --precision {precision} --tolerance 0.01` finds all nodes"
         if node is None:
-            return f"{start}in {precision}, {where}; {search}"
+            return f"{start} {precision}, {where}; {search}"
         what = f"node '{node.name}' ({node.kind}) computes"
         if is_new:  # a Cast before the first node in half precision
             source = node.inputs[0].name if node.inputs[0] is not None else ""
@@ -109,7 +135,7 @@ class Watch:
         flags = " ".join(f"--keep-float32 {name}" for name in names)
         kept = ", ".join(repr(name) for name in names)
         return (
-            f"{start}in {precision}, {where}: {what} numbers beyond {precision}. Keep it float32 "
+            f"{start} {precision}, {where}: {what} numbers beyond {precision}. Keep it float32 "
             f"with {flags} (keep_float32=[{kept}] in Python); {search}"
         )
 
@@ -127,12 +153,18 @@ def _is_finite(data: HostValue) -> bool:
 
 
 def _walk(
-    graph: Graph, feeds: Mapping[str, HostValue], evaluate: Evaluate
+    graph: Graph, feeds: Mapping[str, HostValue], evaluate: Evaluate, end: float
 ) -> Iterator[tuple[Node, Sequence[Array]]]:
-    """Yield the results of every node, as far as nodes can be run one by one."""
+    """Yield the results of every node, as far as nodes can be run one by one.
+
+    Raises:
+        TimeoutError: there are nodes left at this time.
+    """
     known: dict[Value, HostValue] = {value: feeds[value.name] for value in graph.inputs}
     left = {value: len(value.consumers) for node in graph.nodes for value in node.outputs}
     for node in graph.nodes:
+        if monotonic() >= end:
+            raise TimeoutError
         inputs = [None if v is None else known.get(v, v.data) for v in node.inputs]
         found = _run(node.op, inputs, len(node.outputs), evaluate)
         if found is None:

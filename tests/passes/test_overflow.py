@@ -58,6 +58,13 @@ def test_it_is_said_once() -> None:
     assert len(warned(network(), np.full((2, 4), 1e5), runs=3, precision="float16")) == 1
 
 
+def test_a_host_that_takes_too_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tercet.load(network(20.0), precision="float16") as model:
+        monkeypatch.setattr(model._watch, "patience", 0.0)
+        with pytest.warns(PrecisionWarning, match="'y' has infinities or NaN. Whether .* unknown"):
+            model.run({"x": np.full((2, 4), 1e4, np.float32)})
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_where_nothing_overflows(precision: str) -> None:
     assert not warned(network(20.0), np.full((2, 4), 1e4), precision=precision)
