@@ -450,10 +450,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)
     if isinstance(group.whole, InvertedResidual) and len(group.whole.layers) == 3:
-        rest = replace(group.whole, expansion=None)
-        first = group.whole.nodes - rest.nodes
-        behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *_plain_groups(graph, first), behind
+        rest = group.whole.smaller
+        left = group.whole.nodes - rest.nodes
+        pair = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
+        return *_plain_groups(graph, left), pair
     if isinstance(group.whole, InvertedResidual):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.conv import expanded_depthwise
 from tercet.backends.cuda.conv import inverted_residual as fused
 from tercet.backends.cuda.conv.pack_residual import window_pairs
 from tercet.backends.cuda.conv.residual_forms import Form
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: Kernels that this module compiles.
-COMPILES = {"conv/inverted_residual.cu"}
+WIDE_FILES = {"conv/expanded_depthwise.cu"}
+COMPILES = {"conv/inverted_residual.cu", *WIDE_FILES}
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,14 @@ FORMS = (
     *(Form(8, 16, 48), Form(7, 14, 48), Form(8, 8, 96), Form(4, 8, 32), Form(2, 7, 48)),
     *(Form(4, 7, 48, 2), Form(7, 7, 32, 4)),
 )
+#: Error of an expansion and a depthwise convolution of float32, below that of a sum in order.
+FLOAT32_ERROR = 5e-7
+#: Cases of these two, and their tiles.
+PAIRS = {
+    case: replace(CASES[case], filters=0, adds=False)
+    for case in ("residual", "stride", "even windows", "without padding", "far outside")
+}
+SIDES = ((8, 16), (8, 14), (8, 8), (8, 7))
 
 
 def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
@@ -113,16 +123,23 @@ def always(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MARGIN_WIDE", inf)
 
 
-def check(case: Case, dtype: DType, backend: CudaBackend) -> None:
+def always_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let expansions and depthwise convolutions of float32 be one kernel, and no projection."""
+    monkeypatch.setattr(fused, "MARGIN_WIDE", -inf)
+    monkeypatch.setattr(fused, "MARGIN_EXPANDED", inf)
+
+
+def check(case: Case, dtype: DType, backend: CudaBackend, entry: str = "inverted_residual") -> None:
     """Compare with float64."""
     wide, image = graph_of(case, float64, dtype)
     with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
         want = model.run({"x": image})["y"]
     graph, image = graph_of(case, dtype, dtype)
     with Model(graph, [backend], OPTIONS, evaluate) as model:
-        assert "inverted_residual" in str(model.placement())
+        assert f"{entry} " in str(model.placement())
         got = model.run({"x": image})["y"].astype(float64)
-    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+    error = FLOAT32_ERROR if entry == "expanded_depthwise" else ERROR[dtype]
+    np.testing.assert_allclose(got, want, rtol=0, atol=error * np.abs(want).max())
 
 
 @needs_compiler
@@ -155,6 +172,64 @@ def test_float32(
 ) -> None:
     always(form, monkeypatch)
     check(CASES[case], float32, hopper)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", PAIRS)
+def test_pairs_of_float32(case: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    always_in_pairs(monkeypatch)
+    check(PAIRS[case], float32, hopper, "expanded_depthwise")
+
+
+@needs_compiler
+@pytest.mark.parametrize("side", SIDES, ids=str)
+def test_tiles_of_pairs(
+    side: tuple[int, int], hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_in_pairs(monkeypatch)
+    monkeypatch.setattr(expanded_depthwise, "TILES", (side,))
+    check(Case((2, 24, 19, 21), 72, 0, strides=(2, 2)), float32, hopper, "expanded_depthwise")
+
+
+@needs_compiler
+def test_pairs_of_any_magnitude(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels and filters have scales of their own; infinities and NaN stay near their pixel."""
+    always_in_pairs(monkeypatch)
+    scales = np.exp2(np.arange(-96, 96, 12, dtype=np.float32)).reshape(1, 1, 4, 4)
+    x = normal(1, 8, 12, 12) * np.tile(scales, (1, 1, 3, 3))
+    x[0, 3, 2, 2], x[0, 1, 9, 9] = np.inf, np.nan
+    w, windows = normal(32, 8, 1, 1), np.zeros((32, 1, 3, 3), np.float32)
+    windows[:, :, 1, 1] = 1
+    graph = Graph()
+    value = graph.add_input("x", TensorType(float32, x.shape))
+    for weights, how in ((w, {}), (windows, {"group": 32, "pads": (1, 1, 1, 1)})):
+        value = graph.insert(Conv(**how), [value, graph.constant(weights)]).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    with Model(graph, [hopper], OPTIONS, evaluate) as model:
+        got = model.run({"x": x})["y"]
+    exact = np.einsum("nchw,mc->nmhw", x.astype(float64), w[:, :, 0, 0].astype(float64))
+    far = np.ones((12, 12), bool)
+    far[1:4, 1:4] = far[8:11, 8:11] = False
+    size = np.abs(x).max(1, keepdims=True)[..., far] * np.abs(w).max()
+    assert (np.abs(got[..., far] - exact[..., far]) <= 2e-6 * size).all()
+    assert not np.isfinite(got[0, :, [2, 9], [2, 9]]).any()
+
+
+def test_pairs_of_three_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large ones with strides in float32, the projection stays a layer of its own."""
+    always_in_pairs(monkeypatch)
+    assert "expanded_depthwise" not in entries(graph_of(CASES["stride"], float32, float32)[0])
+    monkeypatch.setattr(fused, "LARGE", 0)
+    assert "expanded_depthwise" not in entries(graph_of(CASES["residual"], float32, float32)[0])
+    found = entries(graph_of(CASES["stride"], float32, float32)[0])
+    assert found.count("expanded_depthwise") == 1
+    assert "depthwise" not in found
+    assert "inverted_residual" not in found
+    always(ANY, monkeypatch)
+    found = entries(graph_of(CASES["stride"], float32, float32)[0])
+    assert found.count("inverted_residual") == 1
+    assert "expanded_depthwise" not in found
 
 
 @needs_compiler
@@ -251,5 +326,18 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
             found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
     found = [launch for launch in found if launch.entry == "inverted_residual"]
     assert len(found) == 3 * (1 + len(FORMS))
-    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
+    all_compile({launch.source: None for launch in found}, target, cache, COMPILES - WIDE_FILES)
     assert_arguments(found, target, cache)
+
+
+def test_pairs_of_float32_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    always_in_pairs(monkeypatch)
+    found: list[Any] = []
+    for side in SIDES:
+        monkeypatch.setattr(expanded_depthwise, "TILES", (side,))
+        for case in ("residual", "stride"):
+            found += launches(planned(graph_of(PAIRS[case], float32, float32)[0]))
+    found = [launch for launch in found if launch.entry == "expanded_depthwise"]
+    assert len(found) == 2 * len(SIDES)
+    all_compile({launch.source: None for launch in found}, H200, cache, WIDE_FILES)
+    assert_arguments(found, H200, cache)

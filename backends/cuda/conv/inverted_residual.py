@@ -4,13 +4,14 @@ Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018: 
 expands the channels, usually six times, a depthwise convolution filters them, and a 1x1 convolution
 projects them to few again. Between separate kernels, nearly all memory traffic is that of the
 expanded tensors; at batch 1, most of the time are boundaries between kernels. Where
-squeeze-and-excite comes before the projection, the first two are one kernel.
+squeeze-and-excite comes before the projection, the first two are one kernel. In float32 that may
+also be the one of `expanded_depthwise.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ....runtime.ir.dtypes import float32
@@ -24,6 +25,7 @@ from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16x3 import filter_refusal
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
+from . import expanded_depthwise
 from .pack_residual import pack_weights
 from .residual_forms import Form, ResidualProblem, forms, time_of
 
@@ -36,6 +38,10 @@ MARGIN, BOUNDARY = 0.82, 0.6
 #: That share in float32, of which estimates are less exact: on an H100 MobileNetV2 takes 14 % less
 #: time at batch 1 and 4 % less at batch 32. With all layers fused it takes 5 % more at batch 32.
 MARGIN_WIDE = 0.72
+#: That share for `expanded_depthwise.cu`.
+MARGIN_EXPANDED = 0.82
+#: Bytes of a large image between layers, about what an L2 cache of 50 MB keeps until it is read.
+LARGE = 1 << 25
 #: Boundaries in networks between layers that are estimated to take less than so many microseconds
 #: on average: MobileNetV2 in float16 takes 3 to 4 % less time at batch 1 on an H200 than with 0.6,
 #: MobileNetV3 1 % less. 1.2 would take 3 % more at batch 8.
@@ -79,6 +85,20 @@ class InvertedResidual:
         """The layers in order."""
         found = self.expansion, self.filtering, self.projection
         return tuple(layer for layer in found if layer is not None)
+
+    @property
+    def smaller(self) -> InvertedResidual:
+        """Two of three layers, for where all three are not one kernel.
+
+        In float32 the first two, if the depthwise convolution has strides and reads a large image.
+        """
+        conv = self.filtering.conv
+        x = conv.operands[0].tensor
+        strides = (conv.op.strides or ()) if isinstance(conv.op, Conv) else ()
+        large = x.dtype == float32 and x.nbytes >= LARGE
+        if large and any(step > 1 for step in strides):
+            return replace(self, projection=None)
+        return replace(self, expansion=None)
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -218,7 +238,31 @@ def inverted_residual(
         form, reason = _choice(p)
         setting.picks[known] = ("inverted residual", str(form or ""), reason)
     _, name, reason = setting.picks[known]
-    return reason or launch(p, Form.parse(name))
+    form = Form.parse(name) if name else None
+    if p.wide and (tile := _tile(p, form)):
+        return expanded_depthwise.launch(p, tile, _code(p))
+    return launch(p, form) if form else reason
+
+
+def _tile(p: ResidualProblem, form: Form | None) -> expanded_depthwise.Tile | None:
+    """Return the tile of an expansion and a depthwise convolution if it is the fastest estimate.
+
+    Args:
+        p: the problem, of float32.
+        form: the form to compare with; None for the layers one by one.
+    """
+    tile = expanded_depthwise.best_tile(p)
+    if isinstance(tile, str):
+        return None
+    time = tile.time_of(p)
+    if time > MARGIN_EXPANDED * _apart(p) + BOUNDARY:
+        return None
+    return tile if form is None or time < time_of(p, form) else None
+
+
+def _apart(p: ResidualProblem) -> float:
+    """Return the estimate of the layers one by one."""
+    return sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
 
 
 def _choice(p: ResidualProblem) -> tuple[Form | None, str]:
@@ -227,7 +271,7 @@ def _choice(p: ResidualProblem) -> tuple[Form | None, str]:
     best = min(timed, default=None)
     if best is None:
         return None, "tiles that do not fit in shared memory"
-    apart = sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
+    apart = _apart(p)
     boundary = BOUNDARY_OF_SHORT if apart < SHORT * len(p.layers) else BOUNDARY
     margin = MARGIN_WIDE if p.wide else MARGIN
     if best[0] > margin * apart + boundary * (len(p.layers) - 1):
@@ -253,7 +297,7 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         "conv/inverted_residual.cu",
         "inverted_residual",
         grid=(down * across * x.dims[0], form.split, 1),
-        block=32 * form.warps,
+        block=32 * form.warps(p),
         args={
             "x": x,
             "weights": Packed(
@@ -267,7 +311,8 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         constants=(
             *(("EXPANDS", p.expansion is not None), ("PROJECTS", p.projection is not None)),
             *(("TERMS", p.terms), ("CHUNK", form.chunk), ("GROUP", form.group(p))),
-            *(("PARTS", form.parts), ("COLUMNS", max(p.width, 16))),
+            *(("PARTS", form.parts(p)), ("RUN", form.run(p)), ("ROLLS", p.rolls)),
+            ("COLUMNS", max(p.width, 16)),
             *zip(("KH", "KW"), view.kernel, strict=True),
             *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
             *(("TILE_H", form.rows), ("TILE_W", form.columns), ("SPLIT", form.split)),

@@ -4,8 +4,8 @@
 // A block computes TILE_H x TILE_W pixels of the result. It keeps the part of the image that their windows read, and takes
 // CHUNK of the expanded channels at a time: it expands the pixels, and stores them in the box that the windows cover, which
 // stays zero outside; filters them; and projects these results, which are where the left operand of mma.sync must be. While
-// one chunk is filtered and projected, the next one is expanded, and weights of those behind arrive. Warps have a band of 16
-// pixels each, and part of a chunk. Both intermediate tensors are rounded to T, as if they were stored. residual_16_bits.cuh
+// one chunk is filtered and projected, the next one is expanded, and weights of those behind arrive. Warps have RUN bands of
+// 16 pixels each, and part of a chunk. Both intermediate tensors are rounded to T, as if they were stored. residual_16_bits.cuh
 // and residual_f16x3.cuh have the arithmetic.
 //
 // `weights` is stored chunk by chunk in the order of shared memory, see pack_residual.py. Without EXPANDS the image itself is
@@ -13,8 +13,9 @@
 // the chunks; those that project are a cluster, and send their sums to each other; see inbox.cuh.
 //
 // Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; PROJECTS; TERMS, the channels of the image in sixteens; CHUNK; GROUP, the
-// columns of it that a warp expands at once; PARTS, of a chunk; COLUMNS, the channels of the result in sixteens; KH KW; STEP_H
-// STEP_W; TILE_H TILE_W; SPLIT; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
+// columns of it that a warp expands at once; PARTS, of a chunk; RUN, bands of a warp, one unless ROLLS; ROLLS, whether
+// pixels are loaded once for all windows; COLUMNS, the channels of the result in sixteens; KH KW; STEP_H STEP_W; TILE_H TILE_W;
+// SPLIT; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -27,8 +28,9 @@
 #include "gemm/cut_rows.cuh"
 #endif
 
-constexpr int ROWS_OUT = (TILE_H * TILE_W + 15) / 16 * 16, BANDS = ROWS_OUT / 16;
-constexpr int WARPS = BANDS * PARTS, THREADS = 32 * WARPS;
+// A band of 16 pixels is a line of the tile, or two lines of eight; some of its pixels may be outside.
+constexpr int LINE = TILE_W > 8 ? 16 : 8, LINES = 16 / LINE, BANDS = (TILE_H + LINES - 1) / LINES, ROWS_OUT = BANDS * 16;
+constexpr int RUNS = (BANDS + RUN - 1) / RUN, WARPS = RUNS * PARTS, THREADS = 32 * WARPS;
 constexpr int BOX_H = (TILE_H - 1) * STEP_H + KH, BOX_W = (TILE_W - 1) * STEP_W + KW;  // what the windows cover
 constexpr int ROWS_IN = (BOX_H * BOX_W + 15) / 16 * 16;
 constexpr int STEPS = CHUNK / 16 / PARTS, TN = COLUMNS / 8;
@@ -73,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, Plane p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, band = warp % BANDS, part = warp / BANDS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = warp % RUNS, part = warp / RUNS;
     const int tile = blockIdx.x, split = blockIdx.y;
     const int across = tile % p.across, down = tile / p.across % p.down, n = tile / p.across / p.down;
     const int row0 = down * TILE_H, column0 = across * TILE_W;
@@ -160,15 +162,15 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     cp_async_wait<0>();
     __syncthreads();
 
-    // Where pixel `m` of the tile is in the result; -1 outside.
+    // Where pixel `m` of the bands is in the result; -1 outside.
     const auto place_of = [&](int m) {
-        const int row = row0 + m / TILE_W, column = column0 + m % TILE_W;
-        const bool inside = m < TILE_H * TILE_W && row < p.out_height && column < p.out_width;
+        const int of_tile = m / LINE, row = row0 + of_tile, column = column0 + m % LINE;
+        const bool inside = of_tile < TILE_H && m % LINE < TILE_W && row < p.out_height && column < p.out_width;
         return inside ? (n * p.out_height + row) * p.out_width + column : -1;
     };
-    const Results results(y, p, place_of, band);
-    float sums[TN][4] = {};
-    const Windows windows(base + HIDDEN, shared + HIDDEN, band);
+    const Results results(y, p, place_of, run);
+    float sums[RUN][TN][4] = {};
+    const Windows windows(base + HIDDEN, shared + HIDDEN, run);
     const u32 rows_of_b = base + (lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 16;
     for (int chunk = begin; chunk < end; ++chunk) {
         const int turn = (chunk - begin) % 2;
@@ -185,30 +187,34 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
 
     if constexpr (!PROJECTS) return;
 #if F16X3
-    scale(sums, shared + SCALES);
+    scale(sums[0], shared + SCALES);
 #endif
     // The sums of all parts of a chunk, one after the other, where weights were. Of a cluster, the last part sends them.
     if constexpr (SPLIT > 1) inbox.wait_open();
-    float* const mine = (float*)shared + (band * 16 + lane / 4) * WIDTH + lane % 4 * 2;
+    float* const mine = (float*)shared + (run * RUN * 16 + lane / 4) * WIDTH + lane % 4 * 2;
 #pragma unroll
     for (int turn = 0; turn < PARTS; ++turn) {
         if (part == turn)
 #pragma unroll
-            for (int j = 0; j < TN; ++j)
+            for (int i = 0; i < 2 * RUN; ++i) {
+                const int band = run * RUN + i / 2, line = i * 8;
+                if (BANDS % RUN && band >= BANDS) break;
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    float2* const to = (float2*)(mine + half * 8 * WIDTH + j * 8);
+                for (int j = 0; j < TN; ++j) {
+                    float2* const to = (float2*)(mine + line * WIDTH + j * 8);
                     const float2 before = turn ? *to : make_float2(0, 0);
-                    const float2 sum = make_float2(sums[j][half * 2] + before.x, sums[j][half * 2 + 1] + before.y);
+                    const float* of = sums[i / 2][j] + i % 2 * 2;
+                    const float2 sum = make_float2(of[0] + before.x, of[1] + before.y);
                     if (SPLIT > 1 && turn + 1 == PARTS)
-                        inbox.send(band * 16 + lane / 4 + half * 8, j, lane % 4 * 2, sum);
+                        inbox.send(band * 16 + lane / 4 + i % 2 * 8, j, lane % 4 * 2, sum);
                     else
                         *to = sum;
                 }
+            }
         if (SPLIT == 1 || turn + 1 < PARTS) __syncthreads();
     }
     if constexpr (SPLIT > 1) inbox.wait_received();  // also without items: others send to this memory
-    const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : TILE_H * TILE_W * WORDS;
+    const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : ROWS_OUT * WORDS;
     for (int item = first + threadIdx.x; item < last; item += THREADS) {
         const int m = item / WORDS, column = item % WORDS * 8, place = place_of(m);
         if (place < 0 || column >= p.filters) continue;

@@ -25,16 +25,19 @@ __device__ __forceinline__ u32 bits_of(const T& first, const T& second)
     return *(const u32*)&pair;
 }
 
-// Multiplies 16 rows, which are fragments, with COUNT * 8 rows of 16 elements at `b`.
-template <int COUNT, int PITCH_OF>
-__device__ __forceinline__ void multiply(float (&sums)[COUNT][4], const u32 (&left)[4], u32 b)
+// Multiplies MANY times 16 rows, which are fragments, with COUNT * 8 rows of 16 elements at `b`.
+template <int PITCH_OF, int MANY, int COUNT>
+__device__ __forceinline__ void multiply(float (&sums)[MANY][COUNT][4], const u32 (&left)[MANY][4], u32 b)
 {
 #pragma unroll
     for (int j = 0; j < COUNT; j += 2) {
         u32 right[4];
         ldmatrix_x4(right, b + j * 8 * PITCH_OF);
-        MMA(sums[j], left, right[0], right[1]);
-        MMA(sums[j + 1], left, right[2], right[3]);
+#pragma unroll
+        for (int i = 0; i < MANY; ++i) {
+            MMA(sums[i][j], left[i], right[0], right[1]);
+            MMA(sums[i][j + 1], left[i], right[2], right[3]);
+        }
     }
 }
 
@@ -47,19 +50,19 @@ __device__ __forceinline__ void expand(unsigned char* shared, const int* places,
     for (int item = threadIdx.x / 32; item < bands * GROUPS; item += WARPS) {
         const int band = item / GROUPS, first = item % GROUPS * GROUP;
         const float* bias = (const float*)(shared + weights + BIAS_IN) + first + lane % 4 * 2;
-        float sums[GROUP / 8][4];
+        float sums[1][GROUP / 8][4];
 #pragma unroll
         for (int j = 0; j < GROUP / 8; ++j) {
             const float2 shift = *(const float2*)(bias + j * 8);
-            sums[j][0] = sums[j][2] = shift.x, sums[j][1] = sums[j][3] = shift.y;
+            sums[0][j][0] = sums[0][j][2] = shift.x, sums[0][j][1] = sums[0][j][3] = shift.y;
         }
         const u32 a = base + (band * 16 + lane % 16) * PITCH_IN + lane / 16 * 16;
         const u32 b = base + weights + (first + lane % 8 + lane / 16 * 8) * PITCH_IN + lane / 8 % 2 * 16;
 #pragma unroll
         for (int k = 0; k < TERMS / 16; ++k) {
-            u32 left[4];
-            ldmatrix_x4(left, a + k * 32);
-            multiply<GROUP / 8, PITCH_IN>(sums, left, b + k * 32);
+            u32 left[1][4];
+            ldmatrix_x4(left[0], a + k * 32);
+            multiply<PITCH_IN>(sums, left, b + k * 32);
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -69,46 +72,131 @@ __device__ __forceinline__ void expand(unsigned char* shared, const int* places,
 #pragma unroll
             for (int j = 0; j < GROUP / 8; ++j)
                 *(u32*)(to + j * 16) =
-                    bits_of(expanded::epilogue(sums[j][2 * half], 0, 0, 0, nullptr, nullptr),
-                            expanded::epilogue(sums[j][2 * half + 1], 0, 0, 0, nullptr, nullptr));
+                    bits_of(expanded::epilogue(sums[0][j][2 * half], 0, 0, 0, nullptr, nullptr),
+                            expanded::epilogue(sums[0][j][2 * half + 1], 0, 0, 0, nullptr, nullptr));
         }
     }
 }
 
 // Where the windows of a lane's pixel begin in a box: ldmatrix reads the first element of a pair for lanes below 16, and
 // the second one for the others, which is in the next row, in the next column, or the same.
-struct Windows {
+struct Each {
     u32 below, beside, alone;
 
-    __device__ __forceinline__ Windows(u32 boxes, const unsigned char*, int band)
+    __device__ __forceinline__ Each(u32 boxes, int band)
     {
-        const int lane = threadIdx.x % 32, pixel = min(band * 16 + lane % 16, TILE_H * TILE_W - 1);
-        alone = boxes + (pixel / TILE_W * STEP_H * BOX_W + pixel % TILE_W * STEP_W) * PITCH;
+        const int lane = threadIdx.x % 32, row = min(band * LINES + lane % 16 / LINE, TILE_H - 1);
+        alone = boxes + (row * STEP_H * BOX_W + min(lane % LINE, TILE_W - 1) * STEP_W) * PITCH;
         below = alone + lane / 16 * BOX_W * PITCH, beside = alone + lane / 16 * PITCH;
+    }
+
+    // The depthwise convolution of 16 pixels and eight channels, which are `offset` bytes behind the box, by weights at `by`.
+    template <int N>
+    __device__ __forceinline__ void filter(float (&sums)[N][4], int offset, const unsigned char* by) const
+    {
+        const int lane = threadIdx.x % 32;
+        const u32 own = lane / 8 == lane % 4 ? ~0u : 0;  // of the diagonal
+        const auto step = [&](int pair, u32 at) {
+            u32 pixels[4];
+            ldmatrix_x4(pixels, at + offset);
+            const Weights weight = *(const Weights*)(by + (pair * CHUNK + lane / 4) * 8);
+            MMA(sums[0], pixels, weight.first & own, weight.second & own);
+        };
+#pragma unroll
+        for (int r = 0; r + 1 < KH; r += 2)
+#pragma unroll
+            for (int s = 0; s < KW; ++s) step(r / 2 * KW + s, below + (r * BOX_W + s) * PITCH);
+        if constexpr (KH % 2) {
+#pragma unroll
+            for (int s = 0; s < KW; s += 2)
+                step(KH / 2 * KW + s / 2, (s + 1 < KW ? beside : alone) + ((KH - 1) * BOX_W + s) * PITCH);
+        }
     }
 };
 
-// The depthwise convolution of 16 pixels and eight channels, which are `offset` bytes behind the box, by weights at `by`.
-__device__ __forceinline__ void filter(float (&sums)[4], const Windows& windows, int offset, const unsigned char* by)
-{
-    const int lane = threadIdx.x % 32;
-    const u32 own = lane / 8 == lane % 4 ? ~0u : 0;  // of the diagonal
-    const auto step = [&](int pair, u32 at) {
-        u32 pixels[4];
-        ldmatrix_x4(pixels, at + offset);
-        const Weights weight = *(const Weights*)(by + (pair * CHUNK + lane / 4) * 8);
-        MMA(sums, pixels, weight.first & own, weight.second & own);
-    };
-#pragma unroll
-    for (int r = 0; r + 1 < KH; r += 2)
-#pragma unroll
-        for (int s = 0; s < KW; ++s) step(r / 2 * KW + s, windows.below + (r * BOX_W + s) * PITCH);
-    if constexpr (KH % 2) {
-#pragma unroll
-        for (int s = 0; s < KW; s += 2)
-            step(KH / 2 * KW + s / 2, (s + 1 < KW ? windows.beside : windows.alone) + ((KH - 1) * BOX_W + s) * PITCH);
+// The same of RUN bands one below the other and windows of three columns: eight pixels of a row of the box are loaded in
+// each of their places in a window, once for all windows.
+struct Run {
+    static constexpr int HALVES = 2 / LINES, NEEDED = (RUN * LINES - 1) * STEP_H + KH;  // rows of the box
+    u32 first, third;  // where pixels in the first two places begin, or in all three; in the third of two rows
+    int row;
+
+    __device__ __forceinline__ Run(u32 boxes, int run) : row(run * RUN * LINES * STEP_H)
+    {
+        const int lane = threadIdx.x % 32, pixel = min(lane % LINE, TILE_W - 1) * STEP_W;
+        first = boxes + (pixel + min(lane / LINE, 2)) * PITCH;
+        third = boxes + (pixel + 2) * PITCH;
     }
-}
+
+    // Rows of warps whose last bands are outside of the tile may be, too.
+    __device__ __forceinline__ u32 below(int rows) const
+    {
+        return (TILE_H % (RUN * LINES) ? min(row + rows, BOX_H - 1) : row + rows) * (BOX_W * PITCH);
+    }
+
+    __device__ __forceinline__ void filter(float (&sums)[RUN][4], int offset, const unsigned char* by) const
+    {
+        const int lane = threadIdx.x % 32;
+        const u32 own = lane / 8 == lane % 4 ? ~0u : 0;  // of the diagonal
+        Weights weights[PAIRS];
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            weights[pair] = *(const Weights*)(by + (pair * CHUNK + lane / 4) * 8);
+            weights[pair].first &= own, weights[pair].second &= own;
+        }
+        u32 pixels[NEEDED + 1][4][HALVES];
+#pragma unroll
+        for (int y = 0; y < NEEDED; y += HALVES) {
+            u32 found[4];
+#pragma unroll
+            for (int next = y; next < y + HALVES && next < NEEDED; ++next) {
+                ldmatrix_x4(found, first + below(next) + offset);
+#pragma unroll
+                for (int q = 0; q < 4; ++q) pixels[next][q / HALVES][q % HALVES] = found[q];
+            }
+            if constexpr (HALVES == 2) {
+                ldmatrix_x4(found, third + below(y + lane / 16) + offset);
+#pragma unroll
+                for (int q = 0; q < 4; ++q) pixels[y + q / 2][2][q % 2] = found[q];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) {
+            const auto step = [&](int pair, int r, int s, int next_r, int next_s) {
+                u32 left[4];
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int y = (i * LINES + half / HALVES) * STEP_H, which = half % HALVES;
+                    left[half] = pixels[y + r][s][which];
+                    left[2 + half] = pixels[y + next_r][next_s][which];
+                }
+                MMA(sums[i], left, weights[pair].first, weights[pair].second);
+            };
+#pragma unroll
+            for (int r = 0; r + 1 < KH; r += 2)
+#pragma unroll
+                for (int s = 0; s < 3; ++s) step(r / 2 * 3 + s, r, s, r + 1, s);
+            if constexpr (KH % 2) {
+                step(KH / 2 * 3, KH - 1, 0, KH - 1, 1);
+                step(KH / 2 * 3 + 1, KH - 1, 2, KH - 1, 2);
+            }
+        }
+    }
+};
+
+// Either, for the boxes of this run of bands.
+struct Windows {
+    Each each;
+    Run rolling;
+
+    __device__ __forceinline__ Windows(u32 boxes, const unsigned char*, int run) : each(boxes, run), rolling(boxes, run) {}
+
+    __device__ __forceinline__ void filter(float (&sums)[RUN][4], int offset, const unsigned char* by) const
+    {
+        if constexpr (ROLLS) rolling.filter(sums, offset, by);
+        else each.filter(sums, offset, by);
+    }
+};
 
 // Four adjacent threads have two channels each of four items; afterwards each has all eight channels of one item.
 __device__ __forceinline__ Word gathered(const u32 (&items)[4])
@@ -127,48 +215,60 @@ __device__ __forceinline__ Word gathered(const u32 (&items)[4])
     return found;
 }
 
-// Where a lane stores words of eight channels that are not projected.
+// Where a lane stores words of eight channels that are not projected, of a pixel of each band.
 struct Results {
-    R* pixel;  // null outside of the result
+    R* pixels[RUN];  // null outside of the result
     int filters;
 
     template <typename PlaceOf>
-    __device__ __forceinline__ Results(R* y, const Plane& p, const PlaceOf& place_of, int band) : filters(p.filters)
+    __device__ __forceinline__ Results(R* y, const Plane& p, const PlaceOf& place_of, int run) : filters(p.filters)
     {
-        const int lane = threadIdx.x % 32, place = place_of(band * 16 + lane / 4 + lane % 2 * 8);
-        pixel = place < 0 ? nullptr : y + (long long)place * p.row_y + lane % 4 / 2 * 8;
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) {
+            const int place = place_of((run * RUN + i) * 16 + lane / 4 + lane % 2 * 8);
+            pixels[i] = place < 0 ? nullptr : y + (long long)place * p.row_y + lane % 4 / 2 * 8;
+        }
     }
 
-    __device__ __forceinline__ void store(int channel, const u32 (&fragment)[4]) const
+    __device__ __forceinline__ void store(int channel, const u32 (&fragments)[RUN][4]) const
     {
-        const Word word = gathered(fragment);
-        if (pixel && channel + int(threadIdx.x) % 4 / 2 * 8 < filters) *(Word*)(pixel + channel) = word;
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) {
+            const Word word = gathered(fragments[i]);
+            if (pixels[i] && channel + int(threadIdx.x) % 4 / 2 * 8 < filters) *(Word*)(pixels[i] + channel) = word;
+        }
     }
 };
 
 // Filters this warp's part of the chunk of this number, whose box and weights are so many bytes behind `shared`, and adds its
 // projection to the sums, or stores it.
-__device__ __forceinline__ void filter_chunk(float (&sums)[TN][4], unsigned char* shared, const Windows& windows, u32 rows_of_b,
-                                             int box, int weights, int part, int chunk, const Results& results)
+__device__ __forceinline__ void filter_chunk(float (&sums)[RUN][TN][4], unsigned char* shared, const Windows& windows,
+                                             u32 rows_of_b, int box, int weights, int part, int chunk,
+                                             const Results& results)
 {
     const int lane = threadIdx.x % 32;
     const unsigned char* own = shared + weights;
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-        u32 fragment[4];
+        u32 fragments[RUN][4];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int word = ((part * STEPS + step) * 2 + half) * 16;
             const float2 shift = *(const float2*)(own + BIAS_OUT + word * 2 + lane % 4 * 8);
-            float found[4] = {shift.x, shift.y, shift.x, shift.y};
-            filter(found, windows, box + word, own + WINDOW + word * 4);
+            float found[RUN][4];
 #pragma unroll
-            for (int row = 0; row < 2; ++row)
-                fragment[half * 2 + row] =
-                    bits_of(filtered::epilogue(found[row * 2], 0, 0, 0, nullptr, nullptr),
-                            filtered::epilogue(found[row * 2 + 1], 0, 0, 0, nullptr, nullptr));
+            for (int i = 0; i < RUN; ++i) found[i][0] = found[i][2] = shift.x, found[i][1] = found[i][3] = shift.y;
+            windows.filter(found, box + word, own + WINDOW + word * 4);
+#pragma unroll
+            for (int i = 0; i < RUN; ++i)
+#pragma unroll
+                for (int row = 0; row < 2; ++row)
+                    fragments[i][half * 2 + row] =
+                        bits_of(filtered::epilogue(found[i][row * 2], 0, 0, 0, nullptr, nullptr),
+                                filtered::epilogue(found[i][row * 2 + 1], 0, 0, 0, nullptr, nullptr));
         }
-        if constexpr (PROJECTS) multiply<TN, PITCH>(sums, fragment, rows_of_b + weights + (part * STEPS + step) * 32);
-        else results.store(chunk * CHUNK + (part * STEPS + step) * 16, fragment);
+        if constexpr (PROJECTS) multiply<PITCH>(sums, fragments, rows_of_b + weights + (part * STEPS + step) * 32);
+        else results.store(chunk * CHUNK + (part * STEPS + step) * 16, fragments);
     }
 }

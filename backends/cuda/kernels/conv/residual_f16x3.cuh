@@ -8,6 +8,7 @@ constexpr int PITCH_BOX = (CHUNK / 8 | 1) * 32;  // so that two floats of four p
 // with a bias. The scales of results are behind the weights of all chunks.
 constexpr int BIAS_IN = CHUNK * PITCH_IN, SCALES_IN = BIAS_IN + CHUNK * 4, FIRST = EXPANDS ? SCALES_IN + CHUNK * 4 : 0;
 constexpr int WINDOW = PROJECTS ? COLUMNS * PITCH : 0, BIAS_OUT = WINDOW + KH * KW * CHUNK * 4, SECOND = BIAS_OUT + CHUNK * 4;
+static_assert(RUN == 1 && !ROLLS, "");
 constexpr int AT_ONCE = 4;  // sixteens of terms that tensor cores add up
 
 // Adds the products of 16 rows in halves, which are fragments, with COUNT * 8 rows of 16 terms at `b`, whose low parts are
@@ -118,8 +119,9 @@ struct Windows {
     {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int pixel = min(band * 16 + int(threadIdx.x) % 32 / 4 + half * 8, TILE_H * TILE_W - 1);
-            at[half] = boxes + (pixel / TILE_W * STEP_H * BOX_W + pixel % TILE_W * STEP_W) * PITCH_BOX + threadIdx.x % 4 * 8;
+            const int pixel = int(threadIdx.x) % 32 / 4 + half * 8, row = min(band * LINES + pixel / LINE, TILE_H - 1);
+            const int column = min(pixel % LINE, TILE_W - 1);
+            at[half] = boxes + (row * STEP_H * BOX_W + column * STEP_W) * PITCH_BOX + threadIdx.x % 4 * 8;
         }
     }
 };
@@ -195,8 +197,9 @@ struct Filtered {
 
 // Filters this warp's part of the chunk of this number, whose box and weights are so many bytes behind `shared`, and adds its
 // projection to the sums, or stores it.
-__device__ __forceinline__ void filter_chunk(float (&sums)[TN][4], unsigned char* shared, const Windows& windows, u32 rows_of_b,
-                                             int box, int weights, int part, int chunk, const Results& results)
+__device__ __forceinline__ void filter_chunk(float (&sums)[RUN][TN][4], unsigned char* shared, const Windows& windows,
+                                             u32 rows_of_b, int box, int weights, int part, int chunk,
+                                             const Results& results)
 {
     const int lane = threadIdx.x % 32;
     const unsigned char* own = shared + weights;
@@ -226,7 +229,7 @@ __device__ __forceinline__ void filter_chunk(float (&sums)[TN][4], unsigned char
 #pragma unroll
             for (int side = 0; side < 2; ++side)
 #pragma unroll
-                for (int q = 0; q < 4; ++q) sums[j + side][q] += (great[side][q] + small[side][q]) * rows.inverse[q / 2];
+                for (int q = 0; q < 4; ++q) sums[0][j + side][q] += (great[side][q] + small[side][q]) * rows.inverse[q / 2];
         }
 }
 
