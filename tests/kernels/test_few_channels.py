@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 #: Kernels that this module compiles.
 WARPGROUPS = {"conv/few_channels_wgmma.cu"}
-COMPILES = {"conv/few_channels.cu", "conv/few_channels_mma.cu", *WARPGROUPS}
+COMPILES = {
+    "conv/few_channels.cu",
+    "conv/few_channels_mma.cu",
+    "conv/few_channels_wgmma.cu",
+}
 #: Shape of the image, that of the weights, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "mobilenet": ((2, 3, 19, 37), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),

@@ -152,11 +152,11 @@ def test_nothing_is_left_to_the_host() -> None:
 
 
 def test_residuals_are_added_by_the_convolutions() -> None:
-    """The 16 of ResNet-50."""
+    """The 16 of ResNet-50; two 1x1 convolutions that are added, in its first block, are one."""
     with tercet.load(bench_model("resnet50_v15")) as model:
         rows = planned_model(model, DryDevice()).rows
     adding = [row for row in rows if "Add" in {node.kind for node in row.nodes}]
-    assert len(adding) == 16
+    assert len(adding) == 15
     assert all("Conv" in {node.kind for node in row.nodes} for row in adding)
 
 
