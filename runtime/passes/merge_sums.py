@@ -11,6 +11,7 @@ from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.movement import Concat
 from .driver import Context
+from .editing import shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import LinearLayer, as_linear
 from .pattern import Apply
@@ -25,7 +26,7 @@ def _build(found: Found) -> Outcome:
     images = sum(weight.shape[1] for weight in weights)
     if one.channels != other.channels or one.channels < images:
         return None
-    if weights[0].dtype != weights[1].dtype:
+    if weights[0].dtype != weights[1].dtype or not _are_alike(one, other):
         return None
     bias = rounded_bias(one.bias + other.bias, weights[0].dtype)
     add = found.builder(found.top.name, found.graph.in_order((one.node, other.node)))
@@ -42,6 +43,12 @@ def _is_pointwise(layer: LinearLayer) -> bool:
         return False
     steps = (*layer.weight.shape[2:], *(op.strides or ()))
     return op.auto_pad in ("NOTSET", "VALID") and all(size == 1 for size in steps)
+
+
+def _are_alike(one: LinearLayer, other: LinearLayer) -> bool:
+    """Whether the results have one shape for certain, so that neither is broadcast."""
+    shapes = [shape_of(layer.node.output) for layer in (one, other)]
+    return shapes[0] == shapes[1] and shapes[0] is not None and None not in shapes[0]
 
 
 FUSIONS = (

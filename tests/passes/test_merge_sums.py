@@ -10,6 +10,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.pool import GlobalAveragePool
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 
@@ -61,6 +62,12 @@ def with_reader(graph: Graph, x: Value) -> Value:
     return apply(graph, Add(), apply(graph, Add(), y, z), y)
 
 
+def with_pooled(graph: Graph, x: Value) -> Value:
+    """Add to every pixel what one for the whole image gives (ASPP)."""
+    pooled = apply(graph, GlobalAveragePool(), x)
+    return apply(graph, Add(), conv(graph, pooled, 8, 32), conv(graph, x, 8, 32))
+
+
 TAKEN: dict[str, Build] = {"in order": block, "in the other order": partial(block, first=True)}
 LEFT: dict[str, Build] = {
     "few channels": partial(block, filters=16),
@@ -68,6 +75,7 @@ LEFT: dict[str, Build] = {
     "strides": partial(block, stride=2),
     "groups": partial(block, group=2),
     "read twice": with_reader,
+    "broadcast": with_pooled,
 }
 
 
