@@ -15,9 +15,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.codegen.epilogue import no_epilogue
-from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
-from tercet.backends.cuda.gemm.pack import filters_of, joined_groups, padded
+from tercet.backends.cuda.gemm.pack import EIGHTS, filters_of, joined_groups, padded
 from tercet.backends.cuda.gemm.problem import GemmArguments, Image, Problem, RowKind, divisor
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected

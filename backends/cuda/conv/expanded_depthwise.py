@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,7 @@ from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, by_axis, ceil_div, sizes
 from .pack_residual import pitch
-
-if TYPE_CHECKING:
-    from .residual_forms import ResidualProblem
+from .residual_forms import ResidualProblem, Tile
 
 #: Pixels of the result per block, rows and columns; expanded channels at a time; threads.
 TILES, CHUNK, THREADS = ((8, 8), (8, 7)), 32, 256
@@ -34,22 +31,8 @@ BEGIN, BAND = 10.75, 0.13
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """Pixels of the result per block."""
-
-    rows: int
-    columns: int
-
-    def grid(self, p: ResidualProblem) -> tuple[int, int]:
-        """Return the number of tiles along the height and the width."""
-        height, width = p.y.dims[2:]
-        return ceil_div(height, self.rows), ceil_div(width, self.columns)
-
-    def box(self, p: ResidualProblem) -> int:
-        """Return the number of pixels that its windows cover."""
-        view = p.filtering.view
-        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
-        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
+class PairTile(Tile):
+    """Pixels of the result per block of `expanded_depthwise.cu`."""
 
     def shared(self, p: ResidualProblem) -> int:
         """Return the bytes of shared memory, as in `expanded_depthwise.cu`."""
@@ -69,7 +52,7 @@ class Tile:
         return LAUNCH + max(time, 4 * (p.x.size + p.y.size) / MEMORY)
 
 
-def best_tile(p: ResidualProblem) -> Tile | str:
+def best_tile(p: ResidualProblem) -> PairTile | str:
     """Return the tile with the lowest estimate, or why the kernel does not apply."""
     if p.expansion is None or p.projection is not None:
         return "other layers than an expansion and a depthwise convolution"
@@ -83,11 +66,11 @@ def best_tile(p: ResidualProblem) -> Tile | str:
     refused = "computed weights" if weights is None else filter_refusal(weights, 1)
     if refused:
         return refused
-    tiles = [tile for tile in (Tile(*t) for t in TILES) if tile.shared(p) <= p.target.shared]
+    tiles = [tile for tile in (PairTile(*t) for t in TILES) if tile.shared(p) <= p.target.shared]
     return min(tiles, key=lambda tile: tile.time_of(p), default="tiles that do not fit")
 
 
-def launch(p: ResidualProblem, tile: Tile, code: str) -> Launch:
+def launch(p: ResidualProblem, tile: PairTile, code: str) -> Launch:
     """Return the launch of a tile.
 
     Args:

@@ -20,7 +20,7 @@ from ..codegen.epilogue import NO_EPILOGUE, no_epilogue, unrounded
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
-from ..gemm.pack import pack_windows
+from ..gemm.pack import EIGHTS, pack_windows
 from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, packed_filters, widest
 from ..gemm.schedules import multistage, simt
 from ..recipe.launch import Launch, Recipe, each, launches_of
@@ -102,7 +102,7 @@ def _half_product(conv: ConvProblem, used: int) -> Recipe:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     gemm = GemmArguments(
         a=Matrix(Scratch(0), k, widest(f16.VECTORS, k)),
-        b=packed_filters(conv.w, 1, conv.channels, "in eights", f16.EIGHTS),
+        b=packed_filters(conv.w, 1, conv.channels, "in eights", EIGHTS),
         c=conv.y,
         shape=(m, n, k),
         ldb=ceil_div(k, 8) * 8,
@@ -197,7 +197,7 @@ def transposed_product(conv: ConvProblem) -> GemmArguments:
 def pack_transposed_rows(w: Array) -> Array:
     """Return weights [c, m, *kernel] as [kernel * m, c], zero-padded to a multiple of eight."""
     columns = w.reshape(*w.shape[:2], -1).transpose(0, 2, 1).reshape(w.shape[0], -1)
-    return f16.EIGHTS(columns.T)
+    return EIGHTS(columns.T)
 
 
 def pack_transposed(w: Array) -> Array:

@@ -244,7 +244,7 @@ def inverted_residual(
     return launch(p, form) if form else reason
 
 
-def _tile(p: ResidualProblem, form: Form | None) -> expanded_depthwise.Tile | None:
+def _tile(p: ResidualProblem, form: Form | None) -> expanded_depthwise.PairTile | None:
     """Return the tile of an expansion and a depthwise convolution if it is the fastest estimate.
 
     Args:

@@ -148,17 +148,33 @@ class ResidualProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Tile:
+    """Pixels of the result per block."""
+
+    rows: int
+    columns: int
+
+    def grid(self, p: ResidualProblem) -> tuple[int, int]:
+        """Return the number of tiles along the height and the width."""
+        height, width = p.y.dims[2:]
+        return ceil_div(height, self.rows), ceil_div(width, self.columns)
+
+    def box(self, p: ResidualProblem) -> int:
+        """Return the number of pixels that its windows cover."""
+        view = p.filtering.view
+        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
+        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Tile):
     """How a problem is divided among blocks.
 
     Attributes:
-        rows, columns: pixels of the result per block.
         chunk: expanded channels at a time.
         split: blocks of a cluster that share the expanded channels.
     """
 
-    rows: int
-    columns: int
     chunk: int
     split: int = 1
 
@@ -193,17 +209,6 @@ class Form:
     def warps(self, p: ResidualProblem) -> int:
         """Return the warps of a block."""
         return ceil_div(self.bands, self.run(p)) * self.parts(p)
-
-    def grid(self, p: ResidualProblem) -> tuple[int, int]:
-        """Return the number of tiles along the height and the width."""
-        height, width = p.y.dims[2:]
-        return ceil_div(height, self.rows), ceil_div(width, self.columns)
-
-    def box(self, p: ResidualProblem) -> int:
-        """Return the number of pixels that its windows cover."""
-        view = p.filtering.view
-        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
-        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
 
     def group(self, p: ResidualProblem) -> int:
         """Return the columns of a chunk that a warp expands at once."""

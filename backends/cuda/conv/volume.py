@@ -20,7 +20,7 @@ from ..gemm import f16, f32
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, image_formats
 from ..gemm.forms import tma_tile
-from ..gemm.pack import filters_of, padded
+from ..gemm.pack import EIGHTS, filters_of, padded
 from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Order, Problem, RowKind, widest
 from ..gemm.schedules import multistage, simt, tma
 from ..gemm.tile import LAUNCH, MARGIN, MEMORY, TimedConfig
@@ -218,7 +218,7 @@ def _gemm(conv: ConvProblem, planes: _Planes) -> GemmArguments:
 
     ldb, scales = 0, None
     if conv.x.dtype in HALVES:
-        b, ldb = packed("eights", f16.EIGHTS), ceil_div(image.terms, 8) * 8
+        b, ldb = packed("eights", EIGHTS), ceil_div(image.terms, 8) * 8
     elif _by_parts(conv, image):
         b, scales = _arithmetic(conv, image).packed(packed)
     else:

@@ -30,18 +30,17 @@ from .forms import (
     tma_tile,
     worth_measuring,
 )
+from .joined_groups import JoinedGroups, joinable
 from .multiplication import stacks
-from .pack import padded
+from .pack import EIGHTS
 from .problem import (
     Batch,
     GemmArguments,
-    Image,
     Linear,
     Matrix,
     RowKind,
     image_source,
     in_plane,
-    packed_filters,
     packed_matrix,
     widest,
 )
@@ -58,13 +57,10 @@ FEW_ROWS, LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 64, 8 << 20, 1.2, 32
 HALF_SUMS = "half_sums"
 #: Elements of A per copy.
 VECTORS = (8, 4, 2)
-#: Maximum number of joined groups, and of their channels.
-JOINED, MAX_JOINED = (1, 2, 4, 8, 16, 32), 64
-#: Maximum number of blocks along other grid axes than the first; throughput of `transpose.cu` on an
-#: H200 in bytes per microsecond.
-MAX_STACKED, TRANSPOSED = 65535, 1.7e6
-#: Rows of B in words of eight elements.
-EIGHTS = partial(padded, multiple=8)
+#: Maximum number of blocks along other grid axes than the first.
+MAX_STACKED = 65535
+#: Throughput of `transpose.cu` on an H200 in bytes per microsecond.
+TRANSPOSED = 1.7e6
 
 
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
@@ -286,7 +282,7 @@ def formats_of(conv: ConvProblem) -> Formats | str:
     if conv.group == 1:
         first = Format.CONTIGUOUS if is_packed(conv.channels) else Format.CHANNELS_LAST
         return first, Format.CHANNELS_LAST
-    if not _joinable(conv):
+    if not joinable(conv):
         return f"{conv.group} groups of {conv.channels} channels, which do not fill words"
     return CHANNELS_LAST
 
@@ -296,59 +292,12 @@ def is_packed(channels: int) -> bool:
     return channels % 2 == 1 or channels < VECTORS[0]
 
 
-def _joinable(conv: ConvProblem) -> Ints:
-    """Return how many groups may be joined to one."""
-    maximum = max(1, MAX_JOINED // conv.channels)
-    counts = (n for n in JOINED if n <= maximum and conv.group % n == 0)
-    return tuple(n for n in counts if n * conv.channels % 2 == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedGroups:
-    """A convolution of tensors in the formats of `formats_of`, in fewer groups.
-
-    Attributes:
-        conv: the convolution.
-        joined: how many groups are computed as one: all channels are multiplied by all filters,
-            with zero weights between different groups. As in Winograd's algorithm, an infinity
-            spreads among them.
-    """
-
-    conv: ConvProblem
-    joined: int = 1
-
-    @property
-    def groups(self) -> int:
-        """Number of groups of the product."""
-        return self.conv.group // self.joined
-
-    def filters(self, channels: int) -> Packed:
-        """Return the weights in words, for an image with this many channels in memory."""
-        return packed_filters(self.conv.w, self.groups, channels, "in eights", EIGHTS, self.joined)
-
-    def gemm(self, image: Image, weights: Packed) -> GemmArguments:
-        """Return the product of the windows of an image and the filters."""
-        conv, filters, terms = self.conv, self.conv.filters * self.joined, image.terms
-        ldb = ceil_div(terms, 8) * 8
-        return GemmArguments(
-            a=image,
-            b=weights,
-            c=conv.y,
-            shape=(conv.pixels, filters, terms),
-            ldb=ldb,
-            ldc=conv.y.row,
-            batch=Batch(self.groups, image.channels, filters * ldb, filters),
-            bias=conv.b,
-            dtype=conv.x.dtype,
-        )
-
-
 def _quickest(conv: ConvProblem) -> JoinedGroups:
     """Return a convolution with the number of joined groups estimated to be fastest."""
     alone = JoinedGroups(conv)
     if conv.group == 1 or conv.formats != CHANNELS_LAST or conv.w.dims[0] % conv.group:
         return alone
-    ways = [replace(alone, joined=count) for count in _joinable(conv)]
+    ways = [replace(alone, joined=count) for count in joinable(conv)]
     return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], conv.setting.target))
 
 
@@ -477,7 +426,7 @@ def _tma_products(
         return []
     if x.is_channels_last:
         even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
-        counts = (1,) if conv.group == 1 else _joinable(conv)
+        counts = (1,) if conv.group == 1 else joinable(conv)
         ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
         for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
             image = in_plane(image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -49,6 +50,10 @@ def padded(rows: Array, multiple: int) -> Array:
     found = np.zeros((*outer, ceil_div(count, multiple) * multiple), rows.dtype)
     _copy(found[..., :count], rows)
     return found
+
+
+#: Packs rows in words of eight elements.
+EIGHTS = partial(padded, multiple=8)
 
 
 def _copy(to: Array, rows: Array) -> None:

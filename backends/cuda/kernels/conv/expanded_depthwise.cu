@@ -36,13 +36,7 @@ constexpr int BOX = PLACES + ROWS_IN * 4, CHUNKS = BOX + BOX_H * BOX_W * PITCH;
 constexpr int LANES = 8;  // of a pixel, when the image is cut
 static_assert(CHUNK == 32 && TERMS <= 4 * LANES && TERMS % 16 == 0, "");
 
-struct Plane {
-    int channels, filters;  // of the image and the result
-    int height, width, out_height, out_width, pad_h, pad_w;
-    int row_x, row_y;   // elements from one pixel to the next
-    int down, across;   // tiles of an image
-    int chunks;
-};
+#include "conv/residual_plane.cuh"
 
 __device__ __forceinline__ void load_weights(u32 to, const unsigned char* from)
 {

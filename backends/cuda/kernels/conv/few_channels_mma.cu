@@ -87,7 +87,6 @@ __device__ __forceinline__ void load_rounded(unsigned char* shared, const S* fro
 // The same in halves; returns the inverse of their scale. The image is behind the weights first.
 __device__ __forceinline__ float load_halves(unsigned char* shared, const S* from, int top, int left, const Plane& p)
 {
-    __shared__ u32 of_warps[WARPS];
     float4* staged = (float4*)(shared + BEHIND);
     float most = 0;
     load_image(from, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
@@ -99,23 +98,12 @@ __device__ __forceinline__ float load_halves(unsigned char* shared, const S* fro
         }
         staged[place] = *(const float4*)pixel;
     });
-#pragma unroll
-    for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __float_as_uint(most);
-    __syncthreads();
-    u32 greatest = 0;
-#pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) greatest = of_warps[warp] > greatest ? of_warps[warp] : greatest;
-    const RowScale by(greatest);
+    const RowScale by = scale_of_block(most);
     for (int place = threadIdx.x; place < ROWS * COLUMNS; place += THREADS) {
         const float4 found = staged[place];
         const float x[4] = {found.x * by.scale, found.y * by.scale, found.z * by.scale, found.w * by.scale};
         u32 high[2], low[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const Halves halves(x[2 * i], x[2 * i + 1], finite_or_zero(x[2 * i]), finite_or_zero(x[2 * i + 1]));
-            high[i] = halves.high, low[i] = halves.low;
-        }
+        cut_pixel(x, high, low);
         keep_pixel(shared, place, *(const Pixel*)high);
         keep_pixel(shared + LOW_IMAGE, place, *(const Pixel*)low);
     }

@@ -1,4 +1,5 @@
-// What kernels of images with few channels have in common: the shape of the problem, and how a tile of results is stored.
+// What kernels of images with few channels have in common: the shape of the problem, how images are cut in halves, and how a
+// tile of results is stored.
 //
 // Compile-time: as in few_channels_mma.cu.
 
@@ -8,6 +9,30 @@ struct Plane {
     int row_y;         // elements from one pixel of the result to the next
     int down, across;  // tiles of an image
 };
+
+// The scale of a block, of which `most` is a thread's greatest number; threads wait for each other.
+__device__ __forceinline__ RowScale scale_of_block(float most)
+{
+    __shared__ u32 of_warps[WARPS];
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __float_as_uint(most);
+    __syncthreads();
+    u32 greatest = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) greatest = of_warps[warp] > greatest ? of_warps[warp] : greatest;
+    return RowScale(greatest);
+}
+
+// Cuts a scaled pixel in high and low parts.
+__device__ __forceinline__ void cut_pixel(const float (&x)[4], u32 (&high)[2], u32 (&low)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const Halves halves(x[2 * i], x[2 * i + 1], finite_or_zero(x[2 * i]), finite_or_zero(x[2 * i + 1]));
+        high[i] = halves.high, low[i] = halves.low;
+    }
+}
 
 __device__ __forceinline__ Words greatest_of(Words a, const Words& b)
 {

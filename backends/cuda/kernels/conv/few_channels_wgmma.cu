@@ -108,32 +108,19 @@ __device__ __forceinline__ float arrange(unsigned char* shared)
         }
         return 1;
     } else {
-        __shared__ u32 of_warps[WARPS];
         float most = 0;
         for (int place = threadIdx.x; place < COUNT; place += THREADS)
 #pragma unroll
             for (int channel = 0; channel < CHANNELS; ++channel)
                 most = fmaxf(most, finite_or_zero(fabsf(float(raw[channel * COUNT + place]))));
-#pragma unroll
-        for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
-        if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __float_as_uint(most);
-        __syncthreads();
-        u32 greatest = 0;
-#pragma unroll
-        for (int warp = 0; warp < WARPS; ++warp) greatest = of_warps[warp] > greatest ? of_warps[warp] : greatest;
-        const RowScale by(greatest);
+        const RowScale by = scale_of_block(most);
         for (int place = threadIdx.x; place < COUNT; place += THREADS) {
             float pixel[4] = {};
 #pragma unroll
             for (int channel = 0; channel < CHANNELS; ++channel)
                 pixel[channel] = float(raw[channel * COUNT + place]) * by.scale;
             u32 high[2], low[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float a = pixel[2 * i], b = pixel[2 * i + 1];
-                const Halves halves(a, b, finite_or_zero(a), finite_or_zero(b));
-                high[i] = halves.high, low[i] = halves.low;
-            }
+            cut_pixel(pixel, high, low);
             keep_pixel(image, place, *(const Pixel*)high);
             keep_pixel(image + LOW_IMAGE / 8, place, *(const Pixel*)low);
         }

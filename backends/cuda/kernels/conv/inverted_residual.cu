@@ -41,13 +41,7 @@ constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
 constexpr int WIDTH = COLUMNS + 8, WORDS = COLUMNS / 8;  // of a row of sums
 static_assert(CHUNK % (16 * PARTS) == 0 && CHUNK % GROUP == 0 && GROUP % 16 == 0 && COLUMNS % 16 == 0, "");
 
-struct Plane {
-    int channels, filters;  // of the image and the result
-    int height, width, out_height, out_width, pad_h, pad_w;
-    int row_x, row_y;   // elements from one pixel to the next
-    int down, across;   // tiles of an image
-    int chunks;
-};
+#include "conv/residual_plane.cuh"
 
 struct alignas(16) Word {
     u32 at[4];

@@ -1,0 +1,62 @@
+"""Grouped convolutions of 16-bit floats whose groups are joined, so that channels fill words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..recipe.operands import Ints, Packed, ceil_div
+from .convolution import ConvProblem
+from .pack import EIGHTS
+from .problem import Batch, GemmArguments, Image, packed_filters
+
+#: Numbers of groups that are joined.
+JOINED = (1, 2, 4, 8, 16, 32)
+#: Maximum channels of joined groups.
+MAX_JOINED = 64
+
+
+def joinable(conv: ConvProblem) -> Ints:
+    """Return how many groups of 16-bit channels may be joined to one, so that they fill words."""
+    maximum = max(1, MAX_JOINED // conv.channels)
+    counts = (n for n in JOINED if n <= maximum and conv.group % n == 0)
+    return tuple(n for n in counts if n * conv.channels % 2 == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGroups:
+    """A convolution of tensors in the formats of `formats_of`, in fewer groups.
+
+    Attributes:
+        conv: the convolution.
+        joined: how many groups are computed as one: all channels are multiplied by all filters,
+            with zero weights between different groups. As in Winograd's algorithm, an infinity
+            spreads among them.
+    """
+
+    conv: ConvProblem
+    joined: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of the product."""
+        return self.conv.group // self.joined
+
+    def filters(self, channels: int) -> Packed:
+        """Return the weights in words, for an image with this many channels in memory."""
+        return packed_filters(self.conv.w, self.groups, channels, "in eights", EIGHTS, self.joined)
+
+    def gemm(self, image: Image, weights: Packed) -> GemmArguments:
+        """Return the product of the windows of an image and the filters."""
+        conv, filters, terms = self.conv, self.conv.filters * self.joined, image.terms
+        ldb = ceil_div(terms, 8) * 8
+        return GemmArguments(
+            a=image,
+            b=weights,
+            c=conv.y,
+            shape=(conv.pixels, filters, terms),
+            ldb=ldb,
+            ldc=conv.y.row,
+            batch=Batch(self.groups, image.channels, filters * ldb, filters),
+            bias=conv.b,
+            dtype=conv.x.dtype,
+        )
