@@ -266,7 +266,7 @@ WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None],
         relu_linear_at,
         channel_attention_at,
         lambda graph, node, free: head_rows_at(graph, node, free, _tail),
-        lambda graph, node, free: unit_rows_at(graph, node, free, _tail),
+        lambda graph, node, free: unit_rows_at(graph, node, free, _tail, may_be_mean=True),
     ),
     **dict.fromkeys(
         (LayerNormalization, RMSNormalization),

@@ -280,8 +280,7 @@ def _part(
         else:
             may_divide = isinstance(node.op, Div) and not (turned or moved or unit)
             unit = unit_rows_at(graph, node, free, lambda *_: ()) if may_divide else None
-            if unit is None or unit.by_mean:
-                unit = None
+            if unit is None:
                 break
             nodes |= unit.nodes
             value = unit.x

@@ -65,7 +65,7 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
             return None
     else:
         norm = unit_rows_at(graph, node, free, tail)
-        if norm is None or norm.by_mean:
+        if norm is None:
             return None
         x, epilogue = norm.x, norm.epilogue
     cut, join = x.producer, graph.sole_consumer((node, *epilogue)[-1].output)

@@ -51,6 +51,8 @@ def unit_rows_at(
     quotient: Node,
     free: Set[Node],
     tail: Tail,
+    *,
+    may_be_mean: bool = False,
 ) -> UnitRows | None:
     """Return the normalization that ends with this quotient, if there is one.
 
@@ -59,6 +61,7 @@ def unit_rows_at(
         quotient: the node.
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
+        may_be_mean: whether rows may be divided by their mean, too.
     """
     x, divisor = quotient.inputs
     limit = None if divisor is None else divisor.producer
@@ -68,6 +71,8 @@ def unit_rows_at(
     if x is None or floor is None or limit is None or length is None:
         return None
     by_mean = isinstance(limit.op, Add)
+    if by_mean and not may_be_mean:
+        return None
     if not _is_divisor(length, x, ReduceMean if by_mean else ReduceL2):
         return None
     before = (length, limit, quotient)
