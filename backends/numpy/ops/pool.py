@@ -1,4 +1,7 @@
-"""Pooling: windows are reduced axis by axis, by a few calls on shifted views."""
+"""Pooling: windows are reduced axis by axis, by a few calls on shifted views.
+
+Where that is faster, all images of a block are one row: see `sliding`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.convert import lowest
 from ..numerics.halves import store
+from ..windows.sliding import Sliding
 from ..windows.window_axis import WindowAxis, axes_of_window
 
 #: Elements of the input per block.
@@ -109,8 +113,13 @@ class Pooling:
         self.x, self.y = _ends(chain)
         self.workers = thread_pool.size()
         self.planes, spatial = prod(self.x.tensor.dims[:2]), self.x.tensor.dims[2:]
-        between = self._between(spatial)
-        count, maximum = min(2, len(between)), max(between, default=0)
+        self.sliding = self._slides(options.workspace)
+        if self.sliding is not None:
+            spatial = self.sliding.dims
+            count, maximum = self.sliding.pieces, prod(spatial)
+        else:
+            between = self._between(spatial)
+            count, maximum = min(2, len(between)), max(between, default=0)
         together = BLOCK // max(1, prod(spatial))
         if options.workspace is not None:
             plane = count * maximum * reduction.dtype.itemsize
@@ -119,6 +128,19 @@ class Pooling:
         self.scratch = ScratchLayout()
         size = self.together * maximum
         self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(count)]
+
+    def _slides(self, limit: int | None) -> Sliding | None:
+        """Return the windows for calls on whole rows.
+
+        None if calls axis by axis are faster, or an image exceeds a workspace of `limit` bytes.
+        """
+        need(sum(axis.kernel for axis in self.axes) * TAP, "the taps of a window")
+        if self.reduction.prepare is not None or not self.axes:
+            return None
+        sliding = Sliding(self.axes)
+        nbytes = sliding.pieces * prod(sliding.dims) * self.reduction.dtype.itemsize
+        fits = limit is None or nbytes * self.workers <= limit
+        return sliding if fits and sliding.nanoseconds < sliding.by_axis else None
 
     def _between(self, spatial: tuple[int, ...]) -> list[int]:
         """Return the elements per plane of each intermediate array."""
@@ -145,6 +167,8 @@ class Pooling:
         return portions(tapes, self._nanoseconds(), self.workers)
 
     def _nanoseconds(self) -> float:
+        if self.sliding is not None:
+            return self.planes * self.sliding.nanoseconds
         size, calls = float(self.x.tensor.size), 0.0
         for axis in self.axes:
             size *= axis.output / max(1, axis.size)
@@ -154,6 +178,12 @@ class Pooling:
     def _pool(self, bound: Bound, data: Array, out: Array) -> Tape:
         tape: Tape = []
         reduction = self.reduction
+        if self.sliding is not None:
+            size = len(data) * prod(self.sliding.dims)
+            arrays = [bound.scratch(piece, (size,)) for piece in self.pieces]
+            found = self.sliding.record(tape, reduction.ufunc, reduction.start, data, arrays)
+            tape.append(partial(reduction.finish or _copy, found, out))
+            return tape
         pieces = self._pieces()
         if reduction.prepare is not None:
             prepared = bound.scratch(next(pieces), data.shape)
@@ -175,6 +205,10 @@ class Pooling:
     def _pieces(self) -> Iterator[Any]:
         while True:
             yield from self.pieces
+
+
+def _copy(data: Array, out: Array) -> None:
+    np.copyto(out, data)
 
 
 def _sums_of(dtype: DType) -> DType:
@@ -199,7 +233,7 @@ def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | s
     dtype = _sums_of(x.tensor.dtype)
     reduction = Reduction(np.maximum, lowest(dtype), dtype)
     if dtype != x.tensor.dtype:  # numpy compares halves one by one
-        reduction = replace(reduction, prepare=_widen, finish=_narrow)
+        reduction = replace(reduction, prepare=_copy, finish=_narrow)
     return Pooling(chain, axes, reduction, options).step(site)
 
 
@@ -252,13 +286,9 @@ def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep
     def finish(sums: Array, out: Array) -> None:
         np.true_divide(sums, divisor, out)
 
-    prepare = None if dtype == x.tensor.dtype else _widen
+    prepare = None if dtype == x.tensor.dtype else _copy
     reduction = Reduction(np.add, 0, dtype, prepare, finish)
     return Pooling(chain, axes, reduction, options).step(site)
-
-
-def _widen(data: Array, out: Array) -> None:
-    np.copyto(out, data)
 
 
 def _narrow(data: Array, out: Array) -> None:
