@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -42,6 +43,13 @@ def size() -> int:
     That is the number of BLAS threads, or one if BLAS cannot be limited to its caller's thread.
     """
     return max(1, min(blas.threads() or 1, MAX_THREADS))
+
+
+@lru_cache(1024)
+def _shares(count: int, workers: int) -> list[range]:
+    """Return the blocks that each worker takes first."""
+    ends = [count * worker // workers for worker in range(workers + 1)]
+    return [range(start, end) for start, end in pairwise(ends)]
 
 
 def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
@@ -251,11 +259,9 @@ class ThreadPool:
             hand.release()
 
     def _share(self, jobs: Jobs, count: int, wanted: int, stays: bool) -> None:
-        ends = [count * worker // wanted for worker in range(wanted + 1)]
-        queues = [deque(range(start, end)) for start, end in pairwise(ends)]
-        hands, orders = self._ready(wanted - 1), list[_WorkerShare]()
-        for worker, hand in enumerate(hands, 1):
-            orders.append(_WorkerShare(worker, jobs, queues, hand.gate()))
+        queues = [deque(blocks) for blocks in _shares(count, wanted)]
+        hands = self._ready(wanted - 1)
+        orders = [_WorkerShare(i, jobs, queues, hand.gate()) for i, hand in enumerate(hands, 1)]
         is_finished = False
         # However the caller is interrupted, no thread may continue working for it.
         try:
