@@ -61,7 +61,7 @@ class Reduction:
         start: its neutral element.
         dtype: the compute dtype.
         prepare: applied to a block of the input first; None if not needed.
-        finish: applied to a reduced block last.
+        finish: applied to a reduced block last; in place if nothing is prepared.
     """
 
     ufunc: np.ufunc
@@ -182,7 +182,9 @@ class Pooling:
             size = len(data) * prod(self.sliding.dims)
             arrays = [bound.scratch(piece, (size,)) for piece in self.pieces]
             found = self.sliding.record(tape, reduction.ufunc, reduction.start, data, arrays)
-            tape.append(partial(reduction.finish or _copy, found, out))
+            tape.append(partial(np.copyto, out, found))
+            if reduction.finish is not None:
+                tape.append(partial(reduction.finish, out, out))
             return tape
         pieces = self._pieces()
         if reduction.prepare is not None:
