@@ -129,3 +129,14 @@ def test_so_do_other_operators(proto: onnx.ModelProto, inputs: int) -> None:
     result = judge.agreement("y", exact, found)
     assert (result.verdict, "eight bits" in result.reason) == ("inconclusive", True)
     assert judge.agreement("y", exact, found * np.float32(1.2)).verdict == "MISMATCH"
+
+
+def test_backends_of_tercet_do_not_round_to_eight_bits() -> None:
+    edited = model(4)
+    scales = edited.graph.initializer[1]
+    data = numpy_helper.to_array(scales).copy()
+    data[2] *= 1.01
+    scales.CopyFrom(numpy_helper.from_array(data, "s"))
+    found = tercet.compare_layers(model(4), ["numpy"], FEEDS, other=edited)
+    assert found.first is not None
+    assert found.first.nodes == ("product",)

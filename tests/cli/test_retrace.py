@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,3 +189,16 @@ def test_too_many_decisions_are_no_rounding() -> None:
     assert decided.judged((np.arange(100) < 5).astype(np.int8))[0] == "MISMATCH"
     decided.add(everywhere, ROUGH)
     assert decided.judged((np.arange(100) < 5).astype(np.int8))[0] == "inconclusive"
+
+
+def test_decisions_that_constants_determine_are_not_followed(tmp_path: Path) -> None:
+    model, feeds = quantized(0, layers=1)
+    graph = model.graph
+    graph.node.insert(0, helper.make_node("Less", ["step", "step"], ["never"]))
+    graph.node.append(helper.make_node("Where", ["never", "x", "y"], ["z"]))
+    graph.output[0].name = "z"
+    with api.load(model) as loaded:
+        z = np.asarray(loaded.run(feeds)["z"])
+    np.savez(tmp_path / "wrong.npz", allow_pickle=False, z=z * HALF(1.5))
+    found = api.compare(model, ["numpy", str(tmp_path / "wrong.npz")], feeds, repeat=0)
+    assert found.verdict == "MISMATCH"

@@ -31,13 +31,14 @@ from ..common.deadline import time_limit
 from ..common.ended import RunnerEnded
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
-from ..compare.layers import LayerMatcher
+from ..compare.layer_matcher import LayerMatcher
 from ..export.export import model_title
 from ..runners.replay import (
     BackendPlayer,
     PassList,
     Player,
     Values,
+    are_own,
     open_players,
     prepared,
     run_all,
@@ -227,7 +228,7 @@ class _Trial:
         values = run_all(self._reference, plain, feeds)
         wanted = {name: _result(plain, name, values) for name in plain.outputs}
         self.say("running the file in float64")
-        judge = Judge(plain, feeds, self._runner.precision)
+        judge = self._judge(plain, feeds)
         log = Rewrites()
         best = prepared(imported, feeds, self._options, self._passes, log)
         self._note(rewrites=tuple(log))
@@ -321,11 +322,15 @@ class _Trial:
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         else:
-            match = LayerMatcher(runner, graph, values, say=self.say)
+            match = LayerMatcher((reference, runner), graph, values, say=self.say)
             layers = match.alone(graph, runner.units(graph))
             wrong = (layer for layer in layers if layer.verdict == "wrong")
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
+
+    def _judge(self, graph: Graph, feeds: Values) -> Judge:
+        own = are_own(self._reference, self._runner)
+        return Judge(graph, feeds, self._runner.precision, own=own)
 
     # ── the smallest part ────────────────────────────────────────────────────────────────────
 
@@ -345,7 +350,7 @@ class _Trial:
                 return False
             if crashes:
                 return False
-            return _wrong(Judge(part, feeds, self._runner.precision).findings(wanted, theirs))
+            return _wrong(self._judge(part, feeds).findings(wanted, theirs))
 
         names = set(self.found.nodes)
         suspects = [node for node in graph.nodes if names.intersection(node.origin)]

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..common.console import counted, facts, grid
-from .layers import Layer, Layers
+from .layer_matcher import Layer
+from .layers import Layers
 
 SHOWN = 12
 _STYLES = {
@@ -120,3 +121,15 @@ def _show_verdict(console: Console, found: Layers) -> None:
         if not finding.ok:
             said = f"  {finding.agreement.output}: {finding.agreement.reason}"
             console.print(Text(said))
+    _show_inside(console, first)
+
+
+def _show_inside(console: Console, layer: Layer) -> None:
+    """Print which step of which body is wrong, down to the innermost."""
+    inside = layer.inside
+    if inside is None or inside.first is None:
+        return
+    first, total = inside.first, len(inside.layers)
+    where = f"  in {inside.body}, iteration {inside.iteration}: {first.name} ({first.operators})"
+    console.print(Text(f"{where}, step {first.number} of {total}", "bold red"))
+    _show_inside(console, first)

@@ -174,15 +174,17 @@ class Race:
             if entry.agreements:
                 continue
             precisions = first.runner.precision, entry.runner.precision
+            own = is_backend(name) and is_backend(reference)
             entry.agreements = [
-                bounds.compare(output, data, entry.outputs[output], precisions, measured=measured)
+                bounds.compare(
+                    output, data, entry.outputs[output], precisions, own=own, measured=measured
+                )
                 if output in entry.outputs
                 else missing(output, data, name)
                 for output, data in first.outputs.items()
             ]
-            same = is_backend(name) and is_backend(reference)
             entry.agreements = [
-                with_draws(found, draws[found.output], same_generator=same)
+                with_draws(found, draws[found.output], same_generator=own)
                 if found.output in draws
                 and _has_same_rank(entry.outputs.get(found.output), first.outputs[found.output])
                 else found
@@ -218,7 +220,7 @@ class Race:
         known = {name: way for name in pair if (way := ways[name]) is not None}
         if len(known) == len(pair):
             judged = [settled(found, known) for found in doubts]
-            if bounds.allows_bytes:
+            if bounds.allows_bytes and not all(map(is_backend, pair)):
                 judged = [
                     found
                     if found.verdict == "inconclusive" and each.verdict == "MISMATCH"

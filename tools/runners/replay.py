@@ -251,6 +251,11 @@ def live_values(graph: Graph) -> list[Value]:
     return [value for value in computed if value.consumers or graph.is_output(value)]
 
 
+def are_own(*players: Player) -> bool:
+    """Whether all players are tercet's."""
+    return all(isinstance(player, BackendPlayer) for player in players)
+
+
 def run_all(player: Player, graph: Graph, feeds: Values) -> dict[str, HostValue]:
     """Return all values that a graph computes, by name, and its inputs."""
     every = graph.clone()

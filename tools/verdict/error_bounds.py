@@ -120,6 +120,7 @@ class Judge:
         precision: arithmetic of float32 tensors; the coarser one of the runners'.
         maximum: the maximum number of samples; fewer take less memory if there are many
             outputs.
+        own: whether both runners are tercet's, which never round operands to eight bits.
         in_bytes: whether operands are rounded to eight bits where the file allows it.
     """
 
@@ -130,6 +131,7 @@ class Judge:
         precision: str = "float32",
         maximum: int = COUNTS[-1],
         *,
+        own: bool = False,
         in_bytes: bool = False,
     ) -> None:
         self._graph, self._feeds, self._precision = graph, feeds, precision
@@ -139,7 +141,7 @@ class Judge:
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
-        self._in_bytes = in_bytes
+        self._own, self._in_bytes = own, in_bytes
         self._lenient: Judge | None = None
         self._maxima: Arrays = {}
 
@@ -278,7 +280,7 @@ class Judge:
         self, name: str, a: Array, b: Array, plain: Agreement, ruling: Ruling
     ) -> Ruling:
         """Judge a mismatch again, where a runner may have rounded operands to eight bits."""
-        if self._in_bytes or not allows_bytes(self._graph):
+        if self._own or self._in_bytes or not allows_bytes(self._graph):
             return ruling
         if self._lenient is None:
             counts, precision = self._counts[-1], self._precision

@@ -85,7 +85,9 @@ class Retrace:
         self._ancestries = ancestries(graph, precision)
         self._shaken = Shaken(self._forced(graph, values), precision)
         self._exact = self._run(EXACT)
-        self._decided = {value: Decided(self._own[value.name]) for value in values}
+        # What constants and shapes determine is folded, and never runs.
+        ran = [value for value in values if value.name in self._own]
+        self._decided = {value: Decided(self._own[value.name]) for value in ran}
         self._fair = [self._sample(FAIR, seed) for seed in range(_COUNT)]
         self._rough = [self._sample(ROUGH, seed) for seed in range(_COUNT)]
         for seed in range(_COUNT):

@@ -103,7 +103,7 @@ class Bounds:
         if outputs:
             self._graph = graph.clone()
             self._graph.set_outputs({name: tensor(self._graph, name) for name in outputs})
-        self._judges: dict[str, Judge] = {}
+        self._judges: dict[tuple[str, bool], Judge] = {}
         chosen.check(self._graph.outputs)
 
     def compare(
@@ -113,6 +113,7 @@ class Bounds:
         found: Array,
         precisions: tuple[str, str],
         *,
+        own: bool = False,
         measured: bool = True,
     ) -> Agreement:
         """Compare an output of two runners.
@@ -122,6 +123,7 @@ class Bounds:
             reference: what the first one computed.
             found: what the other one did.
             precisions: arithmetic of their float32 tensors.
+            own: whether both are tercet's.
             measured: whether the graph may run in float64; without, next to nothing may differ.
         """
         given = self._chosen.pick(output, reference)
@@ -131,7 +133,7 @@ class Bounds:
         if not measured:
             return unmeasured(output, reference, found, precisions)
         coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
-        return self._judge(coarsest).agreement(output, reference, found, detailed=True)
+        return self._judge(coarsest, own=own).agreement(output, reference, found, detailed=True)
 
     @cached_property
     def decisions(self) -> list[Value]:
@@ -163,8 +165,9 @@ class Bounds:
         errors = [judge.error(name, data) for name, data in outputs.items()]
         return max((error for error in errors if error is not None), default=None)
 
-    def _judge(self, precision: str) -> Judge:
-        if precision not in self._judges:
+    def _judge(self, precision: str, *, own: bool) -> Judge:
+        key = precision, own and self.allows_bytes
+        if key not in self._judges:
             self._say("running the model in float64")
-            self._judges[precision] = Judge(self._graph, self._feeds, precision)
-        return self._judges[precision]
+            self._judges[key] = Judge(self._graph, self._feeds, precision, own=own)
+        return self._judges[key]

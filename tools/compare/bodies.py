@@ -1,0 +1,107 @@
+"""Runs of the bodies of control flow, one by one, on the values that a reference computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...runtime.base.budget import Budget
+from ...runtime.control.host_control import run_control
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.op import attributes
+from ...runtime.ir.types import HostValue, type_of
+from ...runtime.ops.control import If, Loop, Scan, SequenceMap
+from ..runners.replay import Player, run_all
+
+Values = Mapping[str, HostValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A body as a graph of its own, whose captures are inputs."""
+
+    graph: Graph
+    feeds: dict[str, HostValue]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRun:
+    """One run of a body.
+
+    Attributes:
+        body: the attribute that holds it.
+        iteration: how many bodies the node has run before.
+        ours: the reference's body.
+        theirs: the runner's, of the same node in another file.
+        values: all values that the reference computes in it, and its inputs, by name.
+    """
+
+    body: str
+    iteration: int
+    ours: Opened
+    theirs: Opened
+    values: dict[str, HostValue]
+
+
+def has_bodies(node: Node) -> bool:
+    """Whether `visit_bodies` runs the bodies of a node."""
+    return isinstance(node.op, If | Loop | Scan | SequenceMap)
+
+
+def visit_bodies(
+    reference: Player, pair: tuple[Node, Node], values: Values, visit: Callable[[BodyRun], None]
+) -> None:
+    """Run a node body by body on the reference, until it ends or `visit` raises.
+
+    Args:
+        reference: runs the bodies.
+        pair: the reference's node, and the runner's.
+        values: what both nodes read, by name.
+        visit: called after each run of a body.
+
+    Raises:
+        TercetError: a body cannot run by itself.
+    """
+    node = pair[0]
+    given = [None if v is None else _read(v, values) for v in node.inputs]
+    run_control(node.op, _Bodies(reference, pair, values, visit), given)
+
+
+class _Bodies:
+    def __init__(
+        self,
+        reference: Player,
+        pair: tuple[Node, Node],
+        values: Values,
+        visit: Callable[[BodyRun], None],
+    ) -> None:
+        self.node, self._twin = pair
+        self.budget = Budget()
+        self._reference, self._values, self._visit = reference, values, visit
+        self._iteration = 0
+
+    def run(self, body: Graph, inputs: Sequence[HostValue]) -> list[HostValue]:
+        ours, place = self.node, self.node.op.graphs().index(body)
+        opened = twin = _opened(ours, place, inputs, self._values)
+        if self._twin is not ours:
+            twin = _opened(self._twin, place, inputs, self._values)
+        found = run_all(self._reference, opened.graph, opened.feeds)
+        names = [n for n in attributes(type(ours.op)) if getattr(ours.op, n) is body]
+        self._visit(BodyRun(names[0], self._iteration, opened, twin, found))
+        self._iteration += 1
+        return [_read(value, found) for value in opened.graph.outputs.values()]
+
+
+def _opened(node: Node, place: int, inputs: Sequence[HostValue], values: Values) -> Opened:
+    captures = iter(node.captures)
+    every = [[next(captures) for _ in body.captures] for body in node.op.graphs()]
+    graph = node.op.graphs()[place].opened(every[place])
+    given = [*inputs, *(values[v.name] for v in every[place] if v.data is None)]
+    feeds = {v.name: data for v, data in zip(graph.inputs, given, strict=True)}
+    types = {v.name: type_of(feeds[v.name], v.type) for v in graph.inputs}
+    return Opened(specialise(graph, types), feeds)
+
+
+def _read(value: Value, values: Values) -> HostValue:
+    return values[value.name] if value.data is None else value.data

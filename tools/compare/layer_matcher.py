@@ -1,0 +1,313 @@
+"""Steps of a runner, one by one on the reference's values, down to those in bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from ...runtime.errors import InputError, TercetError
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.types import Array, HostValue
+from ..common.console import Say, silent
+from ..common.ended import RunnerEnded
+from ..runners.replay import Player, are_own, feeds_of, live_values, part_of, run_all
+from ..verdict.error_bounds import Finding, Judge, flat
+from .bodies import BodyRun, has_bodies, visit_bodies
+
+#: Number of samples of the whole graph, whose tensors are all kept.
+_SAMPLES = 3
+_WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One step of the runner.
+
+    Attributes:
+        number: its position in execution order, from 1.
+        nodes: the file's names of the nodes in it.
+        operators: their operators, joined by ``+``.
+        findings: each tensor that it outputs.
+        refused: why the runner does not run it; empty if it does.
+        repeatable: whether a second run gave the same bits; None if there was none.
+        ended: how the runner crashed, or did not answer; None if it did not.
+        inside: for wrong control flow, the body that first goes wrong; None if none does by itself.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    operators: str
+    findings: tuple[Finding, ...] = ()
+    refused: str = ""
+    repeatable: bool | None = None
+    ended: RunnerEnded | None = None
+    inside: Inside | None = None
+
+    @property
+    def name(self) -> str:
+        """The nodes' names, joined by ``+``."""
+        return " + ".join(self.nodes)
+
+    @property
+    def excess(self) -> float:
+        """The largest difference relative to what is allowed."""
+        return max((finding.excess for finding in self.findings), default=0.0)
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``within rounding``, ``inconclusive`` or ``wrong``.
+
+        Without results it is ``random``, ``not run``, or ``crashed``.
+        """
+        if self.ended is not None:
+            return "crashed"
+        if self.refused:
+            return "not run"
+        if not self.findings:
+            return "random"
+        verdicts = {finding.verdict for finding in self.findings}
+        return next(v for v in _WORST_FIRST if v in verdicts)
+
+    @property
+    def worst(self) -> Finding | None:
+        """The tensor with the largest excess."""
+        return max(self.findings, key=lambda finding: finding.excess, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "number": self.number,
+            "nodes": list(self.nodes),
+            "operators": self.operators,
+            "verdict": self.verdict,
+            "excess": self.excess,
+            "repeatable": self.repeatable,
+            "refused": self.refused,
+            "ended": None if self.ended is None else self.ended.to_dict(),
+            "tensors": [finding.to_dict() for finding in self.findings],
+            "inside": None if self.inside is None else self.inside.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The steps of a body of control flow, each by itself.
+
+    Attributes:
+        body: the attribute that holds it, such as ``then_branch``.
+        iteration: from 0.
+        layers: its steps.
+    """
+
+    body: str
+    iteration: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def first(self) -> Layer | None:
+        """The first wrong step; None if none is wrong."""
+        return first_wrong(self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        layers = [layer.to_dict() for layer in self.layers]
+        return {"body": self.body, "iteration": self.iteration, "layers": layers}
+
+
+class LayerMatcher:
+    """Compares one runner with the reference's values.
+
+    Args:
+        players: the reference, and the runner under test.
+        graph: the reference's graph.
+        values: all values that the reference computed, and the model's inputs, by name.
+        twice: whether to run everything twice.
+        say: called with a description of each stage.
+    """
+
+    def __init__(
+        self,
+        players: tuple[Player, Player],
+        graph: Graph,
+        values: Mapping[str, HostValue],
+        *,
+        twice: bool = False,
+        say: Say = silent,
+    ) -> None:
+        self._players, self._graph = players, graph
+        self._runner = players[1]
+        self._values, self._twice, self._say = values, twice, say
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        """Return the nodes of each step of the runner's graph."""
+        return self._runner.units(graph) if graph is self._graph else between(graph, self._values)
+
+    def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
+        """Replay every step separately, in order.
+
+        Args:
+            graph: the runner's graph.
+            units: the nodes of each step.
+        """
+        for number, nodes in enumerate(units, 1):
+            self._say(f"{self._runner.name}: step {number} of {len(units)}")
+            yield self._replayed(graph, nodes, number)
+
+    def _replayed(self, graph: Graph, nodes: Sequence[Node], number: int) -> Layer:
+        part = part_of(graph, nodes)
+        part.set_outputs({n: v for n, v in part.outputs.items() if n in self._values})
+        missing = [value.name for value in part.inputs if value.name not in self._values]
+        if missing or not part.outputs:
+            name = missing[0] if missing else nodes[-1].output.name
+            raise InputError(f"the reference has no tensor '{name}', which {nodes[-1].name} has")
+        if not all(node.op.deterministic for node in nodes):
+            return _layer(number, nodes)
+        feeds = feeds_of(part, self._values)
+        try:
+            found = self._runner.run(part, feeds)
+            again = self._runner.run(part, feeds) if self._twice else None
+        except RunnerEnded as end:
+            return replace(_layer(number, nodes, refused=str(end)), ended=end)
+        except TercetError as error:
+            return _layer(number, nodes, refused=str(error))
+        wanted = {name: self._values[name] for name in part.outputs}
+        judge = self._judge(graph, part, feeds)
+        findings = judge.findings(wanted, found)
+        return _layer(number, nodes, findings, _is_same(found, again))
+
+    def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
+        """Return the judge for a part, based on the corresponding part of the reference."""
+        if graph is not self._graph:
+            known = self._graph.nodes
+            nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
+            part = part_of(self._graph, nodes)
+            feeds = feeds_of(part, self._values)
+        return Judge(part, feeds, self._runner.precision, own=are_own(*self._players))
+
+    def inside(self, nodes: Sequence[Node]) -> Inside | None:
+        """Return the first body of a step that goes wrong, on the reference's values.
+
+        Args:
+            nodes: of the step, in the runner's graph.
+        """
+        bodies = [node for node in nodes if has_bodies(node)]
+        try:
+            for node in bodies:
+                for ours in self._counterparts(node):
+                    visit_bodies(self._players[0], (ours, node), self._values, self._enter)
+        except _WrongBody as wrong:
+            return wrong.inside
+        except TercetError:  # what the node reads, or its bodies, cannot be matched
+            return None
+        return None
+
+    def _counterparts(self, node: Node) -> Iterator[Node]:
+        """Yield the reference's node of the same operator with results of the same names."""
+        names = {value.name for value in node.outputs}
+        for each in self._graph.nodes:
+            if each.kind == node.kind and any(value.name in names for value in each.outputs):
+                yield each
+
+    def _enter(self, run: BodyRun) -> None:
+        """Compare the steps of a body if its results are wrong."""
+        ours, theirs = run.ours, run.theirs
+        self._say(f"{self._runner.name}: iteration {run.iteration} of {run.body}")
+        results = self._runner.run(theirs.graph, theirs.feeds)
+        found = dict(zip(ours.graph.outputs, results.values(), strict=False))
+        wanted = {
+            name: run.values[value.name] if value.data is None else value.data
+            for name, value in ours.graph.outputs.items()
+        }
+        judge = Judge(ours.graph, ours.feeds, self._runner.precision, own=are_own(*self._players))
+        if all(finding.verdict != "wrong" for finding in judge.findings(wanted, found)):
+            return
+        match = LayerMatcher(
+            self._players, ours.graph, {**theirs.feeds, **run.values}, say=self._say
+        )
+        units = match.units(theirs.graph)
+        layers = list(match.alone(theirs.graph, units))
+        for place, layer in enumerate(layers):
+            if layer.verdict == "wrong":
+                layers[place] = replace(layer, inside=match.inside(units[place]))
+        if first_wrong(layers) is not None:
+            raise _WrongBody(Inside(run.body, run.iteration, tuple(layers)))
+
+    def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
+        """Have the runner run the whole graph."""
+        self._say(f"{self._runner.name}: running everything")
+        found = run_all(self._runner, graph, feeds)
+        again = run_all(self._runner, graph, feeds) if self._twice else None
+        self._say("running everything in float64")
+        every = self._graph.clone()
+        every.set_outputs({value.name: value for value in live_values(every)})
+        own = are_own(*self._players)
+        judge = Judge(every, feeds, self._runner.precision, maximum=_SAMPLES, own=own)
+        for number, node in enumerate(graph.nodes, 1):
+            own = [value.name for value in node.outputs if value.name in found]
+            wanted = {name: self._values[name] for name in own if name in self._values}
+            theirs = {name: found[name] for name in wanted}
+            repeated = None if again is None else {name: again[name] for name in wanted}
+            findings = judge.findings(wanted, theirs) if node.op.deterministic else []
+            yield _layer(number, (node,), findings, _is_same(theirs, repeated))
+
+
+class _WrongBody(Exception):
+    """Ends the search for a body that goes wrong."""
+
+    def __init__(self, inside: Inside) -> None:
+        super().__init__(inside.body)
+        self.inside = inside
+
+
+def first_wrong(layers: Sequence[Layer]) -> Layer | None:
+    """Return the first wrong step; None if none is wrong."""
+    return next((layer for layer in layers if layer.verdict == "wrong"), None)
+
+
+def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, ...]]:
+    """Return the nodes between tensors known by name and the next such tensors."""
+    units: list[tuple[Node, ...]] = []
+    for node in graph.nodes:
+        live = (value for value in node.outputs if value.consumers or graph.is_output(value))
+        if not any(value.name in values for value in live):
+            continue
+        inside, waiting = {node}, [node]
+        while waiting:
+            for value in waiting.pop().distinct_reads:
+                source = value.producer
+                if source is not None and value.name not in values and source not in inside:
+                    inside.add(source)
+                    waiting.append(source)
+        units.append(tuple(each for each in graph.nodes if each in inside))
+    return units
+
+
+def _layer(
+    number: int,
+    nodes: Sequence[Node],
+    findings: Sequence[Finding] = (),
+    repeatable: bool | None = None,
+    *,
+    refused: str = "",
+) -> Layer:
+    names = tuple(dict.fromkeys(name for node in nodes for name in node.origin))
+    operators = "+".join(node.kind for node in nodes)
+    return Layer(number, names, operators, tuple(findings), refused, repeatable)
+
+
+def _is_same(found: Mapping[str, HostValue], again: Mapping[str, HostValue] | None) -> bool | None:
+    """Whether two runs gave the same bits; None if there was only one."""
+    if again is None:
+        return None
+    pairs = zip_longest(flat(found).values(), flat(again).values())
+    return all(a is not None and b is not None and _same_bits(a, b) for a, b in pairs)
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    if a.dtype == object or b.dtype == object:
+        return bool(np.array_equal(a, b))
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
