@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ def scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
 
 def model(factor: float) -> onnx.ModelProto:
     """A loop that adds to a state what an If computes of an outer value."""
-    branches = {
+    branches: dict[str, Any] = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(kind, ["r", "k"], [f"{name}_result"], name=f"{name}_product")],
             name,

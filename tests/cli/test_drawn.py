@@ -1,10 +1,14 @@
 """Random numbers: runtimes draw others, so a difference behind them proves nothing."""
 
+from pathlib import Path
+
+import numpy as np
 import onnx
 import pytest
 
 import tercet
 from tercet.tools.verdict.drawn import draws_of
+from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -40,6 +44,13 @@ def test_a_difference_behind_random_numbers_proves_nothing(body: str) -> None:
     (agreement,) = other.agreements
     assert agreement.verdict == found.verdict == "inconclusive"
     assert "random numbers" in agreement.reason
+
+
+def test_nor_does_one_from_saved_outputs(tmp_path: Path) -> None:
+    made, feeds = model(f"{NOISE} y = Add (x, n)"), {"x": np.ones(40, np.float32)}
+    saved = tmp_path / "onnxruntime.npz"
+    np.savez(saved, allow_pickle=False, y=run_onnxruntime(made, feeds)["y"])
+    assert tercet.compare(made, ["numpy", str(saved)], feeds, repeat=0).verdict == "inconclusive"
 
 
 def test_how_many_results_there_are_may_depend_on_random_numbers() -> None:

@@ -1,5 +1,6 @@
 """Products with packed or quantized weights whose activations onnxruntime rounds to eight bits."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +141,9 @@ def test_backends_of_tercet_do_not_round_to_eight_bits() -> None:
     found = tercet.compare_layers(model(4), ["numpy"], FEEDS, other=edited)
     assert found.first is not None
     assert found.first.nodes == ("product",)
+
+
+def test_saved_outputs_may_be_of_a_runner_that_does(tmp_path: Path) -> None:
+    saved = tmp_path / "onnxruntime.npz"
+    np.savez(saved, allow_pickle=False, y=run_onnxruntime(model(4), FEEDS)["y"])
+    assert tercet.compare(model(4), ["numpy", str(saved)], FEEDS, repeat=0).exit_code == 8

@@ -81,8 +81,8 @@ def names() -> tuple[str, ...]:
 
 
 def is_backend(name: str) -> bool:
-    """Return whether a runner is one of tercet's backends, not another program."""
-    return not (is_onnxruntime(name) or name == REFERENCE)
+    """Return whether a runner is a backend, not another program or a file of saved outputs."""
+    return name in backends.names()
 
 
 def is_saved(name: str) -> bool:
