@@ -41,7 +41,7 @@ def model(factor: float) -> onnx.ModelProto:
             name,
             [],
             [vector(f"{name}_result")],
-            [numpy_helper.from_array(np.float32(factor), "k")],
+            [numpy_helper.from_array(np.array(factor, np.float32), "k")],
         )
         for name, kind in (("then", "Mul"), ("else", "Div"))
     }
