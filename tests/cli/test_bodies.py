@@ -20,7 +20,7 @@ from .conftest import Tercet
 
 FEEDS: dict[str, Array] = {
     "x": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
-    "count": np.array(5),
+    "count": np.array(7),
 }
 TRUTH, NUMBER = TensorProto.BOOL, TensorProto.INT64
 
@@ -47,7 +47,7 @@ def model(factor: float) -> onnx.ModelProto:
     }
     body = helper.make_graph(
         [
-            helper.make_node("Greater", ["i", "two"], ["late"], name="is_late"),
+            helper.make_node("Greater", ["i", "size"], ["late"], name="is_late"),
             helper.make_node("If", ["late"], ["part"], name="choice", **branches),
             helper.make_node("Add", ["state", "part"], ["sum"], name="total"),
             helper.make_node("Identity", ["going"], ["still"], name="still"),
@@ -55,11 +55,11 @@ def model(factor: float) -> onnx.ModelProto:
         "body",
         [scalar("i", NUMBER), scalar("going", TRUTH), vector("state")],
         [scalar("still", TRUTH), vector("sum")],
-        [numpy_helper.from_array(np.array(2), "two")],
     )
     graph = helper.make_graph(
         [
             helper.make_node("Relu", ["x"], ["r"], name="relu"),
+            helper.make_node("Size", ["r"], ["size"], name="size"),  # which shapes determine
             helper.make_node("Loop", ["count", "", "r"], ["y"], name="loop", body=body),
         ],
         "g",
@@ -81,7 +81,7 @@ def path(layer: Layer | None) -> list[tuple[str, int, tuple[str, ...]]]:
 
 @pytest.mark.parametrize(
     ("node", "iteration", "branch"),
-    [("then_product", 3, "then_branch"), ("else_product", 0, "else_branch")],
+    [("then_product", 5, "then_branch"), ("else_product", 0, "else_branch")],
 )
 def test_a_wrong_kernel_in_a_branch(node: str, iteration: int, branch: str) -> None:
     faulty = BackendPlayer("faulty", (FaultyBackend({node}, one_percent),))
@@ -96,7 +96,7 @@ def test_an_edited_body(tercet: Tercet) -> None:
     line = "compare", "loop.onnx", "--layers", "-b", "numpy", "--other", "edited.onnx"
     done = tercet(*line, "--inputs-from", "loop.npz")
     assert done.code == 1
-    assert "first diverging step: loop (Loop)" in done.out
+    assert "first diverging step: size + loop (Size+Loop)" in done.out
     assert "in body, iteration 0: choice (If), step 2 of 4" in done.out
     assert "in else_branch, iteration 0: else_product (Div), step 1 of 1" in done.out
     written = json.loads(tercet(*line, "--inputs-from", "loop.npz", "--json").out)
@@ -107,7 +107,7 @@ def test_an_edited_body(tercet: Tercet) -> None:
 
 def test_exchanged_branches_are_the_fault_of_their_owner() -> None:
     exchanged = model(0.5)
-    body = exchanged.graph.node[1].attribute[0].g
+    body = exchanged.graph.node[-1].attribute[0].g
     one, other = body.node[1].attribute
     one.name, other.name = other.name, one.name
     found = api.compare_layers(model(0.5), ["numpy"], FEEDS, other=exchanged)

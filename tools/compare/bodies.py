@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...runtime.base.budget import Budget
 from ...runtime.control.host_control import run_control
+from ...runtime.errors import InputError
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.op import attributes
@@ -61,7 +62,7 @@ def visit_bodies(
         visit: called after each run of a body.
 
     Raises:
-        TercetError: a body cannot run by itself.
+        TercetError: a body cannot run by itself, or reads what is not among `values`.
     """
     node = pair[0]
     given = [None if v is None else _read(v, values) for v in node.inputs]
@@ -97,7 +98,10 @@ def _opened(node: Node, place: int, inputs: Sequence[HostValue], values: Values)
     captures = iter(node.captures)
     every = [[next(captures) for _ in body.captures] for body in node.op.graphs()]
     graph = node.op.graphs()[place].opened(every[place])
-    given = [*inputs, *(values[v.name] for v in every[place] if v.data is None)]
+    captured = [value.name for value in every[place] if value.data is None]
+    if missing := [name for name in captured if name not in values]:
+        raise InputError(f"the reference has no tensor '{missing[0]}', which {node.name} reads")
+    given = [*inputs, *(values[name] for name in captured)]
     feeds = {v.name: data for v, data in zip(graph.inputs, given, strict=True)}
     types = {v.name: type_of(feeds[v.name], v.type) for v in graph.inputs}
     return Opened(specialise(graph, types), feeds)

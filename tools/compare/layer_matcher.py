@@ -188,22 +188,32 @@ class LayerMatcher:
             feeds = feeds_of(part, self._values)
         return Judge(part, feeds, self._runner.precision, own=are_own(*self._players))
 
-    def inside(self, nodes: Sequence[Node]) -> Inside | None:
+    def inside(self, graph: Graph, nodes: Sequence[Node]) -> Inside | None:
         """Return the first body of a step that goes wrong, on the reference's values.
 
         Args:
-            nodes: of the step, in the runner's graph.
+            graph: the runner's graph.
+            nodes: of the step.
         """
-        bodies = [node for node in nodes if has_bodies(node)]
+        owners = [node for node in nodes if has_bodies(node)]
         try:
-            for node in bodies:
+            values = self._values_within(graph, nodes) if owners else {}
+            for node in owners:
                 for ours in self._counterparts(node):
-                    visit_bodies(self._players[0], (ours, node), self._values, self._enter)
+                    visit_bodies(self._players[0], (ours, node), values, self._enter)
         except _WrongBody as wrong:
             return wrong.inside
         except TercetError:  # what the node reads, or its bodies, cannot be matched
             return None
         return None
+
+    def _values_within(self, graph: Graph, nodes: Sequence[Node]) -> dict[str, HostValue]:
+        """Return the reference's values, and what only the runner's step computes."""
+        if len(nodes) == 1:
+            return dict(self._values)
+        part = part_of(graph, nodes)
+        own = run_all(self._runner, part, feeds_of(part, self._values))
+        return {**own, **self._values}
 
     def _counterparts(self, node: Node) -> Iterator[Node]:
         """Yield the reference's node of the same operator with results of the same names."""
@@ -232,7 +242,7 @@ class LayerMatcher:
         layers = list(match.alone(theirs.graph, units))
         for place, layer in enumerate(layers):
             if layer.verdict == "wrong":
-                layers[place] = replace(layer, inside=match.inside(units[place]))
+                layers[place] = replace(layer, inside=match.inside(theirs.graph, units[place]))
         if first_wrong(layers) is not None:
             raise _WrongBody(Inside(run.body, run.iteration, tuple(layers)))
 

@@ -223,7 +223,7 @@ def compare_layers(
                 layers.append(layer)
             for place, layer in enumerate(layers):
                 if layer.verdict == "wrong" and not cumulative:
-                    layers[place] = replace(layer, inside=match.inside(units[place]))
+                    layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
