@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import tercet as api
 from tercet.tools.verdict.agreement import Agreement
@@ -96,3 +96,15 @@ def test_an_error_is_found_beside_it(name: str) -> None:
         wrong = right.copy()
         wrong[-1] *= np.float16(1.04)
         assert word(judge, once, wrong) == "MISMATCH"
+
+
+@pytest.mark.parametrize(("spread", "mean", "wanted"), [(1e-4, 33.3, 8), (1.0, 0.0, 0)])
+def test_groups_that_are_nearly_constant(spread: float, mean: float, wanted: int) -> None:
+    """As ONNX defines it, the variance is a difference of squares, which may be negative."""
+    made = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,4,64] x, float[4] s) => (float[1,4,64] y)
+        { y = GroupNormalization <num_groups = 2> (x, s, s) }""")
+    x = mean + spread * np.random.default_rng(1).standard_normal((1, 4, 64))
+    feeds: dict[str, np.ndarray] = {"x": x.astype(np.float32), "s": np.ones(4, np.float32)}
+    found = api.compare(made, ["numpy", "onnxruntime"], feeds, repeat=0)
+    assert found.exit_code == wanted

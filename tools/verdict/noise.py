@@ -210,9 +210,18 @@ def with_shifts(
     return y + step.reshape(*step.shape, *(1 for _ in x.shape[2:]))
 
 
-def by_steps(noise: Noise, x: Array, steps: Array) -> Array:
-    """Return a result; in a noisy run what its definition gives, where that does not overflow."""
-    return x if noise.is_exact else np.where(np.isfinite(steps), steps, x)
+def by_steps(noise: Noise, x: Array, steps: Array, *, narrow: bool) -> Array:
+    """Return a result; in a noisy run what its definition gives.
+
+    Args:
+        noise: of the run.
+        x: the result.
+        steps: what the definition gives.
+        narrow: whether its steps may overflow; the result counts where they do.
+    """
+    if noise.is_exact:
+        return x
+    return np.where(np.isfinite(steps), steps, x) if narrow else steps
 
 
 def _greatest_near(size: Array, radius: int) -> Array:

@@ -67,6 +67,11 @@ from .overflow import with_partial_sums
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
 _TILE = 3
+#: Formats in which runtimes may round every step of an operator that ONNX defines as a function.
+_NARROW = {"float16", "bfloat16"}
+#: Operators that onnxruntime's CPU provider runs so in any format: the variance of a group is there
+#: the mean of squares less the square of the mean.
+_RUN_BY_STEPS = {"GroupNormalization"}
 #: A magnitude that every number but zero has.
 _ANY = 1e-300
 
@@ -135,7 +140,7 @@ class _Shake:
         self._op: Any = declare("tercet.noise", "Noise", function)
         function = CustomOperator(self._constant, self._constant_type)
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
-        function = CustomOperator(partial(by_steps, noise), lambda x, steps: x)
+        function = CustomOperator(partial(by_steps, noise), lambda x, steps, **_: x)
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
         function = CustomOperator(partial(with_shifts, noise), lambda y, x, scale, **_: y)
         self._shifts_op: Any = declare("tercet.noise", "Shifts", function)
@@ -211,9 +216,10 @@ class _Shake:
         return copy
 
     def _shake_steps(self, graph: Graph, node: Node) -> None:
-        """Let noisy runs compute a node of a narrow format as ONNX defines it, step by step."""
+        """Let noisy runs compute a node as ONNX defines it, step by step."""
         names = {self._name(value) for value in (*node.distinct_reads, *node.outputs)}
-        for name in names.intersection(("float16", "bfloat16")):
+        formats = _NARROW | {"float32"} if node.kind in _RUN_BY_STEPS else _NARROW
+        for name in names & formats:
             if name not in self._definitions:
                 self._definitions[name] = Definitions(partial(self._shake_definition, name))
             steps = self._definitions[name].of(node)
@@ -223,7 +229,8 @@ class _Shake:
             after = graph.nodes.index(node) + 1
             follower = graph.nodes[after] if after < len(graph.nodes) else None
             for value, made in zip(node.outputs, found, strict=True):
-                chosen = graph.insert(self._steps_op(), [made, made], before=follower)
+                op = self._steps_op(narrow=name in _NARROW)
+                chosen = graph.insert(op, [made, made], before=follower)
                 chosen.output.type = value.type
                 graph.redirect(value, chosen.output)
                 graph.set_inputs(chosen, [value, made])
