@@ -214,11 +214,13 @@ def as_array(value: Any) -> Array:
     place = place_of(value)
     if place is not None:
         raise InputError(f"is on {place_name(place)}; a numpy array on the host is needed")
-    try:
-        return np.asarray(value)
-    except (TypeError, RuntimeError, ValueError, OverflowError) as error:
-        if not hasattr(value, "__dlpack__"):
-            raise InputError(f"is not an array: {error}") from error
+    exports = hasattr(value, "__dlpack__")
+    if hasattr(value, "__array__") or not exports:
+        try:
+            return np.asarray(value)
+        except (TypeError, RuntimeError, ValueError, OverflowError) as error:
+            if not exports:
+                raise InputError(f"is not an array: {error}") from error
     try:
         return on_host(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

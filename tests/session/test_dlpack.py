@@ -101,6 +101,21 @@ def test_places() -> None:
         as_array(Theirs(np.ones(2, bfloat16), (2, 1)))
 
 
+def test_what_only_dlpack_describes() -> None:
+    """As an array of nanobind, which numpy takes for a single object."""
+
+    class Exported:
+        data = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+        def __dlpack__(self, **how: Any) -> object:
+            return self.data.__dlpack__(**how)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.data.__dlpack_device__()
+
+    np.testing.assert_array_equal(as_array(Exported()), Exported.data)
+
+
 def test_what_is_no_array() -> None:
     with pytest.raises(InputError, match="is not an array"):
         as_array([[1, 2], [3]])
