@@ -292,8 +292,8 @@ def _check_type(
         return
     if len(shape) != len(type_.shape):
         raise InputError(
-            f"input '{info.name}' has shape {list(shape)}, {len(shape)} axes; "
-            f"the model expects {len(type_.shape)}: {info}"
+            f"input '{info.name}' has shape {list(shape)}; "
+            f"the model expects an array of rank {len(type_.shape)}: {info}"
         )
     for axis, (found, wanted) in enumerate(zip(shape, type_.shape, strict=True)):
         if isinstance(wanted, int) and found != wanted:

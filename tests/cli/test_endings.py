@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -37,6 +38,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     [
         (ZeroDivisionError("by nobody"), 9, ["internal error: ZeroDivisionError: by nobody"]),
         (KeyError("x"), 9, ["internal error: KeyError", "tercet doctor --json", "--debug"]),
+        (OSError(errno.ENOSPC, "No space"), 2, ["no space left where standard output or a file"]),
         (RecursionError("deep"), 9, ["internal error: RecursionError"]),
         (AssertionError(), 9, ["internal error"]),
         (ExceptionGroup("several", [ValueError("one")]), 9, ["internal error"]),

@@ -315,7 +315,7 @@ def test_threads_get_plans_of_their_own() -> None:
         ({"x": np.zeros((1, 4, 5, 5))}, "dtype float64; the model expects x: float32"),
         (
             {"x": np.zeros((4, 5, 5), np.float32)},
-            "[4, 5, 5], 3 axes; the model expects 4: x: float32[batch,4,5,5]",
+            "[4, 5, 5]; the model expects an array of rank 4: x: float32[batch,4,5,5]",
         ),
         ({"x": np.zeros((1, 3, 5, 5), np.float32)}, "axis 1 must be 4"),
     ],

@@ -289,7 +289,7 @@ def test_bound_on_the_host() -> None:
     [
         (Foreign(data(0), number=1), "input 'x' lies on DLPack's device 12, number 1"),
         (Foreign(data(0).astype(np.float64)), "dtype float64; the model expects x: float32"),
-        (Foreign(data(0)[0]), "1 axes; the model expects 2"),
+        (Foreign(data(0)[0]), "the model expects an array of rank 2"),
         (Foreign(data(0)[:, :3].copy()), "axis 1 must be 4"),
     ],
 )

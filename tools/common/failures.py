@@ -67,6 +67,8 @@ def _judged(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
         text = f"{error.filename}: {error.strerror}" if known else str(error)
+        if not known and error.errno == errno.ENOSPC:
+            text = "no space left where standard output or a file was written; it is incomplete"
         return UsageError.exit_code, text
     if isinstance(error, MemoryError):
         return DeviceError.exit_code, f"the host has too little memory: {error}"
