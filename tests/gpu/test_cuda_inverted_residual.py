@@ -11,18 +11,18 @@ from tercet.backends.cuda.conv.residual_forms import Form
 from tercet.runtime.ir.dtypes import DType, float16, float32
 
 from ..kernels.samples import OPTIONS
-from ..kernels.test_inverted_residual import ANY, CASES, FORMS, always, check
+from ..kernels.test_inverted_residual import ANY, CASES, FORMS, LARGE, always, check
 
 pytestmark = pytest.mark.gpu
 
 
 #: Forms that leave room for any case in float32.
-SMALL = [form for form in (ANY, *FORMS) if form.rows * form.columns * form.chunk <= 49 * 32]
+SMALL = [form for form in (ANY, LARGE, *FORMS) if form.rows * form.columns * form.chunk <= 49 * 32]
 
 
 @pytest.mark.parametrize(
     ("form", "dtype"),
-    [*((form, float16) for form in (ANY, *FORMS)), *((form, float32) for form in SMALL)],
+    [*((form, float16) for form in (ANY, LARGE, *FORMS)), *((form, float32) for form in SMALL)],
     ids=str,
 )
 @pytest.mark.parametrize("case", CASES)

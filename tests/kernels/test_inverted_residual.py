@@ -76,6 +76,8 @@ FORMS = (
     *(Form(8, 16, 48), Form(7, 14, 48), Form(8, 8, 96), Form(4, 8, 32), Form(2, 7, 48)),
     *(Form(4, 7, 48, 2), Form(7, 7, 32, 4)),
 )
+#: A cluster of more blocks than are portable.
+LARGE = Form(7, 7, 32, 10)
 #: Error of an expansion and a depthwise convolution of float32, below that of a sum in order.
 FLOAT32_ERROR = 5e-7
 #: Cases of these two, and their tiles.
@@ -164,6 +166,7 @@ def test_forms(form: Form, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
         ("residual", FORMS[-1]),
         *((case, ANY) for case in ("strides and pads", "many channels")),
         *((case, ANY) for case in ("without expansion", "without projection")),
+        ("many channels", LARGE),
     ],
     ids=str,
 )
@@ -247,6 +250,14 @@ def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
     for size, strides in ((112, (2, 2)), (56, (1, 1))):
         case = Case((images, 24, size, size), 144, 24, strides=strides)
         assert entries(graph_of(case, float16, float16)[0]).count("inverted_residual") == 1
+
+
+def test_large_clusters_start_together() -> None:
+    """Tiles of few pixels are shared by more blocks than are portable, if there are few of them."""
+    for images in (1, 16):
+        graph, _ = graph_of(Case((images, 160, 7, 7), 960, 160, adds=True), float16, float16)
+        found = [one.cluster[1] for one in launches(planned(graph))]
+        assert (max(found) > 8) == (images == 1)
 
 
 def test_what_is_something_else_stays_apart() -> None:

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from ....runtime.ir.dtypes import float32
 from ..gemm.convolution import ConvProblem
-from ..gemm.tile import CLUSTERED, MEMORY, inbox
+from ..gemm.tile import CLUSTERED, MAX_CLUSTER, MEMORY, clusters_of, inbox
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
 from .pack_residual import pitch
@@ -17,8 +17,9 @@ from .pack_residual import pitch
 TILES = ((8, 16), (7, 14), (8, 8), (7, 7), (4, 8), (4, 7), (2, 7))
 #: Expanded channels at a time.
 CHUNKS = (96, 64, 48, 32)
-#: Maximum blocks that share the expanded channels of a tile.
-MAX_SPLIT = 8
+#: Maximum blocks that share the expanded channels of a tile: of 16-bit floats, where more than
+#: portable clusters have must start together, and of float32, where so many are slower.
+MAX_SPLIT, MAX_SPLIT_WIDE = 16, MAX_CLUSTER
 #: Maximum warps of a block with several parts of a chunk, and maximum bands of a warp.
 MAX_WARPS, RUN = 12, 4
 #: Maximum columns that a warp expands at once: of 16-bit floats, and of float32, with three sums.
@@ -251,18 +252,20 @@ def forms(p: ResidualProblem) -> Iterator[Form]:
     chunks = [chunk for chunk in CHUNKS if ceil_div(p.hidden, chunk) * chunk < p.hidden + 16]
     for rows, columns in TILES:
         for chunk in chunks or CHUNKS[-1:]:
-            for split in _splits(ceil_div(p.hidden, chunk), p.target):
+            for split in _splits(p, ceil_div(p.hidden, chunk)):
                 form = Form(rows, columns, chunk, split)
                 blocks = prod(form.grid(p)) * p.x.dims[0] * split
                 few = split == 1 or blocks <= 3 * p.target.processors
+                if split > MAX_CLUSTER:
+                    few = blocks <= split * clusters_of(split, p.target)
                 if few and form.shared(p) <= p.target.shared:
                     yield form
 
 
-def _splits(chunks: int, target: Target) -> Iterator[int]:
+def _splits(p: ResidualProblem, chunks: int) -> Iterator[int]:
     """Yield how many blocks may share chunks: each number leaves them fewer than those before."""
-    least = chunks + 1
-    for split in range(1, (MAX_SPLIT if target.has_clusters else 1) + 1):
+    least, most = chunks + 1, MAX_SPLIT_WIDE if p.wide else MAX_SPLIT
+    for split in range(1, (most if p.target.has_clusters else 1) + 1):
         if ceil_div(chunks, split) < least:
             least = ceil_div(chunks, split)
             yield split

@@ -39,6 +39,9 @@ UNASKED = 48 << 10
 OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SHARED_SHARE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+LARGE_CLUSTERS = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+#: Maximum blocks of a cluster without opt-in.
+PORTABLE = 8
 _LAUNCH = "graph launch"
 _NO_MEMORY = "OUT_OF_MEMORY"
 
@@ -292,7 +295,13 @@ class DriverDevice:
             return (end - begin) / 1e3
 
     def load(
-        self, code: ObjectCode, entry: str, shared: int = 0, *, prefers_shared: bool = False
+        self,
+        code: ObjectCode,
+        entry: str,
+        shared: int = 0,
+        *,
+        prefers_shared: bool = False,
+        cluster: int = 1,
     ) -> Kernel:
         """Load one function of compiled code.
 
@@ -301,16 +310,20 @@ class DriverDevice:
             entry: the function's name.
             shared: dynamic shared memory per block in bytes.
             prefers_shared: see `Launch.prefers_shared`.
+            cluster: blocks of a cluster.
         """
         self.enter()
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
         if shared:
             self._grant(kernel, entry, shared)
+        handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
         if prefers_shared:
-            handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
             call = f"asking for most of the memory as shared memory for {entry}"
             check(call, driver.cuKernelSetAttribute(SHARED_SHARE, 100, handle, device))
+        if cluster > PORTABLE:
+            call = f"asking for clusters of {cluster} blocks for {entry}"
+            check(call, driver.cuKernelSetAttribute(LARGE_CLUSTERS, 1, handle, device))
         return kernel
 
     def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:

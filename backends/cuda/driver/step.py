@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +143,11 @@ def bind_launch(
         if isinstance(argument, TensorMap) and not pointers.get(name):
             raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
     kernel = device.load(
-        code.result(), launch.entry, launch.shared, prefers_shared=launch.prefers_shared
+        code.result(),
+        launch.entry,
+        launch.shared,
+        prefers_shared=launch.prefers_shared,
+        cluster=prod(launch.cluster),
     )
     cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
     _check_parameters(kernel, launch, cells)
