@@ -27,6 +27,7 @@ from tercet.runtime.ops.norm import (
     LayerNormalization,
 )
 from tercet.runtime.ops.pool import GlobalAveragePool
+from tercet.runtime.ops.reduce import ReduceMax
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -51,6 +52,13 @@ def by_row(dtype: DType, batch: int) -> tuple[Net, Value]:
     y = net.add(Gelu(), net.add(Add(), y, constant(net, 20, 1)))
     y = net.add(MatMul(), constant(net, 33, 20, scale=0.2), y)
     return net, net.add(Add(), net.add(Add(), y, constant(net, 33, 1)), net.x)
+
+
+def by_number(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """A computed scalar is added to the single column of a product."""
+    net = Net(batch, 33, 24, dtype=dtype)
+    y = net.add(MatMul(), net.x, constant(net, 24, 1, scale=0.2))
+    return net, net.add(Add(), y, net.add(ReduceMax(keepdims=False), net.x))
 
 
 def gated(dtype: DType, batch: int) -> tuple[Net, Value]:
@@ -165,6 +173,7 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
     ("case", "batch", "count"),
     [
         *((by_row, batch, 2) for batch in (1, 3)),
+        *((by_number, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
@@ -223,6 +232,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
     "case",
     [
         by_row,
+        by_number,
         gated,
         halves,
         parallel,

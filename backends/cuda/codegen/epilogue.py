@@ -351,7 +351,7 @@ def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, 
     same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
     if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
         return None
-    return y.row, operand.row, prod(sizes[same:-1])
+    return y.row, operand.pitch or own[-1], prod(sizes[same:-1])
 
 
 def _is_along(operand: Tensor, y: Tensor) -> bool:
