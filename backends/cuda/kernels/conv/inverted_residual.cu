@@ -110,7 +110,7 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         load<COLUMNS * 4>(base + SCALES, (const unsigned char*)weights + (long long)p.chunks * (FIRST + SECOND));
     for (int i = threadIdx.x; i < count; i += THREADS) {
         const int row = i / columns, column = i - row * columns;
-        places[i] = ((first_row - top + row) * BOX_W + first_column - left + column) * PITCH_BOX;
+        places[i] = ((first_row - top + row) * BOX_W + place_in_row(first_column - left + column)) * PITCH_BOX;
         pixels[i] = (first_row + row) * p.width + first_column + column;
     }
     // Pixels outside of the image stay zero.
@@ -118,10 +118,11 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         for (int i = threadIdx.x; i < BOX_H * BOX_W; i += THREADS) {
             const int row = top + i / BOX_W, column = left + i % BOX_W;
             if ((u32)row < (u32)p.height && (u32)column < (u32)p.width) continue;
+            const int place = (i / BOX_W * BOX_W + place_in_row(i % BOX_W)) * PITCH_BOX;
 #pragma unroll
             for (int word = 0; word < PITCH_BOX; word += 16) {
-                fill<16>(base + HIDDEN + i * PITCH_BOX + word, 0);
-                fill<16>(base + HIDDEN + BOX + i * PITCH_BOX + word, 0);
+                fill<16>(base + HIDDEN + place + word, 0);
+                fill<16>(base + HIDDEN + BOX + place + word, 0);
             }
         }
     __syncthreads();

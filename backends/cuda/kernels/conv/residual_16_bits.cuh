@@ -11,6 +11,14 @@ constexpr int PITCH_BOX = PITCH;
 constexpr int BIAS_IN = CHUNK * PITCH_IN, FIRST = EXPANDS ? BIAS_IN + CHUNK * 4 : 0;
 constexpr int WINDOW = PROJECTS ? COLUMNS * PITCH : 0, BIAS_OUT = WINDOW + PAIRS * CHUNK * 8, SECOND = BIAS_OUT + CHUNK * 4;
 
+// Where a column of a box is in its row: odd ones behind even ones if windows are two pixels apart, so that neighbouring
+// windows read adjacent pixels, which lie in different banks.
+__device__ __forceinline__ constexpr int place_in_row(int column)
+{
+    return STEP_W == 2 ? column % 2 * ((BOX_W + 1) / 2) + column / 2 : column;
+}
+constexpr int STEP_PLACE = STEP_W == 2 ? 1 : STEP_W;  // from one window to the next
+
 struct alignas(4) Pair {
     T at[2];
 };
@@ -86,8 +94,8 @@ struct Each {
     __device__ __forceinline__ Each(u32 boxes, int band)
     {
         const int lane = threadIdx.x % 32, row = min(band * LINES + lane % 16 / LINE, TILE_H - 1);
-        alone = boxes + (row * STEP_H * BOX_W + min(lane % LINE, TILE_W - 1) * STEP_W) * PITCH;
-        below = alone + lane / 16 * BOX_W * PITCH, beside = alone + lane / 16 * PITCH;
+        alone = boxes + (row * STEP_H * BOX_W + min(lane % LINE, TILE_W - 1) * STEP_PLACE) * PITCH;
+        below = alone + lane / 16 * BOX_W * PITCH, beside = alone + lane / 16 * place_in_row(1) * PITCH;
     }
 
     // The depthwise convolution of 16 pixels and eight channels, which are `offset` bytes behind the box, by weights at `by`.
@@ -105,11 +113,11 @@ struct Each {
 #pragma unroll
         for (int r = 0; r + 1 < KH; r += 2)
 #pragma unroll
-            for (int s = 0; s < KW; ++s) step(r / 2 * KW + s, below + (r * BOX_W + s) * PITCH);
+            for (int s = 0; s < KW; ++s) step(r / 2 * KW + s, below + (r * BOX_W + place_in_row(s)) * PITCH);
         if constexpr (KH % 2) {
 #pragma unroll
             for (int s = 0; s < KW; s += 2)
-                step(KH / 2 * KW + s / 2, (s + 1 < KW ? beside : alone) + ((KH - 1) * BOX_W + s) * PITCH);
+                step(KH / 2 * KW + s / 2, (s + 1 < KW ? beside : alone) + ((KH - 1) * BOX_W + place_in_row(s)) * PITCH);
         }
     }
 };
@@ -123,9 +131,9 @@ struct Run {
 
     __device__ __forceinline__ Run(u32 boxes, int run) : row(run * RUN * LINES * STEP_H)
     {
-        const int lane = threadIdx.x % 32, pixel = min(lane % LINE, TILE_W - 1) * STEP_W;
-        first = boxes + (pixel + min(lane / LINE, 2)) * PITCH;
-        third = boxes + (pixel + 2) * PITCH;
+        const int lane = threadIdx.x % 32, pixel = min(lane % LINE, TILE_W - 1) * STEP_PLACE;
+        first = boxes + (pixel + place_in_row(min(lane / LINE, 2))) * PITCH;
+        third = boxes + (pixel + place_in_row(2)) * PITCH;
     }
 
     // Rows of warps whose last bands are outside of the tile may be, too.

@@ -3,6 +3,9 @@
 // has one scale, and one of the filtered image as many as there are parts of chunks. Sums of more than 64 terms are added up
 // by the CUDA cores, as tensor cores truncate.
 
+// Where a column of a box is in its row.
+__device__ __forceinline__ constexpr int place_in_row(int column) { return column; }
+
 constexpr int PITCH_BOX = (CHUNK / 8 | 1) * 32;  // so that two floats of four pixels lie in different banks
 // The weights of a chunk in bytes: of the expansion with a bias and the scales of its rows; of the projection and the windows
 // with a bias. The scales of results are behind the weights of all chunks.
