@@ -58,7 +58,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "custom": "recipe algorithms",
         "families": "codegen algorithms custom gemm conv ops",
         "fusion": "recipe codegen algorithms gemm norm conv attention",
-        "cutting": "algorithms fusion",
+        "cutting": "algorithms attention fusion",
         "tuning": "recipe codegen driver algorithms families",
         "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
         " cutting families tuning",

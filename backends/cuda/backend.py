@@ -29,6 +29,7 @@ from .algorithms.registry import (
 )
 from .algorithms.selection import SELECTORS, TuningTask
 from .attention.channels import ChannelAttention, channel_attention
+from .attention.cut_heads import CutAttention, cut_attention
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
@@ -106,7 +107,7 @@ class CudaBackend:
         )
         if target.has_wgmma:
             judge(free)
-            cutting.find()
+            found = cutting.find()
         for group in found:
             stored = cutting.stored(group.nodes[-1].output)
             yield from self._claims(graph, group, setting, stored)
@@ -137,12 +138,11 @@ class CudaBackend:
         if wanted.follows:  # slices with gaps are channels-last
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
             recipe = recipes.of(last, results)
-        in_place = _in_place(group)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
         wanted = replace(wanted, pitched=pitched, rows=rows)
         wanted = _also_in_halves(wanted, group.nodes[-1].output, stored)
-        return Claim(group.nodes, build, wanted, in_place)
+        return Claim(group.nodes, build, wanted, _in_place(group))
 
     def _build(self, recipes: _Recipes, site: BuildContext) -> KernelStep | Decline:
         group, setting = recipes.group, recipes.setting
@@ -217,8 +217,9 @@ def recipe_of(
 
     y = operand(group.nodes[-1].output)
     head = group.head
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if group.whole is not None:
-        return _recipe_of_whole(group.whole, y, operand, setting)
+        return _storing(_recipe_of_whole(group.whole, y, operand, setting, stored), halves)
     if head is None:
         return _recipe_of_chain(group, y, operand)
     registered = _kernel(head)
@@ -235,7 +236,6 @@ def recipe_of(
     if y.value not in results:
         empty = no_epilogue(y.dtype) if registered.epilogue else None
         return registered.build(replace(context, y=None, epilogue=empty))
-    halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if group.pool is not None:
         before = Tensor(group.nodes[-2].output, y.format)
         epilogue = epilogue_of(group.epilogue, before, head.output)
@@ -255,7 +255,7 @@ def recipe_of(
 
 
 def _recipe_of_whole(
-    whole: Whole, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+    whole: Whole, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting, stored: Stored
 ) -> Answer:
     """Return the recipe of nodes that a dedicated kernel computes together."""
     match whole:
@@ -263,6 +263,8 @@ def _recipe_of_whole(
             return relu_linear(whole, y, operand(whole.x))
         case ChannelAttention():
             return channel_attention(whole, operand, setting.target)
+        case CutAttention():
+            return cut_attention(whole, y, operand, setting, stored)
         case RotateAppend():
             return rotate_append(whole, operand)
         case DecodeAttention():
@@ -358,7 +360,7 @@ def _kernel(node: Node) -> Kernel:
 
 def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     """Return the formats that a group requests, unless contiguous."""
-    if isinstance(group.whole, ReluLinear | ChannelAttention):
+    if isinstance(group.whole, ReluLinear | ChannelAttention | CutAttention):
         return group.whole.formats
     if isinstance(group.whole, InvertedResidual):
         return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)

@@ -18,6 +18,7 @@ from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.plan.backend import Format
 from .algorithms.registry import IN_HALVES, PLAIN, Stored
+from .attention.cut_heads import CutAttention, cut_attention_at
 from .fusion import FusionGroup
 
 #: Operators whose kernels can store halves, with their epilogues.
@@ -55,21 +56,57 @@ class Cutting:
     _stored: dict[Value, Stored] = field(default_factory=dict[Value, Stored], init=False)
 
     @cached_property
-    def heads(self) -> Mapping[Node, FusionGroup]:
-        """The groups by their heads."""
+    def heads(self) -> dict[Node, FusionGroup]:
+        """The groups by their heads; attention that reads halves by all of its nodes."""
         return {group.head: group for group in self.groups if group.head is not None}
 
-    def find(self) -> None:
-        """Find the values that kernels can store in halves.
+    @cached_property
+    def _alone(self) -> frozenset[Node]:
+        """The nodes that are groups of their own."""
+        return frozenset(group.nodes[0] for group in self.groups if len(group.nodes) == 1)
 
-        Products among these read halves themselves, so nodes come in order.
+    @cached_property
+    def _makers(self) -> Mapping[Value, FusionGroup]:
+        """The groups with a head by their results."""
+        return {group.nodes[-1].output: group for group in self.heads.values()}
+
+    def find(self) -> tuple[FusionGroup, ...]:
+        """Find the values that kernels can store in halves, and return the groups.
+
+        Products among these read halves themselves, or attention reads theirs, so nodes come in
+        order. Attention that reads halves is one group with the Splits in front.
         """
+        joined = list[FusionGroup]()
         for node in self.graph.nodes:
+            attention = self._attention_of_halves(node)
+            if attention is not None:
+                joined.append(attention)
+                self.heads.update(dict.fromkeys(attention.nodes, attention))
             group = self.heads.get(node)
             if group is not None and self._is_able(node, group):
                 is_image = isinstance(node.op, Conv)
                 format = Format.PIXEL_HALVES if is_image else Format.HALVES
                 self.cut[group.nodes[-1].output] = format
+        inside = {node for group in joined for node in group.nodes}
+        others = (group for group in self.groups if inside.isdisjoint(group.nodes))
+        return *others, *joined
+
+    def _attention_of_halves(self, node: Node) -> FusionGroup | None:
+        """Return the attention that a node is, if its operands are products stored in halves."""
+        whole = cut_attention_at(self.graph, node) if node in self._alone else None
+        if whole is None or not self._alone.issuperset(whole.splits):
+            return None
+        joined = FusionGroup(self.graph.in_order(whole.nodes), None, whole=whole)
+        if not self.is_made(joined, whole.formats, PLAIN):
+            return None
+        makers = [self._makers.get(value) for value in whole.rows]
+        for maker in makers:
+            if maker is None or maker.head is None or not isinstance(maker.head.op, MatMul | Gemm):
+                return None
+            if not self.is_made(maker, self.formats(maker), IN_HALVES):
+                return None
+        self.cut.update(whole.formats)
+        return joined
 
     def _is_able(self, head: Node, group: FusionGroup) -> bool:
         y = group.nodes[-1].output.tensor
@@ -119,6 +156,8 @@ class Cutting:
 
     def _wants(self, node: Node, value: Value) -> bool:
         group = self.heads.get(node)
+        if group is not None and isinstance(group.whole, CutAttention):
+            return value in group.whole.rows
         if group is None or not isinstance(node.op, MatMul | Gemm | Conv):
             return False
         if node not in self._wanted:

@@ -24,6 +24,7 @@ from ...runtime.ops.reduce import Reduce
 from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .attention.channels import ChannelAttention, channel_attention_at
+from .attention.cut_heads import CutAttention
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
@@ -51,6 +52,7 @@ STORED = HALVES | {float32}
 Whole = (
     ReluLinear
     | ChannelAttention
+    | CutAttention
     | RotateAppend
     | DecodeAttention
     | SinkAttention
@@ -460,7 +462,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, ChannelAttention | GatedProducts | UnitRows | HeadRows | Movement):
+    if isinstance(
+        group.whole,
+        ChannelAttention | CutAttention | GatedProducts | UnitRows | HeadRows | Movement,
+    ):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

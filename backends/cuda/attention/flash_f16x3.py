@@ -8,7 +8,7 @@ from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3
 from ..recipe.launch import Launch
-from ..recipe.operands import ceil_div
+from ..recipe.operands import Given, ceil_div
 from ..recipe.targets import Target
 from .flash_cut import on_cut_keys, suits
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, WarpShape, steepness_of
@@ -141,10 +141,29 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
     shared = sharing.apart(shared, task, target)
     if sharing.parts > 1:
         task = replace(task, halves=None, plain=True)
-    code = "\n".join((F16X3.code(), in_halves_code(task.halves, plain=task.plain)))
+    cut = f"#define CUT {int(task.cut is not None)}"
+    code = "\n".join((F16X3.code(), cut, in_halves_code(task.halves, plain=task.plain)))
     kernel = FlashKernel("attention_f16x3", shared, 32 * warps, constants, code)
-    operands = {**task.operands, **task.strides, "halves": task.halves, "sink": task.sink}
-    return launched(task, kernel, sharing, steepness_of(task), operands)
+    operands = {
+        **{**task.operands, **task.strides, "halves": task.halves, "sink": task.sink},
+        **_cut_operands(task),
+    }
+    pitched = () if task.cut is None else (task.y.tensor,)
+    return launched(task, kernel, sharing, steepness_of(task), operands, pitched)
+
+
+def _cut_operands(task: AttentionTask) -> dict[str, Given]:
+    """Return the arguments for operands in halves, which replace others."""
+    names = ("q", "k", "v")
+    if task.cut is None:
+        none = dict.fromkeys(names, (0, 0, 0))
+        return {**{f"cut_{name}": None for name in names}, "cuts": none}
+    parts = dict(zip(names, task.cut, strict=True))
+    return {
+        **dict.fromkeys(names),
+        **{f"cut_{name}": part.tensor for name, part in parts.items()},
+        "cuts": {name: part.numbers for name, part in parts.items()},
+    }
 
 
 def _stages(task: AttentionTask, shape: WarpShape, parts: int = 1) -> int:

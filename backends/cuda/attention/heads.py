@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -119,6 +120,25 @@ def rows_of_mask(mask: Array, pitch: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class CutHeads:
+    """Heads of 64 elements that are columns of rows in `Format.HALVES`.
+
+    Attributes:
+        tensor: the rows.
+        block: the first head, in blocks of 64 columns.
+    """
+
+    tensor: Tensor
+    block: int
+
+    @property
+    def numbers(self) -> Ints:
+        """The members of `CutRows` of heads_in_halves.cuh: rows, terms and block."""
+        *rows, terms = self.tensor.dims
+        return ceil_div(prod(rows), 8) * 8, terms, self.block
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionTask:
     """An Attention with its operands.
 
@@ -132,6 +152,7 @@ class AttentionTask:
         plain: whether it is stored in `y`.
         sink: a score per query head that counts in the softmax, float32 [1, heads, 1, 1], or None;
             only for kernels of `mma_tiles.cuh`.
+        cut: queries, keys and values, if these are in halves; else None.
     """
 
     op: Attention
@@ -145,6 +166,7 @@ class AttentionTask:
     halves: Tensor | None = None
     plain: bool = True
     sink: Tensor | None = None
+    cut: tuple[CutHeads, CutHeads, CutHeads] | None = None
 
     @property
     def has_blocks(self) -> bool:

@@ -7,8 +7,10 @@
 // right, whatever those of hidden keys. Sums of more than 64 terms are added up by the CUDA cores, as tensor cores
 // truncate.
 //
+// With CUT, queries, keys and values arrive in halves, as columns of the results of products (heads_in_halves.cuh).
+//
 // Compile-time, besides the constants of warp_parts.cuh: SIZE_K, like SIZE_V; VECTOR, elements per copy (1, 2, 4); STAGES,
-// at most 3; RESIDENT, blocks per multiprocessor.
+// at most 3; RESIDENT, blocks per multiprocessor; CUT.
 
 #include "attention/warp_parts.cuh"
 #include "attention/halves_of_rows.cuh"
@@ -34,7 +36,7 @@ struct Queries {
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                inverse[i][half] = rows[(i * 16 + half * 8 + lane / 4) * PITCH_K + SIZE_K];
+                inverse[i][half] = rows[(i * 16 + half * 8 + lane / 4) * PITCH_K + SIZE_K] * INVERSE_UNIT;
             if constexpr (STAY)
 #pragma unroll
                 for (int c = 0; c < SIZE_K / 16; ++c) load(high[i][c], low[i][c], i, c);
@@ -74,6 +76,23 @@ __device__ __forceinline__ void copy_rows(float* tile, int pitch, int count, int
             if (!waited) grid_dependency_sync(), waited = true;
             cp_async<VECTOR>(shared_address(tile + row * pitch + column), source + (exists ? column : 0), exists);
         }
+    }
+}
+
+// Copies rows in halves likewise, as they are once they are cut.
+__device__ __forceinline__ void copy_halves(float* tile, int count, int first, int end, const HeadInHalves& from, bool& waited)
+{
+    const int chunk = threadIdx.x % 8;
+#pragma unroll 2
+    for (int row = threadIdx.x / 8; row < count; row += THREADS / 8) {
+        const bool inside = first + row < end;
+        const u32 to = shared_address(tile + row * (BLOCK_OF_HEAD + 4));
+        if (!waited) grid_dependency_sync(), waited = true;
+#pragma unroll
+        for (int step = 0; step < BLOCK_OF_HEAD / 32; ++step)
+            cp_async<4>(to + chunk / 4 * (BLOCK_OF_HEAD * 2) + step * 64 + chunk % 4 * 16,
+                        (const float*)from.chunk(inside ? first + row : 0, step, chunk), inside);
+        if (chunk == 0) cp_async<1>(to + BLOCK_OF_HEAD * 4, from.inverse(inside ? first + row : 0), inside);
     }
 }
 
@@ -156,7 +175,7 @@ __device__ __forceinline__ void multiply_queries(float (&scores)[TM][KEYS / 8][4
     }
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-        const float inverse = keys[(j * 16 + q / 2 * 8 + lane % 4 * 2 + q % 2) * PITCH_K + SIZE_K];
+        const float inverse = keys[(j * 16 + q / 2 * 8 + lane % 4 * 2 + q % 2) * PITCH_K + SIZE_K] * INVERSE_UNIT;
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -211,16 +230,15 @@ __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& q
     for (int i = 0; i < TM; ++i)
         weights[i].read(scores[i], [&](int eight) {
             const float* const inverse = values + (eight * 8 + threadIdx.x % 4 * 2) * PITCH_V + SIZE_V;
-            return make_float2(inverse[0], inverse[PITCH_V]);
+            return make_float2(inverse[0] * INVERSE_UNIT, inverse[PITCH_V] * INVERSE_UNIT);
         }, count);
     multiply_values(to, weights, values, count);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-attention_f16x3(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
-                const float* past_v, const long long* lengths, const float* sink, float* y, unsigned char* halves, float* left,
-                float2* beside, Sizes s,
-                Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
+attention_f16x3(const float* q, const float* k, const float* v, const unsigned char* cut_q, const unsigned char* cut_k,
+                const unsigned char* cut_v, const M* mask, const float* past_k, const float* past_v, const long long* lengths,
+                const float* sink, float* y, unsigned char* halves, float* left, float2* beside, Sizes s, Cuts cuts, Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
                 int tiles)
 {
     static_assert(GROUP == 1, "queries are many");
@@ -247,9 +265,16 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
     const Sources sources = {q, k, v, past_k, past_v, of_q, of_k, of_v};
     const auto copy_part = [&](int part, int step) {
         const bool is_q = part == QUERIES, is_v = part == VALUES;
-        const Source from = sources.of(part, n, head, kv_head, s);
-        copy_rows(tile_of(part, step), is_v ? PITCH_V : PITCH_K, is_q ? ROWS : keys_in(step),
-                  is_q ? m0 : range.begin + step * TILE, is_q ? s.rows : range.end, from, waited);
+        const int rows = is_q ? ROWS : keys_in(step), begin = is_q ? m0 : range.begin + step * TILE;
+        const int end = is_q ? s.rows : range.end;
+        if constexpr (CUT) {
+            const HeadInHalves from = is_q ? HeadInHalves(cut_q, cuts.q, n * s.rows, head)
+                                           : HeadInHalves(is_v ? cut_v : cut_k, is_v ? cuts.v : cuts.k, n * s.total, kv_head);
+            copy_halves(tile_of(part, step), rows, begin, end, from, waited);
+        } else {
+            const Source from = sources.of(part, n, head, kv_head, s);
+            copy_rows(tile_of(part, step), is_v ? PITCH_V : PITCH_K, rows, begin, end, from, waited);
+        }
     };
     const auto cut_part = [&](int part, int step) {
         const int rows = part == QUERIES ? ROWS : keys_in(step);
@@ -277,7 +302,7 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
         if (step == -2) continue;
         cp_async_wait<1>();
         __syncwarp();
-        if (step + 1 < count)
+        if (!CUT && step + 1 < count)
 #pragma unroll 1
             for (int part = step == -1 ? QUERIES : KEYS_OF_STEP; part <= VALUES; ++part) cut_part(part, step + 1);
         if (step >= 0) {

@@ -17,6 +17,7 @@
 #include "attention/online_softmax.cuh"
 #if F16X3
 #include "gemm/halves.cuh"
+#include "attention/heads_in_halves.cuh"
 #endif
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
@@ -164,6 +165,17 @@ template <int N> __device__ __forceinline__ void store(T* to, const float (&foun
     }
 }
 
+// Stores a thread's two results of an eight of columns.
+__device__ __forceinline__ void leave_pair(float* row, int eight, float first, float second)
+{
+#if F16X3 && CUT
+    float* const to = row + column_of_eight(eight);
+    to[0] = first, to[4] = second;
+#else
+    *(float2*)(row + eight * 8 + threadIdx.x % 4 * 2) = make_float2(first, second);
+#endif
+}
+
 // The partial results of groups of warps for the rows of a block, in shared memory.
 struct WarpParts {
     float *sums, *peaks, *totals;
@@ -188,8 +200,7 @@ struct WarpParts {
                 totals[row] = total;
 #pragma unroll
                 for (int j = 0; j < SIZE_V / 8; ++j)
-                    *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =
-                        make_float2(from.results[i][j][half * 2], from.results[i][j][half * 2 + 1]);
+                    leave_pair(sums + row * PITCH_Y, j, from.results[i][j][half * 2], from.results[i][j][half * 2 + 1]);
             }
     }
 

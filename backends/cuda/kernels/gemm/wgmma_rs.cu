@@ -204,7 +204,7 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* ha
         setmaxnreg_inc<REGISTERS>();
         const Results results = {
 #if BLOCKWISE
-            {halves, work.m, work.n},
+            {halves, OF_PIXELS ? work.m : (work.m + 7) / 8 * 8, work.n},
 #endif
             c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
         multiply_all(memory, results, scales, work);
