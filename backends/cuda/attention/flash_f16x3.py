@@ -8,7 +8,7 @@ from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3
 from ..recipe.launch import Launch
-from ..recipe.operands import Given, ceil_div
+from ..recipe.operands import Given, Ints, ceil_div
 from ..recipe.targets import Target
 from .flash_cut import on_cut_keys, suits
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, WarpShape, steepness_of
@@ -154,9 +154,9 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
 
 def _cut_operands(task: AttentionTask) -> dict[str, Given]:
     """Return the arguments for operands in halves, which replace others."""
-    names = ("q", "k", "v")
+    names: tuple[str, ...] = ("q", "k", "v")
     if task.cut is None:
-        none = dict.fromkeys(names, (0, 0, 0))
+        none: dict[str, int | Ints] = dict.fromkeys(names, (0, 0, 0))
         return {**{f"cut_{name}": None for name in names}, "cuts": none}
     parts = dict(zip(names, task.cut, strict=True))
     return {
