@@ -212,11 +212,12 @@ __device__ __forceinline__ void multiply_values(Accumulators& to, const WeightHa
     }
 }
 
-// Processes `count` sixteens of a warp's keys.
+// Processes `count` sixteens of a warp's keys; `wait` returns when there are values.
+template <typename Wait>
 __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& queries, const float* keys,
                                               const float* values, int count, int shift, int valid, int n,
                                               const MaskTile& ahead, const M* mask, const MaskSteps& of_mask,
-                                              const Sizes& s, float scale, float softcap)
+                                              const Sizes& s, float scale, float softcap, const Wait& wait)
 {
     float scores[TM][KEYS / 8][4] = {};
 #pragma unroll
@@ -225,6 +226,7 @@ __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& q
         multiply_queries(scores, queries, keys, j);
     }
     weigh_rows(to, scores, count, shift, valid, n, ahead, mask, of_mask, s, scale, softcap);
+    wait();
     WeightHalves<KEYS> weights[TM];
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -292,15 +294,20 @@ attention_f16x3(const float* q, const float* k, const float* v, const unsigned c
     begin_with_sinks(sums, sink, scale);
     Queries queries;
     const bool has_rows = m0 + warp_m * TM * 16 < s.rows;
-    // Tiles are loaded two steps ahead and cut one step ahead, so that one barrier a step suffices.
+    // Tiles are loaded two steps ahead and cut one step ahead, so that one barrier a step suffices. If they are cut already,
+    // the first one is multiplied as soon as its keys are there, and its values come meanwhile.
 #pragma unroll 1
     for (int step = -2; step < count; ++step) {
         if (step + 2 < count)
 #pragma unroll 1
-            for (int part = step == -2 ? QUERIES : KEYS_OF_STEP; part <= VALUES; ++part) copy_part(part, step + 2);
+            for (int part = step == -2 ? QUERIES : KEYS_OF_STEP; part <= VALUES; ++part) {
+                copy_part(part, step + 2);
+                if (CUT && step == -2 && part == KEYS_OF_STEP) cp_async_commit();
+            }
         cp_async_commit();
         if (step == -2) continue;
-        cp_async_wait<1>();
+        if (CUT && step == -1) cp_async_wait<2>();
+        else if (!CUT || step > 0) cp_async_wait<1>();
         __syncwarp();
         if (!CUT && step + 1 < count)
 #pragma unroll 1
@@ -310,7 +317,12 @@ attention_f16x3(const float* q, const float* k, const float* v, const unsigned c
             const int there = has_rows ? min(KEYS / 16, (range.end - ahead.first + 15) / 16) : 0;
             const float* const keys = keys_at(step) + warp_n * KEYS * PITCH_K;
             const float* const values = keys_at(step) + TILE * PITCH_K + warp_n * KEYS * PITCH_V;
-            multiply_keys(sums, queries, keys, values, there, shift, valid, n, ahead, mask, of_mask, s, scale, softcap);
+            const auto wait = [&] {
+                if (!CUT || step > 0) return;
+                cp_async_wait<1>();
+                __syncthreads();
+            };
+            multiply_keys(sums, queries, keys, values, there, shift, valid, n, ahead, mask, of_mask, s, scale, softcap, wait);
         }
         __syncthreads();
         if (step == -1) queries.read(own + warp_m * TM * 16 * PITCH_K);
