@@ -154,6 +154,38 @@ def test_few_rows_are_shared_by_more_blocks(target: Target) -> None:
     assert max(few.shared, many.shared) <= target.shared
 
 
+@pytest.mark.parametrize(
+    ("heads", "lengths", "entry"),
+    [
+        ((1, 12, 12), (16, 16), "attention_wgmma"),
+        ((8, 12, 12), (24, 64), "attention_wgmma"),
+        ((1, 12, 12), (32, 65), "attention_mma"),  # two steps
+        ((1, 12, 12), (15, 64), "attention_mma"),
+        ((16, 12, 12), (32, 32), "attention_mma"),  # more blocks than multiprocessors
+    ],
+    ids=str,
+)
+def test_few_queries_of_few_keys_are_one_small_block(
+    heads: tuple[int, int, int], lengths: tuple[int, int], entry: str
+) -> None:
+    (launch,) = launches(planned(attention(heads, lengths, (64, 64)), on(H200)))
+    assert launch.entry == entry
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [0, 1])
+def test_idle_rows_of_small_blocks(
+    causal: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler: Any = hopper.device.compiler
+    monkeypatch.setattr(compiler, "target", H200)
+    heads, lengths = (2, 3, 3), (21, 30)
+    short = transformer_samples.attention(heads, lengths, (64, 64), float16, is_causal=causal)
+    compare(short, hopper)
+    assert [source.file for source in compiler.sources] == ["attention/attention_wgmma.cu"]
+
+
 def on(target: Target) -> DryDevice:
     return DryDevice(compiler=DryCompiler(target=target))
 
