@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet
+from tercet.backends.numpy.ops import resize
 from tercet.tools.verdict.error_bounds import Judge
 
 from ..randomness import restarting
@@ -88,6 +89,13 @@ CASES: dict[str, tuple[onnx.ModelProto, Arrays]] = {
         for name, rois in (("", ROIS), ("whole", {**ROIS, "rois": np.rint(ROIS["rois"])}))
     },
 }
+#: Pixels of very different magnitudes, and positions beside pixels: a neighbour that has next to no
+#: weight may be far greater than the pixel.
+SPREAD = drawn(1, 2, 7, 9) * np.exp(3 * drawn(1, 2, 7, 9))
+BESIDE = RNG.choice([-0.999999, -1, 1, -1.3, -1.25000012, 1e-7, 0.5], (1, 20, 20, 2)).astype(
+    np.float32
+)
+PADDINGS = ("zeros", "border", "reflection")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -102,3 +110,38 @@ def test_no_false_alarm_and_no_false_accept(name: str) -> None:
     wrong[..., 3] += np.float32(0.01) * np.abs(theirs).max()
     assert judge.agreement("y", ours, wrong).verdict != "ok"
     assert judge.agreement("y", ours, np.roll(theirs, 1, -1)).verdict != "ok"
+
+
+def sampled(grid: np.ndarray, **attributes: object) -> onnx.ModelProto:
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], **attributes)
+    return model(node, {"x": SPREAD, "grid": grid}, {})
+
+
+def run_elsewhere(proto: onnx.ModelProto, grid: np.ndarray) -> np.ndarray:
+    feeds = {"x": SPREAD, "grid": grid}
+    (found,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("corners", [0, 1])
+def test_weights_are_rounded_by_their_terms(
+    mode: str, padding: str, corners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    proto, feeds = sampled(BESIDE, **given), {"x": SPREAD, "grid": BESIDE}
+    with tercet.load(proto) as loaded:
+        ours, judge = loaded.run(feeds)["y"], Judge(loaded.imported, feeds)
+    assert judge.agreement("y", ours, run_elsewhere(proto, BESIDE)).verdict == "ok"
+    others = [{**given, "padding_mode": p} for p in PADDINGS if p != padding]
+    wrong = [run_elsewhere(sampled(BESIDE, **o), BESIDE) for o in others]
+    half = BESIDE + np.array([1 / 9, 1 / 7], np.float32)
+    wrong.append(run_elsewhere(proto, half))
+    if mode == "cubic":
+        right = resize.cubic
+        monkeypatch.setattr(resize, "cubic", lambda distance, _: right(distance, -0.5))
+        with tercet.load(proto) as loaded:
+            wrong.append(loaded.run(feeds)["y"])
+        monkeypatch.undo()
+    assert [judge.agreement("y", ours, each).verdict for each in wrong] == ["MISMATCH"] * len(wrong)

@@ -8,8 +8,11 @@ from math import prod
 
 import numpy as np
 
+from ...backends.numpy import evaluate
 from ...runtime.ir.dtypes import float32, float64
+from ...runtime.ir.op import with_attributes
 from ...runtime.ir.types import Array
+from ...runtime.ops.resize import GridSample
 from .operators import BITS, BYTES
 
 EXACT, FAIR, ROUGH = "exact", "fair", "rough"
@@ -208,6 +211,32 @@ def with_shifts(
     shifts = np.repeat(shifts, channels // shifts.shape[1], 1) * np.abs(scale)
     step = share * shifts * noise(shifts.shape)
     return y + step.reshape(*step.shape, *(1 for _ in x.shape[2:]))
+
+
+def with_weights(
+    noise: Noise, y: Array, x: Array, grid: Array, *, op: GridSample, amount: Amount, radius: int
+) -> Array:
+    """Return what is sampled, moved as rounded positions and weights move it.
+
+    A weight is rounded by the terms that it is the sum of, however small it is itself: of pixels
+    around a position each counts by its magnitude.
+
+    Args:
+        noise: where random numbers come from.
+        y: the result.
+        x: what is sampled, [images, channels, *sizes].
+        grid: the positions.
+        op: the operator.
+        amount: the share of the greatest magnitude around a position that a result moves by.
+        radius: how far from the nearest pixel the others are that have a weight.
+    """
+    share = noise.share(amount)
+    if not share or not y.size:
+        return y
+    size = _greatest_near(np.where(np.isfinite(x), np.abs(x), 0), radius)
+    padding = "border" if op.padding_mode == "zeros" else op.padding_mode
+    found = evaluate(with_attributes(op, mode="nearest", padding_mode=padding), [size, grid], 1)
+    return y if found is None else y + share * found[0] * noise(y.shape)
 
 
 def by_steps(noise: Noise, x: Array, steps: Array, *, narrow: bool) -> Array:

@@ -71,6 +71,9 @@ SHIFTED |= {"LayerNormalization", "MeanVarianceNormalization"}
 COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 #: Operators that compute positions between the pixels of their first input.
 _SAMPLING = {"DeformConv", "GridSample", "RoiAlign"}
+#: The greatest number that Keys' polynomials round on the way to a cubic weight: (d - 5) * d at a
+#: distance of 2.
+_KEYS = 6
 #: Operators that add up, or multiply, what lies in front of each element along an axis.
 _CUMULATIVE = {"CumProd", "CumSum"}
 #: Operators whose only products are those of their inputs.
@@ -209,7 +212,12 @@ def greatest_position(node: Node) -> int:
     type_ = node.inputs[0].type if node.inputs[0] else None
     if not isinstance(type_, TensorType) or not type_.is_static:
         return TERMS
-    return max((1, *type_.dims[2:]))
+    return max((_KEYS if is_cubic(node) else 1, *type_.dims[2:]))
+
+
+def is_cubic(node: Node) -> bool:
+    """Whether a node weighs four pixels along each axis."""
+    return getattr(node.op, "mode", "") == "cubic"
 
 
 def interpolates(node: Node) -> bool:

@@ -30,9 +30,20 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array, HostValue, TensorType
 from ...runtime.ops.norm import GroupNormalization, InstanceNormalization
+from ...runtime.ops.resize import GridSample
 from .definitions import Definitions
 from .float64_reference import Oracle
-from .noise import EXACT, NO_AMOUNT, Amount, Noise, by_steps, exact, moved, with_shifts
+from .noise import (
+    EXACT,
+    NO_AMOUNT,
+    Amount,
+    Noise,
+    by_steps,
+    exact,
+    moved,
+    with_shifts,
+    with_weights,
+)
 from .operators import (
     BASIC,
     BITS,
@@ -52,6 +63,7 @@ from .operators import (
     byte_operands,
     greatest_position,
     interpolates,
+    is_cubic,
     is_faithful,
     is_size,
     is_unspecified,
@@ -144,6 +156,8 @@ class _Shake:
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
         function = CustomOperator(partial(with_shifts, noise), lambda y, x, scale, **_: y)
         self._shifts_op: Any = declare("tercet.noise", "Shifts", function)
+        function = CustomOperator(partial(with_weights, noise), lambda y, x, grid, **_: y)
+        self._weights_op: Any = declare("tercet.noise", "Weights", function)
         function = CustomOperator(self._sum, lambda x, *inputs, index: x)
         self._sum_op: Any = declare("tercet.noise", "Sum", function)
         self._sums: list[tuple[Op, int]] = []
@@ -207,6 +221,7 @@ class _Shake:
                     )
                     self._shake_steps(each, node)
                     self._shake_shifts(each, node)
+                    self._shake_weights(each, node)
                     self._shake_inputs(each, node)
                     self._shake_sum(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
@@ -283,7 +298,8 @@ class _Shake:
             composed = node.kind in COMPOSED
             if value is None or value.data is not None or not name or (coarse and not composed):
                 continue
-            amount, reach = Amount.of(name), 0 if i else greatest_position(node)
+            is_weighed = i > 0 or isinstance(node.op, GridSample)
+            amount, reach = Amount.of(name), 0 if is_weighed else greatest_position(node)
             amount *= 1.0 if coarse else growth  # accumulators are float32
             special = {} if quantizing or reach else own.get(i, {})
             chosen = {"floor": _ANY, **special} if quantizing or reach or coarse else special
@@ -314,6 +330,14 @@ class _Shake:
         groups, amount = getattr(op, "num_groups", 0), Amount.of("float32")
         shifts = self._shifts_op(amount=amount, groups=groups, epsilon=op.epsilon)
         self._follow(graph, node, shifts, node.inputs[:2])
+
+    def _shake_weights(self, graph: Graph, node: Node) -> None:
+        """Move what is sampled between pixels by what rounds positions and weights."""
+        reach = greatest_position(node)
+        if isinstance(node.op, GridSample) and reach and self._name(node.output):
+            amount, radius = Amount.of("float32") * reach, 2 if is_cubic(node) else 1
+            weights = self._weights_op(op=node.op, amount=amount, radius=radius)
+            self._follow(graph, node, weights, node.inputs[:2])
 
     def _follow(self, graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> None:
         """Replace a node's result by that of an operator which reads it, and more."""
