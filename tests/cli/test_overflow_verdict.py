@@ -7,7 +7,10 @@ from onnx import TensorProto
 
 import tercet
 from tercet.runtime.ir.types import Array
+from tercet.tools.common.nested import flat
 from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.verdict.operators import ancestries, decisions
+from tercet.tools.verdict.retrace import Retrace
 from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
 
 MODEL = onnx.parser.parse_model("""
@@ -63,15 +66,34 @@ def test_without_an_overflow_nothing_else_is_a_reason(wrong: float) -> None:
     assert judge.agreement("y", reference, found).verdict == "MISMATCH"
 
 
-def test_a_decision_behind_an_overflow_proves_nothing() -> None:
-    """The greatest of weights that are NaN on one side is another one."""
+def with_top() -> onnx.ModelProto:
+    """Return the model with a decision: the greatest of weights that are NaN on one side."""
     model = onnx.ModelProto()
     model.CopyFrom(MODEL)
     model.graph.node.append(onnx.helper.make_node("ArgMax", ["weights"], ["top"], axis=2))
     model.graph.output.append(onnx.helper.make_tensor_value_info("top", TensorProto.INT64, None))
-    found = tercet.compare(model, ["onnxruntime", "numpy"], feeds(200), repeat=0)
+    return model
+
+
+def test_a_decision_behind_an_overflow_proves_nothing() -> None:
+    found = tercet.compare(with_top(), ["onnxruntime", "numpy"], feeds(200), repeat=0)
     verdicts = {each.output: each.verdict for each in found.results[-1].agreements}
     assert verdicts == {"y": "inconclusive", "top": "inconclusive"}
+
+
+@pytest.mark.parametrize("change", [0, 2])
+def test_a_runner_that_stores_what_overflows_is_named(change: int) -> None:
+    """Of the weights in the last row all are NaN, the second is the greatest in float64."""
+    given = feeds(200)
+    with tercet.load(with_top(), stop_at=0) as plain:
+        graph, taken = plain.imported, flat(plain.run(given))
+    values = decisions(graph, ancestries(graph, "float32"))
+    assert values is not None
+    taken["top"] = taken["top"].copy()
+    taken["top"][1, 3] += change
+    way = Retrace(graph, given, "float32", values, taken).judged("top")
+    assert way.word == "inconclusive"
+    assert ("these very decisions" in way.reason) == (change == 0)
 
 
 @pytest.mark.parametrize("kind", ["MatMul (x, w)", "ReduceMean <keepdims = 1> (x, axes)"])

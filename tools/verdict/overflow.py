@@ -20,6 +20,8 @@ from .rounding import Ruling
 OVERFLOWS = (
     "in float64, numbers on the way there exceed their dtype: they overflow if they are stored"
 )
+#: What is added where a runner decides as float64 does with these overflows: it stores them.
+AS_STORED = ", which leads to these very decisions"
 
 
 def rule_overflow(

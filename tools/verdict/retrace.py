@@ -28,7 +28,7 @@ from .agreement import Agreement, Tolerance, Word, agreement
 from .error_bounds import COUNTS, MEASURED, WORDS
 from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
 from .operators import Ancestry, ancestries
-from .overflow import OVERFLOWS, rule_overflow
+from .overflow import AS_STORED, OVERFLOWS, rule_overflow
 from .rounding import Evidence, Ruling, rule_decisions, rule_floats, rule_misplaced, tiny_of
 from .shaken import Shaken
 from .spread import SLACK, farthest
@@ -150,9 +150,11 @@ class Retrace:
         if word == "MISMATCH" and taken.shape == own.shape:
             overflown = self._overflown_decisions[value.name]
             if overflown.shape == own.shape and not np.array_equal(overflown, own):
-                rest = decided.judged(np.where(overflown == own, _ordered(taken), own))
+                same = overflown == own
+                rest = decided.judged(np.where(same, _ordered(taken), own))
                 if rest[0] != "MISMATCH":
-                    return "inconclusive", f"{reason}; {OVERFLOWS}"
+                    is_stored = not _count(_ordered(taken)[~same], overflown[~same])
+                    return "inconclusive", f"{reason}; {OVERFLOWS}{AS_STORED * is_stored}"
         return word, reason
 
     @cached_property
