@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 import numpy as np
+import onnx
 import pytest
 
 from tercet.backends.numpy import NumpyBackend
@@ -92,6 +93,24 @@ def test_several_are_found() -> None:
     runners = ["numpy", player(names, one_percent)]
     found = bisect(network("classifier"), runners, inputs_of("classifier"))
     assert names <= set(found.nodes) <= names | {"norm1", "relu1", "leaky"}
+
+
+@pytest.mark.parametrize("node", ["doubled", "lowered"])
+def test_a_fault_in_a_body_is_found_at_its_owner(node: str) -> None:
+    """Bodies run where their owner does: the other Loop is right."""
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["" : 18]>
+      g (float[2,3] x) => (float[2,3] y) <int64 times = {3}> {
+        on = Constant <value = bool {1}> ()
+        [first] r = Loop (times, on, x) <body = b (int64 i, bool c, float[2,3] s)
+          => (bool d, float[2,3] t) { d = Identity (c) [doubled] t = Add (s, s) }>
+        [second] y = Loop (times, on, r) <body = b (int64 i, bool c, float[2,3] s)
+          => (bool d, float[2,3] t) { d = Identity (c) [lowered] t = Tanh (s) }>
+      }""")
+    faulty = BackendPlayer("faulty", (FaultyBackend({node}, one_percent), NumpyBackend()))
+    found = bisect(model, ["numpy", faulty], {"x": np.full((2, 3), 0.05, np.float32)})
+    assert found.fault == "nodes", found
+    assert found.nodes == ({"doubled": "first", "lowered": "second"}[node],)
 
 
 def test_what_differs_from_run_to_run_is_told() -> None:

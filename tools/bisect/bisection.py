@@ -12,7 +12,7 @@ out of the model, with the reference's tensors as inputs, and reduced as long as
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -314,7 +314,7 @@ class _Trial:
 
             def is_wrong(steps: Sequence[Step]) -> bool:
                 self.say(f"{len(steps)} of {len(units)} steps on {second.name}")
-                own = frozenset(node.name for nodes in steps for node in nodes)
+                own = frozenset(each.name for nodes in steps for each in _with_bodies(nodes))
                 return _wrong(findings(graph, mixed(first, second, own)))
 
             units = runner.units(graph)
@@ -359,6 +359,14 @@ class _Trial:
 
 def _wrong(findings: Iterable[Finding]) -> bool:
     return any(finding.verdict == "wrong" for finding in findings)
+
+
+def _with_bodies(nodes: Step) -> Iterator[Node]:
+    """Yield nodes, and those of their bodies."""
+    for node in nodes:
+        yield node
+        for body in node.op.graphs():
+            yield from body.walk()
 
 
 def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:
