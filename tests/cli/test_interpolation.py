@@ -112,7 +112,7 @@ def test_no_false_alarm_and_no_false_accept(name: str) -> None:
     assert judge.agreement("y", ours, np.roll(theirs, 1, -1)).verdict != "ok"
 
 
-def sampled(grid: np.ndarray, **attributes: object) -> onnx.ModelProto:
+def sampled(grid: np.ndarray, **attributes: Any) -> onnx.ModelProto:
     node = helper.make_node("GridSample", ["x", "grid"], ["y"], **attributes)
     return model(node, {"x": SPREAD, "grid": grid}, {})
 
