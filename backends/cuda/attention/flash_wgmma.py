@@ -18,9 +18,9 @@ MAX_KEYS = 208
 OF_STEP, HIDDEN_STEP = 24, 4
 #: Blocks per multiprocessor that hide steps if as many run at a time, and the factor if fewer do.
 MANY, APART = 3, 1.14
-#: Maximum number of keys for few blocks; and for those of which more than half the rows are idle,
-#: which have one step, and their minimum number of queries.
-MAX_SEEN, MAX_SEEN_IDLE, MIN_ROWS = 512, 64, 16
+#: Maximum number of keys for few blocks; and for blocks of which more than half the rows are idle,
+#: and their minimum number of queries.
+MAX_SEEN, MAX_SEEN_IDLE, MIN_ROWS = 512, 256, 9
 
 
 def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
@@ -41,17 +41,15 @@ def _suits_groups(task: AttentionTask, target: Target) -> bool:
 
     With few blocks it takes 0.5 to 0.8 of the time of `attention_mma.cu`; but it reads masks of
     rows late, and cannot split keys. Measured on an H200 with 12 to 96 blocks and 49 to 512 keys;
-    and with 8 to 96 blocks of 16 to 32 queries and as many keys, where transformer layers take 9 to
-    14 % less.
+    and with 4 to 1536 blocks of 9 to 32 queries: 0.3 to 0.98 of the time with 12 to 256 keys, but
+    1.3 to 1.5 times with 512 keys and up to 16 queries.
     """
     batch, heads, length, size = task.q.dims
     if not size == task.v.dims[3] == SIZE or length < MIN_ROWS:
         return False
     blocks, is_idle = ceil_div(length, GROUP) * heads * batch, length <= GROUP // 2
     few_suit = not task.is_mask_of_rows and task.seen <= (MAX_SEEN_IDLE if is_idle else MAX_SEEN)
-    if is_idle:
-        return few_suit and blocks <= target.processors
-    return few_suit or blocks >= 0.9 * target.processors
+    return few_suit or (not is_idle and blocks >= 0.9 * target.processors)
 
 
 def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
