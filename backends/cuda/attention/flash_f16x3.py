@@ -20,12 +20,15 @@ from .heads import AttentionTask
 #: 256 and 49 to 1024 keys.
 SHAPES = (
     *((WarpShape(1, 8, 1, 32), 0.9), (WarpShape(1, 4, 1, 32), 0.9)),
-    *((WarpShape(1, 2, 4, 32), 0.5), (WarpShape(1, 2, 4, 16), 0.5), (WarpShape(1, 1, 8, 16), 0.0)),
+    *((WarpShape(1, 2, 8, 16), 0.5), (WarpShape(1, 2, 4, 32), 0.5), (WarpShape(1, 2, 4, 16), 0.5)),
+    (WarpShape(1, 1, 8, 16), 0.0),
     *((WarpShape(1, 1, 4, 32), 0.0), (WarpShape(1, 4, 1, 16), 0.0), (WarpShape(1, 1, 1, 16), 0.0)),
 )
 #: Maximum size of heads whose keys eight warps share: as measured on an H100, where attention of 12
 #: heads of 64 takes 6 % less time then, and BERT-base at batch 1 one to two.
 MAX_OF_EIGHT = 64
+#: Maximum warps of a block that cuts what it reads.
+MAX_CUTTING = 8
 #: Maximum keys per step of a warp with heads of more than 128 elements.
 KEYS_OF_LARGE = 16
 #: Tiles of keys in shared memory: one is multiplied, one cut, one loaded.
@@ -93,6 +96,8 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
         for shape, minimum in SHAPES
         if size <= 128 or shape.keys <= KEYS_OF_LARGE
         if size <= MAX_OF_EIGHT or shape.warps_n < 8
+        # Warps that need not cut rows have little else to do.
+        if task.cut is not None or shape.warps_m * shape.warps_n <= MAX_CUTTING
         # No warp is without keys where half as many per warp are enough.
         if shape.keys == FEWEST_KEYS or task.seen > FEWEST_KEYS * shape.warps_n
         if _shared(shape, _stages(task, shape), _sizes(task, 16)) <= target.shared
