@@ -52,6 +52,7 @@ def normalize_rows(
     centred: bool,
     by_mean: bool = False,
     heads: int = 1,
+    apart: bool = False,
     target: Target | None = None,
 ) -> Launch | None:
     """Return the launch for rows of the axes from `axis` on; None if it does not apply.
@@ -67,6 +68,7 @@ def normalize_rows(
         centred: whether the mean is subtracted.
         by_mean: whether it divides, instead of the length.
         heads: equal parts of a row, each of which is normalized.
+        apart: whether heads have separate scales and shifts: one each, or one per element.
         target: the GPU over which blocks are spread; None if this does not matter.
     """
     whole = prod(x.dims[axis:])
@@ -75,7 +77,10 @@ def normalize_rows(
     parameter = x.dtype if scale is None else scale.dtype
     if any(t.dtype not in FLOATS or t.dtype == float64 for t in (x, y)) or not count:
         return None
-    if any(t.dtype != parameter or t.size != count or t.dtype == float64 for t in given):
+    if any(t.dtype != parameter or t.dtype == float64 for t in given):
+        return None
+    size = given[0].size if apart else count
+    if any(t.size != size for t in given) or (apart and size not in (heads, whole)):
         return None
     if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
         return None
@@ -114,6 +119,7 @@ def normalize_rows(
             *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
             *(("BY_MEAN", by_mean), ("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
+            ("PARAMETERS", (1 if size == heads else 2) if apart else 0),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),

@@ -51,7 +51,7 @@ PIXELS = 4
 BUSY = 1024
 #: Maximum threads per block, and bytes that are read from memory at once.
 MAX_THREADS, SECTOR = 1024, 32
-#: Maximum elements of a softmax that a few threads keep in registers.
+#: Maximum elements of a softmax, or of a group, that a few threads keep in registers.
 SHORT = 32 * MAX_KEPT
 
 
@@ -214,6 +214,9 @@ def instance_normalization(
     """Normalize every channel of every image."""
     if x.is_channels_last:
         return _channels_last(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
+    quick = _heads(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
+    if quick is not None:
+        return quick
     how, axes = Statistic(epsilon=op.epsilon), tuple(range(2, x.rank))
     parameters = ScaleShift(scale, b, channel=1)
     return standardize(y, x, axes, how, setting.target, parameters, epilogue=epilogue)
@@ -233,9 +236,38 @@ def group_normalization(
     """Normalize groups of channels of every image."""
     if x.is_channels_last:
         return _channels_last(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
+    quick = _heads(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
+    if quick is not None:
+        return quick
     how = Statistic(epsilon=op.epsilon)
     parameters = ScaleShift(scale, bias, channel=1)
     return channel_groups(y, x, op.num_groups, how, setting.target, parameters, epilogue)
+
+
+def _heads(
+    op: InstanceNormalization | GroupNormalization,
+    y: Tensor,
+    x: Tensor,
+    parameters: tuple[Tensor, Tensor],
+    number: int,
+    epilogue: Epilogue,
+    target: Target,
+) -> Launch | None:
+    """Return the launch for `number` short groups of an image in C order, as heads of a row.
+
+    None if groups are long, or of several channels that have pixels.
+    """
+    pixels = prod(x.dims[2:])
+    count = x.dims[1] // number * pixels
+    if count > SHORT or not (number == x.dims[1] or pixels == 1) or epilogue.reads_channels:
+        return None
+    return normalize_rows(
+        *(y, x, *parameters, 1, op.epsilon, epilogue),
+        centred=True,
+        heads=number,
+        apart=True,
+        target=target,
+    )
 
 
 def _channels_last(

@@ -3,7 +3,8 @@
 // registers, so that the variance is summed up of differences from the mean. X, S, T and R are the types of
 // elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32. Rows of x
 // may lie further apart than they are long.
-// Such a row may consist of HEADS equal parts, each of which is a row here.
+// Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
+// or have one of each (1), or one per element (2).
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
@@ -50,20 +51,26 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
     if constexpr (LAUNCHES) grid_dependency_launch();
-    if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, OF_ROW * ROWS);
-    if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, OF_ROW * ROWS);
+    constexpr bool ALONG = PARAMETERS != 1;  // whether elements of a row have separate scales
+    if constexpr (EARLY && SCALED && ALONG) prefetch_l2(scale, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
+    if constexpr (EARLY && SHIFTED && ALONG) prefetch_l2(shift, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
     grid_dependency_sync();
     if (LANES == 32 && row >= rows) return;
     const int own = row < rows ? count : 0;  // without a row, a thread takes part in the sums of others
     x += row / HEADS * row_x + row % HEADS * count;
     y += row * count;
+    const int head = PARAMETERS ? int(row % HEADS) : 0;
+    const float factor = SCALED && !ALONG ? float(scale[head]) : 1.0f;
+    const float addend = SHIFTED && !ALONG ? float(shift[head]) : 0.0f;
+    if constexpr (SCALED && PARAMETERS == 2) scale += head * count;
+    if constexpr (SHIFTED && PARAMETERS == 2) shift += head * count;
 
     float values[PER][VECTOR], mean = 0, square = 0;
     Words<S> factors[EARLY ? PER : 1] = {}, more[EARLY ? PER : 1] = {};
     Words<T> first[EARLY ? PER : 1] = {}, second[EARLY ? PER : 1] = {};
     const auto load_parameters = [&](int i, int at) {
-        if (SCALED) factors[i] = *(const Words<S>*)(scale + at);
-        if (SHIFTED) more[i] = *(const Words<S>*)(shift + at);
+        if (SCALED && ALONG) factors[i] = *(const Words<S>*)(scale + at);
+        if (SHIFTED && ALONG) more[i] = *(const Words<S>*)(shift + at);
         const long long place = row * count + at;
         first[i] = operand<Z0>(z0, Z0 == 4 ? place0(place) : place, at);
         second[i] = operand<Z1>(z1, Z1 == 4 ? place1(place) : place, at);
@@ -105,8 +112,8 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             float value = values[i][e] * by;
-            if (SCALED) value *= float(factors[EARLY ? i : 0].at[e]);
-            if (SHIFTED) value += float(more[EARLY ? i : 0].at[e]);
+            if (SCALED) value *= ALONG ? float(factors[EARLY ? i : 0].at[e]) : factor;
+            if (SHIFTED) value += ALONG ? float(more[EARLY ? i : 0].at[e]) : addend;
             words.at[e] = epilogue(value, e, e, e, first[EARLY ? i : 0].at, second[EARLY ? i : 0].at);
         }
 #if IN_HALVES
