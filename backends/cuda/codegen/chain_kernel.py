@@ -20,12 +20,13 @@ from ..recipe.operands import (
     Tensor,
     broadcast_strides,
     ceil_div,
+    divisors,
     index_type,
     merge,
     order,
+    words_of,
 )
 from ..recipe.source import C_TYPES
-from .copies import divisors, words_of
 from .elementwise import ElementwiseChain
 from .moves import Movement, Walk
 

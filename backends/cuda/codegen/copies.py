@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32, uint64
+from ....runtime.ir.dtypes import DType, float32, int32
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ..recipe.launch import Launch, each
@@ -15,44 +15,27 @@ from ..recipe.operands import (
     Packed,
     Tensor,
     ceil_div,
-    divisor,
+    divisors,
     index_type,
     merge,
     order,
     rows_in_halves,
+    strides,
+    words_of,
 )
 from ..recipe.source import arithmetic
 from .epilogue import order_of_halves
+from .tiled_copies import copy_tiles, tiling
 
 THREADS = 256
-
-
 SIDE = 32
 #: Maximum elements of a side of a matrix that is transposed by chunks.
 MOST_FEW = 16
 #: Maximum blocks along y and z.
 MOST_BLOCKS = 65535
-
-
-_WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
-
-
-def words_of(dtype: DType) -> DType:
-    """Return the unsigned integer with an element's size, which suffices for copies."""
-    return _WORDS[dtype.itemsize]
-
-
-def widest_words(dtype: DType, run: int) -> DType:
-    """Return the widest word for runs of this many contiguous elements."""
-    size = dtype.itemsize
-    return max(
-        (
-            word
-            for word in _WORDS.values()
-            if word.itemsize >= size and run * size % word.itemsize == 0
-        ),
-        key=lambda word: word.itemsize,
-    )
+#: Minimum bytes of a copy through tiles (smaller ones take as long as a launch), and maximum bytes
+#: that a thread moves without them.
+LARGE, NARROW = 1 << 20, 4
 
 
 def reformat(dst: View, src: View) -> Launch:
@@ -244,6 +227,12 @@ def copied(
             for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
             if v >= 1 and all(n % v == 0 for n in needed)
         )
+    itemsize = word.itemsize
+    if vector * itemsize <= NARROW and y.size * itemsize >= LARGE and index == int32:
+        to = walks[-1] if places else strides(sizes, Format.CONTIGUOUS)
+        how = tiling(sizes, walk, to, offset, itemsize)
+        if how is not None:
+            return copy_tiles(y, x, sizes, walk, to, offset, how)
     return Launch(
         "move/shape.cu",
         "copy_strided",
@@ -257,15 +246,6 @@ def copied(
         constants=(("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", places is not None)),
         note=f"{len(sizes)} axes",
     )
-
-
-def divisors(sizes: Ints) -> Arguments:
-    """Return multipliers and shifts that divide by sizes; see `quotient` of `axes.cuh`.
-
-    Indices of 64 bits are divided: no shift is right for all of them.
-    """
-    found = [divisor(size) if 0 < size < 2**31 else (0, 0) for size in sizes]
-    return {"factors": tuple(f for f, _ in found), "shifts": tuple(s for _, s in found)}
 
 
 def copied_unless_same(y: Tensor, x: Tensor) -> Launch:

@@ -13,10 +13,10 @@ from math import inf, prod
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import CHANNELS_LAST, Formats
-from ..codegen.copies import transposition, words_of
+from ..codegen.copies import transposition
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, sharing
-from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
+from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div, words_of
 from ..recipe.targets import Target
 from .convolution import ConvProblem
 from .first_layer import rows_of_windows, strips

@@ -22,10 +22,18 @@ from ....runtime.ops.pool import MaxUnpool
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.ops.window import transposed_window
 from ..algorithms.registry import Answer, kernel, need_dtypes
-from ..codegen.copies import copied_unless_same, fill, widest_words, words_of
+from ..codegen.copies import copied_unless_same, fill
 from ..codegen.elementwise import ANY
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Arguments, Tensor, ceil_div, index_type, order
+from ..recipe.operands import (
+    Arguments,
+    Tensor,
+    ceil_div,
+    index_type,
+    order,
+    widest_words,
+    words_of,
+)
 from ..recipe.source import arithmetic
 
 INDICES = (int32, int64)

@@ -28,12 +28,9 @@ from ..codegen.copies import (
     THREADS,
     copied,
     copy_strided,
-    divisors,
     place,
     transposition,
     transposition_apart,
-    widest_words,
-    words_of,
 )
 from ..recipe.launch import Launch
 from ..recipe.operands import (
@@ -42,9 +39,12 @@ from ..recipe.operands import (
     Tensor,
     broadcast_strides,
     ceil_div,
+    divisors,
     index_type,
     merge,
     order,
+    widest_words,
+    words_of,
 )
 
 #: Maximum number of inputs of a launch: all their addresses are parameters.

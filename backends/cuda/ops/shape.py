@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ....runtime.ops.shape import ConstantOfShape, EyeLike, Range, Trilu
 from ..algorithms.registry import Answer, kernel, need_dtypes
-from ..codegen.copies import fill, place, words_of
+from ..codegen.copies import fill, place
 from ..codegen.elementwise import ANY
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, words_of
 
 
 @kernel(ConstantOfShape)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType, int32, int64
+from ....runtime.ir.dtypes import DType, int32, int64, uint8, uint16, uint32, uint64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
@@ -203,6 +203,36 @@ def divisor(d: int) -> tuple[int, int]:
     shift = 31 + (d - 1).bit_length()
     factor = ceil_div(1 << shift, d)
     return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
+
+
+def divisors(sizes: Ints) -> Arguments:
+    """Return multipliers and shifts that divide by sizes; see `quotient` of `axes.cuh`.
+
+    Indices of 64 bits are divided: no shift is right for all of them.
+    """
+    found = [divisor(size) if 0 < size < 2**31 else (0, 0) for size in sizes]
+    return {"factors": tuple(f for f, _ in found), "shifts": tuple(s for _, s in found)}
+
+
+_WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+
+
+def words_of(dtype: DType) -> DType:
+    """Return the unsigned integer with an element's size, which suffices for copies."""
+    return _WORDS[dtype.itemsize]
+
+
+def widest_words(dtype: DType, run: int) -> DType:
+    """Return the widest word for runs of this many contiguous elements."""
+    size = dtype.itemsize
+    return max(
+        (
+            word
+            for word in _WORDS.values()
+            if word.itemsize >= size and run * size % word.itemsize == 0
+        ),
+        key=lambda word: word.itemsize,
+    )
 
 
 def rows_in_halves(dims: Ints, format: Format) -> int:
