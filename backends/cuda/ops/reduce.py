@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64, uint32, uint64
 from ....runtime.ir.graph import Node
@@ -39,6 +39,9 @@ ROW_CHUNK, COLUMN_CHUNK = 4096, 256
 SHARED_CHUNK = 1024
 #: Warps of a block that has all rows of its columns: as many rows per thread, in one launch.
 MANY_ROWS = 32
+#: Maximum rows of columns of which a thread has several, minimum number of such threads, and bytes
+#: that one reads at a time.
+FEW_ROWS, FEW_THREADS, WORD = 64, 1 << 15, 16
 #: Maximum number of blocks along the second grid axis.
 MAX_BLOCKS = 65535
 
@@ -223,6 +226,9 @@ def _pass(
     """
     outer, count, inner = shape
     parts, warps, of_block = _parts(outer, count, inner), 1, ROWS
+    vector = _adjacent(outer, count, inner, operands[0]) if ends[1] else 0
+    if vector:
+        return _of_few(operands, shape, ends[0], total, vector)
     if inner == 1:
         entry, chunk = "reduce_rows", _row_chunk(outer, count)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
@@ -243,7 +249,44 @@ def _pass(
             **{"x": operands[0], "y": operands[1], **first, "parts": parts, "chunk": chunk},
             **{"count": count, "total": total},
         },
-        constants=(("ROWS", of_block), ("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
+        constants=(
+            *(("ROWS", of_block), ("WARPS", warps), ("VECTOR", 1)),
+            *(("FIRST", ends[0]), ("LAST", ends[1])),
+        ),
+        note=f"of {count}",
+    )
+
+
+def _adjacent(outer: int, count: int, inner: int, x: Tensor | Scratch) -> int:
+    """Return how many adjacent columns a thread reduces on its own; 0 if blocks should."""
+    if inner == 1 or not 0 < count <= FEW_ROWS or outer * inner < FEW_THREADS:
+        return 0
+    widest = WORD // x.dtype.itemsize if isinstance(x, Tensor) else 1
+    return gcd(inner, min(widest, 1 << (outer * inner // FEW_THREADS).bit_length() - 1))
+
+
+def _of_few(
+    operands: tuple[Tensor | Scratch, Tensor | Scratch],
+    shape: Ints,
+    first: bool,
+    total: int,
+    vector: int,
+) -> Launch:
+    """Return the pass in which a thread reduces `vector` columns of few rows; see `_pass`."""
+    outer, count, inner = shape
+    words = inner // vector
+    return Launch(
+        "reduce/reduce.cu",
+        "reduce_few",
+        grid=(ceil_div(outer * words, ROWS * COLUMNS), 1, 1),
+        block=ROWS * COLUMNS,
+        args={
+            **{"x": operands[0], "y": operands[1], "results": outer * words, "inner": words},
+            **{"count": count, "total": total},
+        },
+        constants=(
+            *(("ROWS", ROWS), ("WARPS", 1), ("VECTOR", vector), ("FIRST", first), ("LAST", True)),
+        ),
         note=f"of {count}",
     )
 

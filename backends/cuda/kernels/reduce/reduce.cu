@@ -4,7 +4,7 @@
 //
 // X is the type of the first operands, Y that of the final results, A that of the arithmetic. Generated:
 // State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
-// the warps of a block; WARPS that share a row; FIRST and LAST: whether this launch reads elements, and
+// the warps of a block; WARPS that share a row; VECTOR, adjacent columns of a thread; FIRST and LAST: whether this launch reads elements, and
 // whether it stores results.
 
 #include "ptx/warp.cuh"
@@ -98,4 +98,31 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
         for (int k = 1; k < ROWS; ++k) result = combine(result, shares[k][lane]);
         y[blockIdx.x * (long long)inner + column] = give(result, total);
     }
+}
+
+template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
+    V at[VECTOR];
+};
+
+// inner > 1, few rows: a thread reduces VECTOR adjacent columns. `inner` and `results` are in words of these.
+extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
+reduce_few(const From* x, To* y, long long results, int inner, int count, long long total)
+{
+    const long long i = blockIdx.x * (long long)(ROWS * COLUMNS) + threadIdx.x;
+    if (i >= results) return;
+    const Words<From>* from = (const Words<From>*)x + i / inner * count * inner + i % inner;
+    grid_dependency_sync();
+    State result[VECTOR];
+#pragma unroll
+    for (int e = 0; e < VECTOR; ++e) result[e] = start();
+#pragma unroll 8
+    for (int k = 0; k < count; ++k) {
+        const Words<From> found = from[(long long)k * inner];
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) result[e] = combine(result[e], read(found.at[e], k));
+    }
+    Words<To> words;
+#pragma unroll
+    for (int e = 0; e < VECTOR; ++e) words.at[e] = give(result[e], total);
+    ((Words<To>*)y)[i] = words;
 }

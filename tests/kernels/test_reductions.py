@@ -1,0 +1,45 @@
+"""Reductions of few rows, in which a thread has several columns to itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.ops import reduce
+from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, int8
+
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import compare, sample
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+COMPILES = {"reduce/reduce.cu"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [int8, bool_, float16, float32], ids=lambda each: each.name)
+@pytest.mark.parametrize(("threads", "inner"), [(8, 24), (96, 24), (8, 35)])
+def test_columns_of_a_thread(
+    threads: int,
+    inner: int,
+    dtype: DType,
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reduce, "FEW_THREADS", threads)
+    x = (4 * normal(5, 20, inner)).astype(dtype)
+    kinds = ("ReduceMax", "ReduceMin") if dtype in (bool_, int8) else ("ReduceMax", "ReduceMean")
+    for kind in (*kinds, *(() if dtype == bool_ else ("ArgMax",))):
+        of_axis = () if kind == "ArgMax" else (np.array([1]),)
+        tested = sample(
+            kind, [x, *of_axis], (1,) if of_axis else (), **({} if of_axis else {"axis": 1})
+        )
+        (launch,) = launches(planned(tested.graph))
+        assert launch.entry == "reduce_few"
+        compare(tested, emulated)
