@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.codegen import copies
+from tercet.backends.cuda.codegen import tiled_copies
 from tercet.backends.cuda.codegen.tiled_copies import tiling
 from tercet.backends.cuda.recipe.operands import strides
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -54,8 +54,8 @@ def turned(name: str, dtype: DType) -> Chain:
 def test_results(
     name: str, dtype: DType, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGE", 0)
-    monkeypatch.setattr(copies, "NARROW", 8)
+    monkeypatch.setattr(tiled_copies, "LARGE", 0)
+    monkeypatch.setattr(tiled_copies, "SLOWER", 0)
     graph = turned(name, dtype).graph
     x = (100 * normal(*graph.inputs[0].tensor.dims)).astype(dtype)
     compare(Sample(graph, {"x": x}), emulated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from ....runtime.ir.dtypes import DType, float32, int32
+from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ..recipe.launch import Launch, each
@@ -25,17 +25,17 @@ from ..recipe.operands import (
 )
 from ..recipe.source import arithmetic
 from .epilogue import order_of_halves
-from .tiled_copies import copy_tiles, tiling
+from .tiled_copies import copy_tiles
 
 THREADS = 256
 SIDE = 32
 #: Maximum elements of a side of a matrix that is transposed by chunks.
 MOST_FEW = 16
+#: Words that `transpose.cu` loads and stores per element, as `copy_tiles` counts them: its lanes
+#: are next to one another on both sides.
+TRANSPOSED = 1.6
 #: Maximum blocks along y and z.
 MOST_BLOCKS = 65535
-#: Minimum bytes of a copy through tiles (smaller ones take as long as a launch), and maximum bytes
-#: that a thread moves without them.
-LARGE, NARROW = 1 << 20, 4
 
 
 def reformat(dst: View, src: View) -> Launch:
@@ -112,6 +112,19 @@ def transposition(
     chunk, other = (pitch_y, pitch_x) if rows == few else (pitch_x, pitch_y)
     if few <= MOST_FEW < MOST_FEW * 8 <= many and width == rows and chunk == few:
         return _transposition_of_few(batch, (few, many, other), word, is_rows=rows == few)
+    if width == rows:
+        moves, places = (rows * pitch_x, 1, pitch_x), (columns * pitch_y, pitch_y, 1)
+        tiled = copy_tiles((batch, columns, rows), moves, places, word, plain=TRANSPOSED)
+        if tiled is not None:
+            return tiled
+    return _by_squares(batch, rows, columns, pitches, word, width)
+
+
+def _by_squares(
+    batch: int, rows: int, columns: int, pitches: Ints, word: DType, width: int
+) -> Launch:
+    """Return the launch of `transpose.cu`; see `transposition`."""
+    pitch_x, pitch_y = pitches
     tiles = ceil_div(columns, SIDE)
     return Launch(
         "move/transpose.cu",
@@ -141,9 +154,18 @@ def transposition_apart(batch: Ints, moves: Ints, sizes: Ints, word: DType) -> L
     (rows, columns), (*steps, pitch) = sizes, moves
     if len(batch) > 2 or max(batch, default=1) > MOST_BLOCKS or min(sizes) <= MOST_FEW:
         return None
+    tiled = copy_tiles(
+        (*batch, columns, rows),
+        (*steps, 1, pitch),
+        strides((*batch, columns, rows), Format.CONTIGUOUS),
+        word,
+        plain=TRANSPOSED,
+    )
+    if tiled is not None:
+        return tiled
     outer, inner = (1, 1, *batch)[-2:]
     outer_x, batch_x = (0, 0, *steps)[-2:]
-    launch = transposition(1, rows, columns, (pitch, rows), word, rows)
+    launch = _by_squares(1, rows, columns, (pitch, rows), word, rows)
     dense = rows * columns
     return replace(
         launch,
@@ -227,12 +249,10 @@ def copied(
             for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
             if v >= 1 and all(n % v == 0 for n in needed)
         )
-    itemsize = word.itemsize
-    if vector * itemsize <= NARROW and y.size * itemsize >= LARGE and index == int32:
-        to = walks[-1] if places else strides(sizes, Format.CONTIGUOUS)
-        how = tiling(sizes, walk, to, offset, itemsize)
-        if how is not None:
-            return copy_tiles(y, x, sizes, walk, to, offset, how)
+    to = walks[-1] if places else strides(sizes, Format.CONTIGUOUS)
+    tiled = copy_tiles(sizes, walk, to, word, offset=offset, plain=2 / vector)
+    if tiled is not None:
+        return replace(tiled, args={**tiled.args, "x": x, "y": y})
     return Launch(
         "move/shape.cu",
         "copy_strided",
