@@ -1,4 +1,4 @@
-"""Stacks of matrix products of which one side is broadcast: further rows, or copied first."""
+"""Stacks of matrix products of which one side is broadcast: further rows, read in place, or copied."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from .samples import Sample, compare, sample
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
-#: Shapes of the matrices, and the first kernels: heads with a matrix each in every sample (relative
-#: positions), keys shared by heads, both, a left matrix shared by heads, and one matrix.
+#: Shapes of the matrices, and what is copied first in float32: heads with a matrix each in every
+#: sample (relative positions), keys shared by heads, both, a left matrix shared by heads, and one
+#: matrix. 16-bit floats are read in place, unless strides differ along three axes.
 STACKS = {
     "heads": ((2, 3, 16, 8), (3, 8, 24), ["copy_strided"]),
     "shared": ((2, 3, 16, 8), (2, 1, 8, 24), []),
@@ -26,6 +27,7 @@ STACKS = {
     "one": ((1, 16, 8), (3, 8, 24), []),
     "rows": ((2, 3, 16, 8), (1, 8, 24), []),
     "across": ((2, 1, 16, 8), (3, 8, 24), ["copy_strided", "copy_strided"]),
+    "middle": ((2, 3, 4, 16, 8), (2, 1, 4, 8, 24), ["copy_strided"]),
 }
 DTYPES = (np.float16, np.float32)
 
@@ -38,6 +40,8 @@ def stack(a: tuple[int, ...], b: tuple[int, ...], dtype: type) -> Sample:
 @pytest.mark.parametrize("name", STACKS)
 def test_no_stack_is_left_to_the_general_kernel(name: str, dtype: type) -> None:
     a, b, first = STACKS[name]
+    if dtype is np.float16 and name != "middle":
+        first = []
     entries = [launch.entry for launch in launches(planned(stack(a, b, dtype).graph))]
     assert entries[: len(first)] == first
     assert "product" not in entries
@@ -46,7 +50,7 @@ def test_no_stack_is_left_to_the_general_kernel(name: str, dtype: type) -> None:
 
 def test_single_rows_are_not_worth_a_copy() -> None:
     """Each matrix is read about once, whoever reads it."""
-    graph = stack((2, 3, 1, 8), (3, 8, 24), np.float16).graph
+    graph = stack((2, 3, 1, 8), (3, 8, 24), np.float32).graph
     assert [launch.entry for launch in launches(planned(graph))] == ["product"]
 
 

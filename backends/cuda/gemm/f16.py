@@ -31,7 +31,7 @@ from .forms import (
     worth_measuring,
 )
 from .joined_groups import JoinedGroups, joinable
-from .multiplication import stacks
+from .multiplication import stack_of, stacks
 from .pack import EIGHTS
 from .problem import (
     Batch,
@@ -188,29 +188,36 @@ def product(
     if not k:
         return "no terms"
     count, m = stacks(y, a, b)
-    alone = prod(a.dims[:-1]) == m
-    if prod(b.dims[:-2]) != count or not (alone or prod(a.dims[:-1]) == count * m):
+    stack = stack_of(y, a, b)
+    if stack is None or (count > 1 and not any(stack[2])):
         return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
-    of_a = 0 if alone else m * k
+    sizes, of_a, of_b = stack
+    heads = sizes[1] if len(sizes) > 1 else 1
+    batch = Batch(
+        *(count, of_a[0] * m * k, of_b[0] * n * k, m * n),
+        *((heads, of_a[1] * m * k, of_b[1] * n * k) if heads > 1 else ()),
+    )
     if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED:
         return f"a stack of {count}"
     if transposed and k % 8:
         return f"16-bit floats: {k} terms, not a multiple of 8"
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     gemm = GemmArguments(
-        a=Matrix(a, k, widest(VECTORS, k, of_a)),
+        a=Matrix(a, k, widest(VECTORS, k, batch.a, batch.head_a)),
         b=b,
         c=y,
         shape=(m, n, k),
         ldb=k if transposed else n,
         ldc=n,
-        batch=Batch(count, of_a, n * k if count > 1 else 0, m * n),
+        batch=batch,
         bias=bias,
         across=not transposed,
         dtype=a.dtype,
     )
     ldb = ceil_div(k, 8) * 8
-    batch, used = replace(gemm.batch, b=n * ldb), count * n * ldb * a.dtype.itemsize
+    apart, each = prod(b.dims[:-2]), n * ldb
+    used = apart * each * a.dtype.itemsize
+    batch = replace(batch, b=of_b[0] * each, head_b=of_b[1] * each if heads > 1 else 0)
     turned = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
     if b.data is not None and not transposed:
         packed = replace(turned, b=packed_matrix(b, (1.0, False), "in eights", EIGHTS))
@@ -218,7 +225,7 @@ def product(
     time, first = multistage.time_of(gemm, target, epilogue), ()
     turning = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(turned, target, epilogue)
     if not transposed and turning < time:
-        time, first = turning, (_transposed(b, (count, k, n, ldb), used),)
+        time, first = turning, (_transposed(b, (apart, k, n, ldb), used),)
     if count == 1 and k % 8 == 0 and not half_sums:
         found = _persistent(gemm, epilogue, target, time)
         if found is not None:

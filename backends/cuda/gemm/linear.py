@@ -60,11 +60,11 @@ def _stack(task: Multiplication) -> Answer:
     if a.rank < 2 or setting.algorithm == "gemv" or epilogue.bias is not None:
         return "a stack of matrices on the right"
     count, rows = stacks(y, a, b)
-    if prod(b.dims[:-2]) not in (1, count) or prod(a.dims[:-1]) not in (rows, count * rows):
-        return _spread(task)
+    apart = prod(b.dims[:-2]) not in (1, count) or prod(a.dims[:-1]) not in (rows, count * rows)
     if a.dtype != float32:
-        return f16.product(y, a, b, epilogue, setting)
-    return _stacked(task)
+        made = f16.product(y, a, b, epilogue, setting)
+        return _spread(task) if apart and isinstance(made, str) else made
+    return _spread(task) if apart else _stacked(task)
 
 
 def _spread(task: Multiplication) -> Answer:

@@ -11,7 +11,7 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import RecipeContext, Setting
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
-from ..recipe.operands import Tensor
+from ..recipe.operands import Ints, Tensor, broadcast_strides, merge
 from .convolution import times
 
 
@@ -124,6 +124,28 @@ def stacks(y: Tensor, a: Tensor, b: Tensor) -> tuple[int, int]:
     """Return the number of products with separate right matrices, and the rows of each."""
     separate = batch_axes(y, a, b)
     return prod(y.dims[:separate]), prod(y.dims[separate:-1])
+
+
+def stack_of(y: Tensor, a: Tensor, b: Tensor) -> tuple[Ints, Ints, Ints] | None:
+    """Return how many products there are along one or two axes, and in which steps of matrices.
+
+    None if the stacks of `a` and `b` are broadcast in more ways.
+
+    Returns:
+        The sizes of the axes, outermost first, and the matrices of `a`, and of `b`, from one index
+        to the next: 0 where a stack is broadcast.
+    """
+    separate = batch_axes(y, a, b)
+    dims = y.dims[:separate]
+    rows_of_a = ((1,) * (y.rank - a.rank) + a.dims)[separate:-1]
+    if prod(rows_of_a) != prod(y.dims[separate:-1]):
+        return None
+    of_a, of_b = (
+        broadcast_strides(own, Format.CONTIGUOUS, dims)
+        for own in (((1,) * (y.rank - t.rank) + t.dims)[:separate] for t in (a, b))
+    )
+    sizes, walks = merge(dims, (of_a, of_b)) if dims else ((1,), ((0,), (0,)))
+    return None if len(sizes) > 2 else (sizes, *walks)
 
 
 def multiplication(context: RecipeContext) -> Multiplication | str:

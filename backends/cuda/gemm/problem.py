@@ -217,12 +217,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Number of products, or groups of a convolution, and the strides between operands."""
+    """Number of products, or groups of a convolution, and the strides between operands.
+
+    Stacks that are broadcast along some axes have two strides: products are `heads` of each of
+    count / heads samples.
+
+    Attributes:
+        count: number of products.
+        a, b: strides of operands from one product, or sample, to the next.
+        c: stride of results from one product to the next.
+        heads: products of a sample.
+        head_a, head_b: strides of operands from one head to the next.
+    """
 
     count: int = 1
     a: int = 0
     b: int = 0
     c: int = 0
+    heads: int = 1
+    head_a: int = 0
+    head_b: int = 0
 
 
 #: One product.
@@ -301,7 +315,7 @@ class GemmArguments:
         if not self.across:
             return chunk
         vectors = tuple(chunk >> i for i in range(chunk.bit_length()))
-        return widest(vectors, self.shape[1], self.ldb, self.batch.b)
+        return widest(vectors, self.shape[1], self.ldb, self.batch.b, self.batch.head_b)
 
     def vector_c(self, *vectors: int) -> int:
         """Return how many results can be stored at once: one of these numbers, or 1."""

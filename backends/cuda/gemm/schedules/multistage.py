@@ -229,12 +229,15 @@ def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
     """Return the `End` that applies bias and epilogue."""
     return End(
         entry="mma",
-        args={"c": gemm.c, "bias": gemm.bias, **epilogue.args},
+        args={
+            **{"c": gemm.c, "bias": gemm.bias, **epilogue.args, "heads": gemm.batch.heads},
+            **{"head_a": gemm.batch.head_a, "head_b": gemm.batch.head_b},
+        },
         types=epilogue.aliases,
         constants=(
             ("VECTOR_C", gemm.vector_c(*((4, 2) if atom.parts else (8,)))),
             *epilogue.flags(gemm.bias),
-            ("ZERO_B", False),
+            *(("ZERO_B", False), ("HEADS", gemm.batch.heads > 1)),
         ),
         code=epilogue.code,
         title=epilogue.title,

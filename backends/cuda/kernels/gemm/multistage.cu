@@ -17,7 +17,8 @@
 // WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; VECTOR, the elements of `a` per
 // copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; ACROSS, whether `b` is
 // b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
-// operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution.
+// operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution, or, with HEADS,
+// a head of a sample.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -164,11 +165,12 @@ mma_integer(const T* a, const U* b, R* c, const Window* table, const int* b_sums
 extern "C" __global__ void __launch_bounds__(THREADS)
 mma(const T* a, const U* b, void* c, const Window* table, const Z* bias, const Z* z0, const Z* z1,
     int m, int n, int k, int lda, int ldb, int ldc, int tiles_n, int batch_a, int batch_b,
-    int batch_c, int splits, Image image)
+    int batch_c, int heads, int head_a, int head_b, int splits, Image image)
 {
     const Block block(tiles_n, splits);
-    const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
-                             table, m, n, k, lda, ldb};
+    const int sample = HEADS ? block.batch / heads : block.batch, head = HEADS ? block.batch % heads : 0;
+    const Product product = {a + (long long)sample * batch_a + (long long)head * head_a,
+                             b + (long long)sample * batch_b + (long long)head * head_b, table, m, n, k, lda, ldb};
     if constexpr (PARTS)
         multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
     else
