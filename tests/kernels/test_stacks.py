@@ -1,4 +1,4 @@
-"""Stacks of matrix products of which one side is broadcast: further rows, read in place, or copied."""
+"""Stacks of matrix products of which one side is broadcast: read in place, or copied first."""
 
 from __future__ import annotations
 
