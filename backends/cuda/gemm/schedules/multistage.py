@@ -235,7 +235,7 @@ def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
         },
         types=epilogue.aliases,
         constants=(
-            ("VECTOR_C", gemm.vector_c(*((4, 2) if atom.parts else (8,)))),
+            ("VECTOR_C", gemm.vector_c(*((4, 2) if atom.parts else (8, 4, 2)))),
             *epilogue.flags(gemm.bias),
             *(("ZERO_B", False), ("HEADS", gemm.batch.heads > 1)),
         ),

@@ -9,7 +9,7 @@
 
 typedef Neighbours<R, 8> Words;
 
-// Reads adjacent elements, limited to `room`.
+// Reads adjacent elements, limited to `room`, a multiple of VECTOR_C.
 template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z* from, int room)
 {
     Neighbours<Z, N> found = {};
@@ -17,8 +17,8 @@ template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z*
         found = *(const Neighbours<Z, N>*)from;
     } else {
 #pragma unroll
-        for (int q = 0; q < N; ++q)
-            if (q < room) found.at[q] = from[q];
+        for (int q = 0; q < N; q += VECTOR_C)
+            if (q < room) *(Neighbours<Z, VECTOR_C>*)(found.at + q) = *(const Neighbours<Z, VECTOR_C>*)(from + q);
     }
     return found;
 }

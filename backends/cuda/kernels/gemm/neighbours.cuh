@@ -6,7 +6,7 @@ template <typename E, int N> struct alignas(N * sizeof(E) < 16 ? N * sizeof(E) :
     E at[N];
 };
 
-// Stores adjacent elements, limited to `room`.
+// Stores adjacent elements, limited to `room`, a multiple of VECTOR_C.
 template <typename E, int N>
 __device__ __forceinline__ void keep(E* to, const Neighbours<E, N>& results, int room)
 {
@@ -14,7 +14,7 @@ __device__ __forceinline__ void keep(E* to, const Neighbours<E, N>& results, int
         *(Neighbours<E, N>*)to = results;
     } else {
 #pragma unroll
-        for (int q = 0; q < N; ++q)
-            if (q < room) to[q] = results.at[q];
+        for (int q = 0; q < N; q += VECTOR_C)
+            if (q < room) *(Neighbours<E, VECTOR_C>*)(to + q) = *(const Neighbours<E, VECTOR_C>*)(results.at + q);
     }
 }
