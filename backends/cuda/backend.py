@@ -51,6 +51,7 @@ from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
 from .gemm.image_halves import cost, gain
+from .gemm.strided import StridedProduct, strided_product
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
@@ -275,6 +276,8 @@ def _recipe_of_whole(
             return few_rows(whole, y, operand, setting)
         case GatedProducts():
             return gated_products(whole, y, operand, setting)
+        case StridedProduct():
+            return strided_product(whole, y, operand, setting)
         case UnitRows():
             return unit_rows(whole, y, operand)
         case InvertedResidual():
@@ -334,13 +337,10 @@ def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value],
 
 def _storing(recipe: Answer, halves: Tensor | None) -> Answer:
     """Return a recipe, or that it does not store halves."""
-    if (
-        halves is None
-        or isinstance(recipe, str)
-        or any(halves in launch.arguments.values() for launch in launches_of(recipe))
-    ):
+    if halves is None or isinstance(recipe, str):
         return recipe
-    return "its kernel does not store halves"
+    stored = any(halves in launch.arguments.values() for launch in launches_of(recipe))
+    return recipe if stored else "its kernel does not store halves"
 
 
 def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
@@ -462,7 +462,7 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    if isinstance(group.whole, DecodeAttention | HeadRows | RotateAppend):
+    if isinstance(group.whole, DecodeAttention | HeadRows | RotateAppend | StridedProduct):
         return True
     if group.head is None and group.whole is None:
         return True

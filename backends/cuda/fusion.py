@@ -38,6 +38,7 @@ from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
 from .gemm.gated import GatedProducts, has_many_rows
+from .gemm.strided import StridedProduct, strided_product_at
 from .norm.head_rows import HeadRows, head_rows_at
 from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
@@ -48,21 +49,18 @@ MAX_CHAIN_OPERANDS = 8
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
 
-
-Whole = (
-    ReluLinear
-    | ChannelAttention
+#: Patterns whose nodes are grouped anew if there is no recipe; and all of them.
+Separable = (
+    ChannelAttention
     | CutAttention
-    | RotateAppend
-    | DecodeAttention
-    | SinkAttention
-    | FewRows
     | GatedProducts
+    | StridedProduct
     | UnitRows
     | HeadRows
     | InvertedResidual
     | Movement
 )
+Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +76,9 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, attention of
             channels, rotation with cache update, this with the attention to the caches, products of
-            few rows with the nodes around them, two products that are combined, normalized parts of
-            rows, rows divided by their length, inverted residuals, or elements moved by several
-            nodes; None for others.
+            few rows with the nodes around them, two products that are combined, stacks that are
+            read in place, normalized parts of rows, rows divided by their length, inverted
+            residuals, or elements moved by several nodes; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -274,7 +272,11 @@ WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None],
         (LayerNormalization, RMSNormalization),
         (lambda graph, node, free: head_rows_at(graph, node, free, _tail),),
     ),
-    MatMul: (channel_attention_at, few_rows_at, gated_products_at),
+    MatMul: (
+        channel_attention_at,
+        lambda graph, node, free: strided_product_at(graph, node, free, _tail),
+        *(few_rows_at, gated_products_at),
+    ),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
 }
 
@@ -456,16 +458,11 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         left = group.whole.nodes - rest.nodes
         pair = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
         return *_plain_groups(graph, left), pair
-    if isinstance(group.whole, InvertedResidual):
-        return tuple(_plain_groups(graph, set(group.nodes)))
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(
-        group.whole,
-        ChannelAttention | CutAttention | GatedProducts | UnitRows | HeadRows | Movement,
-    ):
+    if isinstance(group.whole, Separable):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

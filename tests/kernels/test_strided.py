@@ -1,0 +1,126 @@
+"""Products of two computed stacks of 16-bit matrices, read where they lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Cast, Mul
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.shape import Reshape
+
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+HEADS = 3
+
+
+class Net:
+    """A graph of 16-bit inputs."""
+
+    def __init__(self, dtype: DType = float16) -> None:
+        self.graph, self.dtype = Graph("strided"), dtype
+
+    def input(self, name: str, *dims: int) -> Value:
+        return self.graph.add_input(name, TensorType(self.dtype, dims))
+
+    def add(self, op: Op, *values: Value, outputs: int = 1) -> Value:
+        node = self.graph.insert(op, list(values), outputs)
+        infer(self.graph)
+        return node.output
+
+    def heads(self, x: Value, *perm: int, wide: bool) -> Value:
+        """Return [samples, heads, ...] of rows [samples, rows, heads * size]."""
+        samples, rows, width = x.tensor.dims
+        shape = self.graph.constant(np.array([samples, rows, HEADS, width // HEADS]), "")
+        turned = self.add(Transpose(perm=perm), self.add(Reshape(), x, shape))
+        return self.add(Cast(to=float32), turned) if wide else turned
+
+    def done(self, y: Value) -> Graph:
+        self.graph.set_outputs({"y": y})
+        return self.graph
+
+
+def scores(dtype: DType, size: int = 16, *, wide: bool, samples: int = 2) -> Graph:
+    """Queries times turned keys, parts of one tensor, and a factor."""
+    net = Net(dtype)
+    x = net.input("x", samples, 20, 2 * HEADS * size)
+    net.add(Split(axis=2, num_outputs=2), x, outputs=2)
+    q, k = net.graph.nodes[-1].outputs
+    a = net.heads(q, 0, 2, 1, 3, wide=wide)
+    b = net.heads(k, 0, 2, 3, 1, wide=wide)
+    y = net.add(MatMul(), a, b)
+    factor = net.graph.constant(np.array(0.125, float32 if wide else dtype), "")
+    return net.done(net.add(Mul(), y, factor))
+
+
+def mixtures(*, wide: bool) -> Graph:
+    """Weights times values, whose rows are turned as well."""
+    net = Net()
+    a, x = net.input("a", 2, HEADS, 20, 24), net.input("x", 2, 24, HEADS * 8)
+    left = net.add(Cast(to=float32), a) if wide else a
+    return net.done(net.add(MatMul(), left, net.heads(x, 0, 2, 1, 3, wide=wide)))
+
+
+def turned_left() -> Graph:
+    """Keys turned times values, as in linear attention: terms of the left one are far apart."""
+    net = Net()
+    x = net.input("x", 2, 24, HEADS * 8)
+    a = net.heads(x, 0, 2, 3, 1, wide=True)
+    return net.done(net.add(MatMul(), a, net.heads(x, 0, 2, 1, 3, wide=True)))
+
+
+IN_PLACE = {
+    "scores": lambda: scores(float16, wide=False),
+    "wide scores": lambda: scores(float16, wide=True),
+    "bfloat16": lambda: scores(bfloat16, wide=True),
+    "one sample": lambda: scores(float16, wide=True, samples=1),
+    "mixtures": lambda: mixtures(wide=False),
+    "wide mixtures": lambda: mixtures(wide=True),
+}
+APART = {"odd heads": lambda: scores(float16, 5, wide=True), "turned left": turned_left}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_nothing_is_copied(name: str) -> None:
+    assert [launch.entry for launch in launches(planned(IN_PLACE[name]()))] == ["mma"]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_others_are_copied_first(name: str) -> None:
+    assert len(launches(planned(APART[name]()))) > 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [*IN_PLACE, *APART])
+def test_results(name: str, emulated: CudaBackend) -> None:
+    graph = (IN_PLACE | APART)[name]()
+    feeds = {
+        value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
+    }
+    compare(Sample(graph, feeds), emulated)
+
+
+@needs_compiler
+def test_sums_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
+    graph = scores(float16, wide=True)
+    (x,) = graph.inputs
+    feeds = {"x": (300 * normal(*x.tensor.dims)).astype(np.float16)}
+    sample = Sample(graph, feeds)
+    compare(sample, emulated)
+    wide = feeds["x"].astype(np.float64)
+    assert (wide**2).sum(-1).max() > np.finfo(np.float16).max
