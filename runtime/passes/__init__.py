@@ -49,6 +49,7 @@ from . import (
     merge_sums,
     order_sums,
     pad_channels,
+    pad_heads,
     remove_dead,
     remove_identity,
     select_early,
@@ -339,6 +340,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "pad_channels",
         pad_channels.run,
         "after all passes that change weights or remove zeros, while layers are convolutions",
+    ),
+    Pass(
+        "pad_heads",
+        pad_heads.run,
+        "after the passes that find and join the linear layers around an Attention",
     ),
     Pass(
         "lower_conv",

@@ -25,9 +25,9 @@ MAX_ROWS = 8
 EIGHT = 8
 #: Bytes of a row that a warp reads in one step.
 STEP = 64
-#: Bytes of a row of weights, up to which a block of many has all in flight. On an H200, 50257 by 768
-#: weights take 19 instead of 24 us, 16384 by 2048 the same, and four layers of Llama-3.2-1B with
-#: their logits 273 instead of 289; Llama-3-8B's rows take as long either way.
+#: Bytes of a row of weights, up to which a block of many has more in flight, for one row of A. On
+#: an H200, 50257 by 768 weights take 19 instead of 24 us, and four layers of Llama-3.2-1B with the
+#: logits 272 instead of 289; Llama-3-8B's rows take as long either way, two rows of A 4 % longer.
 SHORT_ROW = 4096
 #: Blocks per multiprocessor that are many, and that nearly fill the GPU.
 MANY, MOST = 4, 0.75
@@ -144,12 +144,12 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
         target: the GPU.
         products: number of products in one kernel.
     """
-    _, n, k = shape
+    m, n, k = shape
     blocks = ceil_div(products * n, 2 * EIGHT)
     if dtype not in HALVES:
         return RowTile(2 if blocks >= MOST * target.processors else products, 8, 2)
     if blocks >= MANY * target.processors:
-        return RowTile(2, 16, 2 if k * dtype.itemsize <= SHORT_ROW else 1, 2)
+        return RowTile(2, 16, 2 if m == 1 and k * dtype.itemsize <= SHORT_ROW else 1, 2)
     if not MOST * target.processors <= blocks <= target.processors:
         return RowTile(2 if blocks > target.processors else products, 16, 2, 2)
     # One block per multiprocessor, with up to eight steps of each row in flight.

@@ -1,0 +1,201 @@
+"""Pads heads of attentions to multiples of eight elements where weights can have zeros for more.
+
+Kernels for 16-bit floats read heads in words of eight. With ten elements they take pairs, and the
+parts of a product that do not begin at a word are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
+from ..ir.op import Op
+from ..ir.types import Array
+from ..ops.attention import Attention
+from ..ops.elementwise import Add
+from ..ops.matmul import MatMul
+from ..ops.movement import Split
+from .driver import Context
+from .editing import shape_of
+from .pattern import without_addend
+
+#: Elements per word.
+WORD = 8
+#: How many times as large heads may become at most.
+LARGER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A linear layer whose columns are the heads of some operands of an attention.
+
+    Attributes:
+        product: the MatMul with a constant matrix.
+        addend: the Add of a bias, or None.
+        split: what separates the operands, or None for a single one.
+        parts: the operands, in order.
+    """
+
+    product: Node
+    addend: Node | None
+    split: Node | None
+    parts: tuple[Value, ...]
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Pad heads of 16-bit attentions between linear layers.
+
+    Queries, keys and values get columns of zeros, and the layer behind has rows of zeros for them.
+    An infinity or NaN that a layer reads may so become a NaN in other columns.
+    """
+    if context.options.precision not in ("float16", "bfloat16"):
+        return
+    for node in list(graph.nodes):
+        found = _found(graph, node)
+        if found is None:
+            continue
+        layers, behind, sizes = found
+        _pad(graph, node, layers, behind, sizes)
+        yield f"heads of '{node.name}' have {_padded(max(sizes))} elements instead of {max(sizes)}"
+
+
+def _padded(size: int) -> int:
+    return -(-size // WORD) * WORD
+
+
+def _found(graph: Graph, node: Node) -> tuple[list[_Layer], Node, tuple[int, int]] | None:
+    """Return the layers in front of an attention, that behind it, and the sizes of heads.
+
+    Those of queries and keys, and those of values. None if nothing is to be padded, or not so.
+    """
+    op, read = node.op, [value for value in node.inputs if value is not None]
+    if not isinstance(op, Attention) or op.is_wide or not op.q_num_heads or not op.kv_num_heads:
+        return None
+    if len(read) > 4 or len(node.inputs) > 4 or any(v.consumers for v in node.outputs[1:]):
+        return None
+    q, k, v = node.operands[:3]
+    shapes = [shape_of(value) for value in (q, k, v)]
+    widths = [None if shape is None or len(shape) != 3 else shape[-1] for shape in shapes]
+    if not all(isinstance(width, int) for width in widths):
+        return None
+    heads = (op.q_num_heads, op.kv_num_heads, op.kv_num_heads)
+    of_q, of_k, of_v = (int(w or 0) // n for w, n in zip(widths, heads, strict=True))
+    wanted = [(size, _padded(size)) for size in (of_k, of_v)]
+    if of_q != of_k or all(size == to for size, to in wanted):
+        return None
+    if any(to > LARGER * size for size, to in wanted):
+        return None
+    layers = _layers(graph, node, (q, k, v))
+    behind = graph.sole_consumer(node.output)
+    if layers is None or behind is None or not isinstance(behind.op, MatMul):
+        return None
+    matrix = behind.operands[1].data
+    if behind.operands[0] is not node.output or matrix is None or matrix.ndim != 2:
+        return None
+    return layers, behind, (of_k, of_v)
+
+
+def _layers(graph: Graph, node: Node, operands: tuple[Value, ...]) -> list[_Layer] | None:
+    """Return the layers that compute operands that only an attention reads, each once."""
+    found: dict[Node, _Layer] = {}
+    for value in operands:
+        readers = [reader for reader in value.consumers if reader is not node]
+        if readers or graph.is_output(value) or operands.count(value) > 1:
+            return None
+        source, split, parts = value, value.producer, (value,)
+        if split is not None and isinstance(split.op, Split):
+            source, parts = split.operands[0], split.outputs
+            rank = len(shape_of(source) or ())
+            is_last = rank and split.op.axis % rank == rank - 1
+            if not is_last or not set(parts) <= set(operands):
+                return None
+        else:
+            split = None
+        reader = split or node
+        if graph.sole_consumer(source) is not reader and split is not None:
+            return None
+        inner, bias = without_addend(graph, source)
+        product = inner.producer
+        if product is None or not isinstance(product.op, MatMul):
+            return None
+        if graph.is_output(inner) or len(inner.consumers) != 1:
+            return None
+        matrix = product.operands[1].data
+        if matrix is None or matrix.ndim != 2 or product.operands[0].data is not None:
+            return None
+        if bias is not None and bias.shape != matrix.shape[1:]:
+            return None
+        addend = None if bias is None else source.producer
+        found[product] = _Layer(product, addend, split, tuple(parts))
+    return list(found.values())
+
+
+def _pad(
+    graph: Graph, node: Node, layers: list[_Layer], behind: Node, sizes: tuple[int, int]
+) -> None:
+    op, (q, k, v) = node.op, node.operands[:3]
+    assert isinstance(op, Attention)
+    assert op.q_num_heads
+    assert op.kv_num_heads
+    of_k, of_v = sizes
+    heads = {q: (op.q_num_heads, of_k), k: (op.kv_num_heads, of_k), v: (op.kv_num_heads, of_v)}
+    for layer in layers:
+        places, widths, first = [], [], 0
+        for part in layer.parts:
+            count, size = heads[part]
+            places.append(_places(count, size) + first * (_places(count, size) >= 0))
+            widths.append(len(places[-1]))
+            first += count * size
+        columns = np.concatenate(places)
+        x, matrix = layer.product.operands
+        assert matrix.data is not None
+        wide = graph.constant(_taken(matrix.data, columns, 1), matrix.name)
+        made = _replace(graph, layer.product, layer.product.op, [x, wide])
+        if layer.addend is not None:
+            inputs = [
+                value if value.data is None else _wide(graph, value, columns)
+                for value in layer.addend.operands
+            ]
+            made = _replace(graph, layer.addend, Add(), inputs)
+        if layer.split is not None:
+            given = graph.constant(np.array(widths, np.int64), "sizes")
+            _replace(graph, layer.split, replace(layer.split.op, num_outputs=None), [made, given])
+    scale = op.scale if op.scale is not None else 1 / sqrt(of_k)
+    y = _replace(graph, node, replace(op, scale=scale), node.inputs)
+    matrix = behind.operands[1]
+    assert matrix.data is not None
+    rows = graph.constant(_taken(matrix.data, _places(op.q_num_heads, of_v), 0), matrix.name)
+    _replace(graph, behind, behind.op, [y, rows])
+
+
+def _places(heads: int, size: int) -> Array:
+    """Return the former column of each column of padded heads, -1 for a new one."""
+    places: Array = np.full((heads, _padded(size)), -1)
+    places[:, :size] = np.arange(heads * size).reshape(heads, size)
+    return places.reshape(-1)
+
+
+def _wide(graph: Graph, bias: Value, columns: Array) -> Value:
+    assert bias.data is not None
+    return graph.constant(_taken(bias.data, columns, 0), bias.name)
+
+
+def _taken(data: Array, places: Array, axis: int) -> Array:
+    """Return elements at these places of an axis, zeros for -1."""
+    taken = data.take(np.maximum(places, 0), axis)
+    kept = (places >= 0).reshape([-1 if i == axis else 1 for i in range(data.ndim)])
+    return np.where(kept, taken, data.dtype.type(0))
+
+
+def _replace(graph: Graph, node: Node, op: Op, inputs: list[Value | None]) -> Value:
+    """Replace a node by one with other inputs; return its first result."""
+    new = graph.insert(op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,))
+    infer_node(new)
+    graph.replace(node, new.outputs)
+    graph.rename(new, node.name)
+    return new.outputs[0]

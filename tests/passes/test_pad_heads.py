@@ -1,0 +1,118 @@
+"""Heads of attentions between linear layers are padded to words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.verify import verify
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
+from tercet.runtime.options import Options
+from tercet.runtime.passes import pad_heads
+from tercet.runtime.passes.driver import Context
+
+from .graphs import Build, apply, make, normal, run
+
+SHAPE = (2, 7, 12)
+
+
+def layer(g: Graph, x: Value, width: int, *, bias: bool = True) -> Value:
+    infer(g)
+    y = apply(g, MatMul(), x, normal(x.tensor.dims[-1], width))
+    return apply(g, Add(), y, normal(width)) if bias else y
+
+
+def joined(g: Graph, x: Value, sizes: tuple[int, int, int], *, bias: bool = True) -> list[Value]:
+    whole = layer(g, x, sum(sizes), bias=bias)
+    given = g.constant(np.array(sizes))
+    parts = g.insert(Split(axis=-1), [whole, given], 3).outputs
+    infer(g)
+    return list(parts)
+
+
+def packed(g: Graph, x: Value) -> Value:
+    y = apply(g, Attention(q_num_heads=3, kv_num_heads=3), *joined(g, x, (30, 30, 30)))
+    return layer(g, y, 12)
+
+
+def without_bias(g: Graph, x: Value) -> Value:
+    parts = joined(g, x, (36, 36, 36), bias=False)
+    y = apply(g, Attention(q_num_heads=3, kv_num_heads=3, scale=0.3), *parts, normal(3, 7, 7))
+    return layer(g, y, 8, bias=False)
+
+
+def grouped(g: Graph, x: Value) -> Value:
+    """Two queries share keys, and values have another size."""
+    y = apply(g, Attention(q_num_heads=4, kv_num_heads=2), *joined(g, x, (40, 20, 12)))
+    return layer(g, y, 12)
+
+
+def apart(g: Graph, x: Value) -> Value:
+    """Queries have a layer of their own; words of keys and values are whole already but for 12."""
+    q, k, v = (layer(g, x, width) for width in (24, 24, 16))
+    return layer(g, apply(g, Attention(q_num_heads=2, kv_num_heads=2), q, k, v), 12)
+
+
+def padded(graph: Graph, precision: str = "float16") -> tuple[Graph, list[str]]:
+    copy = graph.clone()
+    options: Any = Options(precision=precision)  # pyright: ignore[reportArgumentType]
+    said = list(pad_heads.run(copy, Context(options, evaluate)))
+    verify(copy)
+    infer(copy)
+    return copy, said
+
+
+@pytest.mark.parametrize("build", [packed, without_bias, grouped, apart])
+def test_results_stay(build: Build) -> None:
+    graph = make(build, SHAPE)
+    copy, said = padded(graph)
+    assert len(said) == 1
+    (node,) = (node for node in copy.nodes if isinstance(node.op, Attention))
+    op = node.op
+    assert isinstance(op, Attention)
+    heads = (op.q_num_heads, op.kv_num_heads, op.kv_num_heads)
+    for value, count in zip(node.operands, heads, strict=False):
+        assert value.tensor.dims[-1] % (8 * (count or 0)) == 0
+    x = normal(*SHAPE)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def words(g: Graph, x: Value) -> Value:
+    y = apply(g, Attention(q_num_heads=3, kv_num_heads=3), *joined(g, x, (48, 48, 24)))
+    return layer(g, y, 12)
+
+
+def tiny(g: Graph, x: Value) -> Value:
+    """Heads would become more than twice as large."""
+    y = apply(g, Attention(q_num_heads=3, kv_num_heads=3), *joined(g, x, (9, 9, 9)))
+    return layer(g, y, 12)
+
+
+def read_elsewhere(g: Graph, x: Value) -> Value:
+    parts = joined(g, x, (30, 30, 30))
+    y = apply(g, Attention(q_num_heads=3, kv_num_heads=3), *parts)
+    return layer(g, apply(g, Mul(), y, parts[0]), 12)
+
+
+def same(g: Graph, x: Value) -> Value:
+    """Keys are the values."""
+    q, k = layer(g, x, 30), layer(g, x, 30)
+    return layer(g, apply(g, Attention(q_num_heads=3, kv_num_heads=3), q, k, k), 12)
+
+
+@pytest.mark.parametrize("build", [words, tiny, read_elsewhere, same])
+def test_others_stay(build: Build) -> None:
+    assert not padded(make(build, SHAPE))[1]
+
+
+def test_float32_reads_elements() -> None:
+    assert not padded(make(packed, SHAPE), "float32")[1]
