@@ -123,7 +123,8 @@ def last_element(data: Array) -> None:
 
 def tail_is_zero(data: Array) -> None:
     """As a kernel does that forgets the rest behind its vectors of four."""
-    data[..., max(0, data.shape[-1] // 4 * 4 - 4) :] = 0
+    row = np.atleast_1d(data)
+    row[..., max(0, row.shape[-1] // 4 * 4 - 4) :] = 0
 
 
 def not_a_number(data: Array) -> None:

@@ -101,7 +101,8 @@ def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> P
     if key not in _measured:
         say(f"the peaks of {backend.device.name}")
         there = [each for each in chain if each.device is backend.device]
-        numbers = _host() if on_host else _device(there, options)
+        plain = Options(precision=options.precision, cache=options.cache)
+        numbers = _host() if on_host else _device(there, plain)
         _measured[key] = Peaks(*key, *numbers)
     return _measured[key]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +210,7 @@ class Probe:
         return clocked
 
     def _empty_seconds(self, device: CudaDevice) -> float:
-        """Return the time between two adjacent events, which is subtracted."""
+        """Return the shortest time between two adjacent events, which no row is charged with."""
         from ...backends.cuda.driver.events import Stopwatch
 
         if device not in self._empty:
@@ -223,7 +222,7 @@ class Probe:
                 stream.synchronize()
                 found.append(watch.seconds())
             watch.close()
-            self._empty[device] = median(found)
+            self._empty[device] = min(found)
         return self._empty[device]
 
     def close(self) -> None:
