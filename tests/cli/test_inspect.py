@@ -14,7 +14,7 @@ import tercet as api
 from tercet import backends
 from tercet.importers.onnx import load
 from tercet.runtime.options import Options
-from tercet.tools.common.console import abridged
+from tercet.tools.common.console import MAX_LISTED, abridged, listed
 from tercet.tools.common.cost import activations, constants, macs, operators
 from tercet.tools.inspect.inspection import inspect
 
@@ -270,3 +270,9 @@ def test_what_passes_refuse_is_shown(tercet: Tercet, folder: Path) -> None:
 )
 def test_many_nodes_of_a_row_are_abridged(count: int, text: str) -> None:
     assert abridged([str(i) for i in range(count)]) == text
+
+
+def test_many_lines_are_cut_short() -> None:
+    names = [str(i) for i in range(MAX_LISTED + 2)]
+    assert listed(names[:-1]) == "\n".join(names[:-1])
+    assert listed(names).endswith(f"{MAX_LISTED - 1}\n… 2 more; --json has all")

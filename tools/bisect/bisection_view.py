@@ -5,17 +5,16 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import counted, facts
+from ..common.console import counted, facts, lines, listed
 from .bisection import Bisection
 
 
 def show_bisection(console: Console, found: Bisection) -> None:
     """Print what is wrong, and the smallest part showing it."""
     console.print(Text(*_verdict(found)))
-    for finding in found.findings:
-        result = finding.agreement
-        if not finding.ok:
-            console.print(Text(f"  {result.output}: {result.reason}"))
+    wrong = [finding.agreement for finding in found.findings if not finding.ok]
+    if wrong:
+        console.print(lines(listed([f"  {each.output}: {each.reason}" for each in wrong])))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print()

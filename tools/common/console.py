@@ -34,6 +34,8 @@ QUIET_SECONDS = 1.0
 
 #: Number of names shown from the start and the end of a long list.
 _ENDS = 3
+#: Number of lines of a longer list that are shown.
+MAX_LISTED = 20
 #: Called with the current activity, any number of times.
 Say = Callable[[str], None]
 
@@ -269,6 +271,14 @@ def abridged(names: Sequence[str]) -> str:
     if left_out <= _ENDS:
         return " + ".join(names)
     return " + ".join((*names[:_ENDS], f"… {left_out} more …", *names[-_ENDS:]))
+
+
+def listed(entries: Sequence[str]) -> str:
+    """Return entries one per line; of many, the first `MAX_LISTED` and how many more there are."""
+    more = len(entries) - MAX_LISTED
+    if more <= 1:
+        return "\n".join(entries)
+    return "\n".join((*entries[:MAX_LISTED], f"… {more} more; --json has all"))
 
 
 def counted(number: int, thing: str, things: str = "") -> str:

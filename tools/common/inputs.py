@@ -28,6 +28,7 @@ from ...runtime.session.io_types import values_of
 from ...runtime.session.model import TensorInfo
 from .archives import read_archive
 from .arrays import read_array, read_test_data
+from .console import listed
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 from .nested import type_text
 
@@ -82,9 +83,9 @@ class Inputs:
         return explained(self.assumed)
 
     def __str__(self) -> str:
-        """Return name, type and source of each."""
+        """Return name, type and source of each, as `listed`."""
         said = [f"{n} {type_text(data)}, {self.origins[n]}" for n, data in self.arrays.items()]
-        return "\n".join(said) or "none"
+        return listed(said) or "none"
 
     def to_dict(self) -> list[dict[str, object]]:
         """Return name, dtype, shape and source of each."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ...runtime.session.placement import PlacedRow, Placement
 from ...runtime.text import printable
-from ..common.console import abridged, bytes_text, count_text, counted, facts, grid
+from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, listed
 from .capability import LATER, NOBODY, PASSES, Capability
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
@@ -56,9 +56,7 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
 def _show_facts(console: Console, found: Inspection) -> None:
     source = found.source
     opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in source.opsets.items())
-    shapes = "; ".join(
-        f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.shapes.items()
-    )
+    shapes = [f"{name} {'x'.join(map(str, s)) or 'scalar'}" for name, s in found.shapes.items()]
     held = found.constants
     by_dtype = ", ".join(f"{bytes_text(n)} of {name}" for name, n in held.by_dtype.items())
     facts(
@@ -72,7 +70,7 @@ def _show_facts(console: Console, found: Inspection) -> None:
             "inputs": "\n".join(map(str, found.inputs)),
             "outputs": "\n".join(map(str, found.outputs)),
             "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),
-            "costs for": found.note or shapes,
+            "costs for": found.note or listed(shapes),
             "MACs": "" if found.note else _macs_text(found),
             "activations": "" if found.activations is None else _activations_text(found),
         },
