@@ -13,6 +13,7 @@ from onnx.parser import parse_model
 import tercet as api
 from tercet.runtime.ir.types import HostValue
 from tercet.runtime.session import program_cache
+from tercet.tools.verdict.amplifiers import first_amplifier
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.noise import EXACT, FAIR, ROUGH
 from tercet.tools.verdict.shaken import Shaken
@@ -268,3 +269,18 @@ def test_few_samples_of_single_numbers_prove_nothing() -> None:
         judge = Judge(loaded.imported, feeds)
         found = judge.outputs({f"y{i}": feeds["x"] for i in range(count)}, loaded.run(feeds))
     assert {each.verdict for each in found} <= {"ok", "inconclusive"}
+
+
+def test_infinities_on_the_way_hide_no_amplifier() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4, 6] x) => (float[4, 6] y) <float big = {1e7}> {
+      none = Sub (x, x)
+      low = Log (none)
+      weight = Exp (low)
+      [far] a = Add (x, big)
+      [back] b = Sub (a, big)
+      y = Add (b, weight)
+    }"""
+    with api.load(parse_model(text), stop_at=0) as loaded:
+        found = first_amplifier(loaded.imported, {"x": X}, "float32")
+    assert (found.node, found.operator) == ("back", "Sub")

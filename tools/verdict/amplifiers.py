@@ -87,7 +87,8 @@ def _noise(exact: Array, noisy: Array) -> float:
     if exact.shape != noisy.shape:
         return 1.0
     finite = np.isfinite(exact) & np.isfinite(noisy)
-    apart, whole = (np.linalg.norm(data[finite]) for data in (noisy - exact, exact))
+    exact, noisy = exact[finite], noisy[finite]
+    apart, whole = (np.linalg.norm(data) for data in (noisy - exact, exact))
     return float(apart / whole) if whole else float(apart > 0)
 
 
