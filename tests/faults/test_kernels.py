@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
+from itertools import count
 
 import numpy as np
 import onnx
 import pytest
 
+from tercet import backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
 from tercet.tools.bisect.bisection import bisect
+from tercet.tools.compare.compare import compare
 from tercet.tools.compare.layers import compare_layers
 from tercet.tools.runners.replay import BackendPlayer
 
@@ -125,6 +128,70 @@ def test_what_differs_from_run_to_run_is_told() -> None:
     assert [layer.nodes[0] for layer in found.layers if layer.repeatable is False] == ["conv2"]
     assert found.first is None
     assert not found.ok
+
+
+def of_the_last_run() -> Damage:
+    """As a kernel does that leaves elements as the last run has written them."""
+    kept: dict[tuple[int, ...], Array] = {}
+
+    def damage(data: Array) -> None:
+        right = data.copy()
+        data.reshape(-1)[:3] = kept.get(data.shape, right).reshape(-1)[:3]
+        kept[data.shape] = right
+
+    return damage
+
+
+def not_reset() -> Damage:
+    """As a kernel does that adds to what the last run has summed up."""
+    sums: dict[tuple[int, ...], Array] = {}
+
+    def damage(data: Array) -> None:
+        data += sums.get(data.shape, data.dtype.type(0))
+        sums[data.shape] = data.copy()
+
+    return damage
+
+
+def sometimes() -> Damage:
+    """A race, which one run in five loses."""
+    runs = count(1)
+
+    def damage(data: Array) -> None:
+        if next(runs) % 5 == 0:
+            last_element(data)
+
+    return damage
+
+
+@pytest.mark.parametrize("damage", [of_the_last_run, not_reset, sometimes])
+@pytest.mark.parametrize("order", [("numpy", "faulty"), ("faulty", "numpy")])
+def test_a_fault_of_later_runs_is_seen(
+    damage: Callable[[], Damage], order: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run is right."""
+    faulty = FaultyBackend({"norm"}, damage())
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: lambda options: [faulty]})
+    found = compare(network("transformer"), order, inputs_of("transformer"), repeat=5)
+    (output,) = found.results[1].agreements
+    assert output.verdict == "MISMATCH"
+    assert "of faulty gave something else than the first" in output.reason
+
+
+@pytest.mark.parametrize("damage", [of_the_last_run, not_reset])
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_the_step_that_is_wrong_in_a_second_run_is_named(
+    damage: Callable[[], Damage], *, cumulative: bool
+) -> None:
+    runners = ["numpy", player({"norm"}, damage())]
+    feeds = inputs_of("transformer")
+    found = compare_layers(
+        network("transformer"), runners, feeds, twice=True, cumulative=cumulative, optimise=False
+    )
+    assert found.verdict == "MISMATCH"
+    unlike = [layer for layer in found.layers if layer.repeatable is False]
+    assert unlike[0].nodes == ("norm",)
+    assert cumulative or len(unlike) == 1
 
 
 def test_cumulative_mode_shows_where_a_fault_begins() -> None:

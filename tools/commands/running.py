@@ -51,7 +51,7 @@ class LayerOptions(Group):
     ] = False
     twice: Annotated[
         bool,
-        typer.Option("--twice", help="With --layers: run everything twice and compare the bits."),
+        typer.Option("--twice", help="With --layers: run everything again and compare the bits."),
     ] = False
     other: Annotated[
         Path | None,

@@ -259,6 +259,7 @@ def compare(
             race.enter(chosen, skip_unavailable)
             race.judge(tolerances)
             race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
+            race.judge_later()
         finally:
             race.close()
     if race is None or len(race.entries) + len(race.ended) < 2:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
-
-import numpy as np
 
 from ...runtime.errors import InputError, TercetError
 from ...runtime.ir.graph import Graph, Node
-from ...runtime.ir.types import Array, HostValue
+from ...runtime.ir.types import HostValue
 from ..common.console import Say, silent
 from ..common.ended import RunnerEnded
-from ..runners.replay import Player, are_own, feeds_of, live_values, part_of, run_all
-from ..verdict.error_bounds import Finding, Judge, flat
+from ..runners.repetition import is_repeated
+from ..runners.replay import Player, are_own, feeds_of, part_of, run_all, with_all_outputs
+from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
 
 #: Number of samples of the whole graph, whose tensors are all kept.
@@ -168,8 +166,7 @@ class LayerMatcher:
             return _layer(number, nodes)
         feeds = feeds_of(part, self._values)
         try:
-            found = self._runner.run(part, feeds)
-            again = self._runner.run(part, feeds) if self._twice else None
+            found, again = self._results(part, feeds)
         except RunnerEnded as end:
             return replace(_layer(number, nodes, refused=str(end)), ended=end)
         except TercetError as error:
@@ -178,6 +175,15 @@ class LayerMatcher:
         judge = self._judge(graph, part, feeds)
         findings = judge.findings(wanted, found)
         return _layer(number, nodes, findings, _is_same(found, again))
+
+    def _results(
+        self, graph: Graph, feeds: Mapping[str, HostValue]
+    ) -> tuple[dict[str, HostValue], list[dict[str, HostValue]]]:
+        """Return the runner's results, and those of further runs if there are to be any."""
+        if not self._twice:
+            return self._runner.run(graph, feeds), []
+        found, *again = self._runner.run_repeatedly(graph, feeds)
+        return found, again
 
     def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
         """Return the judge for a part, based on the corresponding part of the reference."""
@@ -249,18 +255,16 @@ class LayerMatcher:
     def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
         """Have the runner run the whole graph."""
         self._say(f"{self._runner.name}: running everything")
-        found = run_all(self._runner, graph, feeds)
-        again = run_all(self._runner, graph, feeds) if self._twice else None
+        found, again = self._results(with_all_outputs(graph), feeds)
         self._say("running everything in float64")
-        every = self._graph.clone()
-        every.set_outputs({value.name: value for value in live_values(every)})
+        every = with_all_outputs(self._graph)
         own = are_own(*self._players)
         judge = Judge(every, feeds, self._runner.precision, maximum=_SAMPLES, own=own)
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}
             theirs = {name: found[name] for name in wanted}
-            repeated = None if again is None else {name: again[name] for name in wanted}
+            repeated = [{name: results[name] for name in wanted} for results in again]
             findings = judge.findings(wanted, theirs) if node.op.deterministic else []
             yield _layer(number, (node,), findings, _is_same(theirs, repeated))
 
@@ -309,15 +313,8 @@ def _layer(
     return Layer(number, names, operators, tuple(findings), refused, repeatable)
 
 
-def _is_same(found: Mapping[str, HostValue], again: Mapping[str, HostValue] | None) -> bool | None:
-    """Whether two runs gave the same bits; None if there was only one."""
-    if again is None:
-        return None
-    pairs = zip_longest(flat(found).values(), flat(again).values())
-    return all(a is not None and b is not None and _same_bits(a, b) for a, b in pairs)
-
-
-def _same_bits(a: Array, b: Array) -> bool:
-    if a.dtype == object or b.dtype == object:
-        return bool(np.array_equal(a, b))
-    return a.shape == b.shape and a.tobytes() == b.tobytes()
+def _is_same(
+    found: Mapping[str, HostValue], again: Sequence[Mapping[str, HostValue]]
+) -> bool | None:
+    """Whether all runs gave the same bits; None if there was only one."""
+    return all(is_repeated(found, results) for results in again) if again else None

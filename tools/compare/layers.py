@@ -165,7 +165,8 @@ def compare_layers(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         cumulative: have the runner run the whole graph instead of each step alone.
-        twice: have the runner run everything twice, and compare bits.
+        twice: have the runner run everything again, a backend also after other inputs, and compare
+            bits.
         optimise: compare the optimised graph; if False, the graph of the file. With `other` it is
             always the file's.
         fallback: backend for nodes that a tercet backend declines.

@@ -19,10 +19,12 @@ from ..common.measure import OwnTime, Repeat, interleave, timed
 from ..common.nested import flat
 from ..runners.onnxruntime_process import OnnxruntimeProcess
 from ..runners.onnxruntime_runner import OnnxRuntime
+from ..runners.repetition import is_repeated, run_on_others
 from ..runners.runners import Runner, RunnerSettings, is_backend, is_saved, open_runner
 from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
 from ..verdict.drawn import draws_of, with_draws
+from ..verdict.error_bounds import overall
 from ..verdict.retrace import Retrace, settled
 from ..verdict.tolerances import Bounds, Chosen
 
@@ -39,6 +41,9 @@ class Entry:
         agreements: each output against the reference's; empty for the reference.
         error: relative L2 distance of its worst output from float64; None if unknown.
         samples: seconds of later runs.
+        runs: number of runs.
+        later: the number of the first later run with other bits, from 1, and its outputs; None if
+            there is none.
     """
 
     runner: Runner
@@ -48,6 +53,14 @@ class Entry:
     agreements: list[Agreement] = field(default_factory=list[Agreement])
     error: float | None = None
     samples: list[float] = field(default_factory=list[float])
+    runs: int = 1
+    later: tuple[int, dict[str, Array]] | None = None
+
+    def note(self, outputs: Mapping[str, HostValue]) -> None:
+        """Note the outputs of a later run."""
+        self.runs += 1
+        if self.later is None and not is_repeated(self.outputs, outputs):
+            self.later = self.runs, flat(outputs)
 
 
 class Race:
@@ -82,6 +95,7 @@ class Race:
         self._source, self._model, self._settings, self._say = source, model, settings, say
         self._processes = processes
         self._saved: dict[str, Saved] = {}
+        self._bounds: Bounds | None = None
 
     def feed(
         self,
@@ -173,16 +187,14 @@ class Race:
         for name, entry in others:
             if entry.agreements:
                 continue
-            precisions = first.runner.precision, entry.runner.precision
-            own = is_backend(name) and is_backend(reference)
+            compare = self._comparing(bounds, name, measured=measured)
             entry.agreements = [
-                bounds.compare(
-                    output, data, entry.outputs[output], precisions, own=own, measured=measured
-                )
+                compare(output, data, entry.outputs[output])
                 if output in entry.outputs
                 else missing(output, data, name)
                 for output, data in first.outputs.items()
             ]
+            own = is_backend(name) and is_backend(reference)
             entry.agreements = [
                 with_draws(found, draws[found.output], same_generator=own)
                 if found.output in draws
@@ -198,6 +210,44 @@ class Race:
                 self._settle(bounds, {reference: first, name: entry}, ways)
             for entry in self.entries.values():
                 entry.error = bounds.error(entry.outputs)
+            self._bounds = bounds
+
+    def _comparing(
+        self, bounds: Bounds, name: str, *, measured: bool = True
+    ) -> Callable[[str, Array, Array], Agreement]:
+        """Return what compares outputs of the reference and of a runner."""
+        reference, first = next(iter(self.entries.items()))
+        precisions = first.runner.precision, self.entries[name].runner.precision
+        own = is_backend(name) and is_backend(reference)
+
+        def compare(output: str, wanted: Array, found: Array) -> Agreement:
+            return bounds.compare(output, wanted, found, precisions, own=own, measured=measured)
+
+        return compare
+
+    def judge_later(self) -> None:
+        """Judge later runs of the same inputs that gave other bits; the worse verdict counts."""
+        if self._bounds is None:
+            return
+        reference, *others = self.entries
+        draws = draws_of(self._model.imported)
+        for name, again in ((other, again) for other in others for again in (reference, other)):
+            later = self.entries[again].later
+            if later is None:
+                continue
+            number, outputs = later
+            results = {each: self.entries[each].outputs for each in (reference, name)}
+            wanted, found = {**results, again: outputs}.values()
+            compare, entry = self._comparing(self._bounds, name), self.entries[name]
+            for place, old in enumerate(entry.agreements):
+                output = old.output
+                if output in draws or output not in wanted or output not in found:
+                    continue
+                new = compare(output, wanted[output], found[output])
+                if overall((old.verdict, new.verdict)) != old.verdict:
+                    said = f"run {number} of {again} gave something else than the first"
+                    where = "--layers --twice tells which step is not repeatable"
+                    entry.agreements[place] = replace(new, reason=f"{said}; {new.reason}; {where}")
 
     def _settle(
         self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
@@ -267,6 +317,11 @@ class Race:
             calls = {name: self._runner(entry) for name, entry in live.items()}
             cold = {name: entry.cold for name, entry in live.items()}
             interleave(calls, repeat, self._say, cold, samples)
+            for name, entry in live.items():
+                if samples[name] and is_backend(name):
+                    self._say(f"{name}: the same inputs after other ones")
+                    run_on_others(entry.runner.run, self.inputs.arrays)
+                    calls[name]()
         except RunnerEnded as end:
             self.ended[end.runner] = end
         finally:
@@ -277,7 +332,15 @@ class Race:
         runner = entry.runner
         if isinstance(runner, OnnxRuntime):
             return lambda: _own_time(runner, runner.repeat())
-        return lambda: runner.run(self.inputs.arrays)
+
+        def run() -> OwnTime:
+            start = perf_counter()
+            outputs = runner.run(self.inputs.arrays)
+            seconds = perf_counter() - start
+            entry.note(outputs)
+            return OwnTime(seconds)
+
+        return run
 
     def close(self) -> None:
         """Release all memory."""

@@ -1,0 +1,53 @@
+"""Whether a loaded model gives the same bits again after it has run on other inputs.
+
+What differs then was left by an earlier run (a sum that is not reset, a buffer that is not written
+completely) or depends on which of two threads is faster.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import zip_longest
+
+import numpy as np
+
+from ...runtime.errors import TercetError, TercetWarning
+from ...runtime.ir.dtypes import FLOATS
+from ...runtime.ir.types import Array, HostValue
+from ..common.nested import flat
+
+
+def run_on_others(
+    run: Callable[[dict[str, HostValue]], object], feeds: Mapping[str, HostValue]
+) -> None:
+    """Run a model on other inputs, and drop whatever it returns, reports or refuses.
+
+    Args:
+        run: the model.
+        feeds: its inputs; the others have the same types.
+    """
+    with warnings.catch_warnings(), suppress(TercetError):
+        warnings.simplefilter("ignore", TercetWarning)
+        run({name: _reversed(value) for name, value in feeds.items()})
+
+
+def _reversed(value: HostValue) -> HostValue:
+    """Return the elements in reverse order, unless they may be sizes or axes."""
+    if not isinstance(value, np.ndarray) or (value.ndim < 2 and value.dtype not in FLOATS):
+        return value
+    return np.ascontiguousarray(value.ravel()[::-1].reshape(value.shape))
+
+
+def is_repeated(found: Mapping[str, HostValue], again: Mapping[str, HostValue]) -> bool:
+    """Whether two runs gave the same bits."""
+    pairs = zip_longest(flat(found).values(), flat(again).values())
+    return all(a is not None and b is not None and same_bits(a, b) for a, b in pairs)
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Whether two arrays have equal shapes and bits, or equal strings."""
+    if a.dtype == object or b.dtype == object:
+        return bool(np.array_equal(a, b))
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
