@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,7 @@ from ...runtime.ir.types import Array, HostValue
 from ..common.nested import flat
 
 
-def run_on_others(
-    run: Callable[[dict[str, HostValue]], object], feeds: Mapping[str, HostValue]
-) -> None:
+def run_on_others(run: Callable[[dict[str, Any]], object], feeds: Mapping[str, HostValue]) -> None:
     """Run a model on other inputs, and drop whatever it returns, reports or refuses.
 
     Args:
