@@ -111,3 +111,23 @@ def test_parts_of_a_sum_may_overflow(kind: str) -> None:
     assert judge.agreement("y", right, found).verdict == "inconclusive"
     found[1] += 1
     assert judge.agreement("y", right, found).verdict == "MISMATCH"
+
+
+@pytest.mark.parametrize("wrong", [0.0, 3.0])
+def test_infinite_inputs_overflow_nothing(wrong: float) -> None:
+    """Infinite terms of both signs are NaN, however the others are added up."""
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["" : 21]>
+      g (float[2,8] x) => (float[2,4] y) { y = MatMul (x, w) }""")
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((8, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    x = rng.standard_normal((2, 8)).astype(np.float32)
+    x[1, ::2] = -np.inf
+    with tercet.load(model, stop_at=0) as plain:
+        judge, right = Judge(plain.imported, {"x": x}), run_onnxruntime(model, {"x": x})["y"]
+    assert np.isnan(right[1]).all()
+    found = right.copy()
+    assert judge.agreement("y", right, found).verdict == "ok"
+    found[1] = wrong
+    assert judge.agreement("y", right, found).verdict == "MISMATCH"

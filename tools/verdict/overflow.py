@@ -67,7 +67,7 @@ def rule_common(
 
 
 def with_partial_sums(x: Array, inputs: tuple[Array | None, ...], op: Op, times: int) -> Array:
-    """Return a sum of terms, infinite where some of them add up to more than float32 holds.
+    """Return a sum of finite terms, infinite where some add up to more than float32 holds.
 
     Args:
         x: the result of the operator, which may be so many times less than the sum.
@@ -79,7 +79,9 @@ def with_partial_sums(x: Array, inputs: tuple[Array | None, ...], op: Op, times:
     found = evaluate(op, positive, 1)
     if found is None:
         return x
-    return np.where(found[0] * times > GREATEST["float32"], np.copysign(np.inf, x), x)
+    total = found[0] * times
+    exceeds = np.isfinite(total) & (total > GREATEST["float32"])
+    return np.where(exceeds, np.copysign(np.inf, x), x)
 
 
 def _kept(x: Array, same: Array, exact: Array) -> Array:
