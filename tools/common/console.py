@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...runtime.text import message
+from .stacked import stacked
 
 if TYPE_CHECKING:
     from ...runtime.session.model import Model
@@ -95,6 +96,9 @@ class SafeConsole(Console):
         elif self.widens and isinstance(renderable, Table):
             wide = (options or self.options).update(max_width=MAX_COLUMNS)
             options = wide.update(max_width=Measurement.get(self, wide, renderable).maximum)
+        elif isinstance(renderable, Table) and renderable.show_header:
+            found = stacked(self, renderable, options or self.options)
+            renderable = renderable if found is None else found
         return super().render(renderable, options)
 
 
