@@ -92,12 +92,16 @@ def _call_off_watchdog() -> None:
 
 
 def _leave_if_interrupted(code: object) -> None:
-    """End the process if its work was interrupted; see `deadline.leave`."""
+    """End the process if its work was interrupted; see `deadline.leave`.
+
+    Python itself ends by a signal if Ctrl-C met a text that it executes, such as a dataclass's.
+    """
     deadline = sys.modules.get(f"{__package__}.common.deadline")
-    if not PROCESS.is_command or deadline is None or not isinstance(code, int):
-        return
-    if deadline.WATCHDOG.has_rung or code == INTERRUPTED:
-        deadline.leave(code)
+    has_rung = deadline is not None and deadline.WATCHDOG.has_rung
+    if PROCESS.is_command and isinstance(code, int) and (has_rung or code == INTERRUPTED):
+        from .common.deadline import leave
+
+        leave(code)
 
 
 def _let_streams_take_anything() -> None:

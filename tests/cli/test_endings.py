@@ -145,6 +145,15 @@ def test_a_reader_that_goes_away_is_no_disagreement(folder: Path, command: str) 
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_an_interrupt_is_an_exit_code_wherever_it_is(folder: Path) -> None:
+    """Python remembers one that comes while it executes a text, and ends itself by a signal."""
+    (folder / "late.py").write_text("exec('raise KeyboardInterrupt')")
+    line = ["-m", "tercet", "inspect", "classifier.onnx", "--operators", "late.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *line], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.usefixtures("folder")
 def test_names_are_whole_in_a_pipe(tercet: Tercet, folder: Path) -> None:
     """However long they are: grep finds them."""
