@@ -194,6 +194,13 @@ def test_the_step_that_is_wrong_in_a_second_run_is_named(
     assert cumulative or len(unlike) == 1
 
 
+def test_it_is_found_by_bisection() -> None:
+    runners = ["numpy", player({"norm"}, of_the_last_run())]
+    found = bisect(network("transformer"), runners, inputs_of("transformer"))
+    assert (found.fault, found.nodes, found.verdict) == ("later", ("norm",), "MISMATCH")
+    assert "WRONG on faulty after the first run: norm" in str(found)
+
+
 def test_cumulative_mode_shows_where_a_fault_begins() -> None:
     runners = ["numpy", player({"conv2"}, one_percent)]
     feeds = inputs_of("classifier")

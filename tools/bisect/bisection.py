@@ -3,10 +3,11 @@
 The module is not called ``bisect``, because Python would mistake it for its own when a script of
 this folder is started by its path.
 
-The runner runs the file unoptimised, then optimised. If the reference is wrong on the optimised
-graph as well, rewrites are bisected by number (`Options.stop_at`). Otherwise steps of the wrong
-graph are bisected: each half runs on the runner, the rest on the reference. The faulty part is cut
-out of the model, with the reference's tensors as inputs, and reduced as long as it stays wrong.
+The runner runs the file unoptimised, then optimised, and a backend once more after other inputs.
+If the reference is wrong on the optimised graph as well, rewrites are bisected by number
+(`Options.stop_at`). Otherwise steps of the wrong graph are bisected: each half runs on the runner,
+the rest on the reference. The faulty part is cut out of the model, with the reference's tensors as
+inputs, and reduced as long as it stays wrong.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Bisection(Judged):
         reference: the reference runner.
         runner: the runner under test.
         inputs: the common inputs.
-        fault: ``none``, ``rewrite``, ``nodes``, ``together`` if only the whole graph is wrong,
-            ``crash`` if the runner ended, or ``unknown`` if the time limit passed.
+        fault: ``none``, ``rewrite``, ``nodes``, ``later`` if only runs after the first are wrong,
+            ``together`` if only the whole graph is, ``crash`` if the runner ended, or ``unknown``
+            if the time limit passed.
         rewrites: all rewrites, in order.
         rewrite: the first rewrite that makes the result wrong.
         nodes: the file's names of the faulty nodes.
@@ -250,6 +252,7 @@ class _Trial:
             graph, optimised = best, findings(best)
             if not _wrong(optimised):
                 self._note(fault="none", findings=tuple(_worse(outputs, optimised)))
+                self._search_later_runs(best, feeds, lambda found: judge.findings(wanted, found))
                 return
             outputs = optimised
             by_rewrites = _wrong(findings(best, self._reference))
@@ -327,6 +330,27 @@ class _Trial:
             wrong = (layer for layer in layers if layer.verdict == "wrong")
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
+
+    def _search_later_runs(
+        self, graph: Graph, feeds: Values, findings: Callable[[Values], list[Finding]]
+    ) -> None:
+        """Find every node that a backend runs correctly the first time only."""
+        runner = self._runner
+        is_random = not all(node.op.deterministic for node in graph.walk())
+        if is_random or not isinstance(runner, BackendPlayer):
+            return
+        self.say(f"{runner.name}: the optimised graph again, and after other inputs")
+        _, *again = runner.run_repeatedly(graph, feeds)
+        self.runs += len(again)
+        late = next((found for found in map(findings, again) if _wrong(found)), None)
+        if late is None:
+            return
+        values = run_all(self._reference, graph, feeds)
+        match = LayerMatcher((self._reference, runner), graph, values, twice=True, say=self.say)
+        layers = match.alone(graph, runner.units(graph))
+        unlike = (layer for layer in layers if layer.repeatable is False)
+        names = dict.fromkeys(name for layer in unlike for name in layer.nodes)
+        self._note(fault="later", nodes=tuple(names), findings=tuple(late))
 
     def _judge(self, graph: Graph, feeds: Values) -> Judge:
         own = are_own(self._reference, self._runner)

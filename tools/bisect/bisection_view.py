@@ -49,6 +49,9 @@ def _verdict(found: Bisection) -> tuple[str, str]:
         number, total = found.rewrite.number, len(found.rewrites)
         said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
         return f"first diverging step: {said}", "bold red"
+    if found.fault == "later":
+        where = ", ".join(found.nodes) or "but only as a whole"
+        return f"WRONG on {found.runner} after the first run: {where}", "bold red"
     if found.nodes:
         return f"WRONG on {found.runner}: {', '.join(found.nodes)}", "bold red"
     return f"WRONG on {found.runner}, but only as a whole", "bold red"
