@@ -29,7 +29,9 @@ ACCEPTED: dict[str, Callable[[Any], bool]] = {
     "cumulative": lambda model: tercet.compare_layers(
         model, PAIR, dims={"batch": 4}, cumulative=True
     ).ok,
-    "bisect": lambda model: tercet.bisect(model, PAIR, dims={"batch": 4}).fault == "none",
+    "bisect": lambda model: tercet.bisect(
+        model, PAIR, dims={"batch": 4}, reduce=False
+    ).fault == "none",
     "bench": lambda model: tercet.bench(
         model, ["onnxruntime"], dims={"batch": 4}, duration=0.01, warm_up=0.0
     ).cases[0].verdict == "ok",
