@@ -60,3 +60,41 @@ def test_what_is_computed_from_the_others_proves_nothing(
     assert "unspecified" in result.reason
     found[..., 0, 0] += 1
     assert judge.agreement("twice", given, found).verdict == "MISMATCH"
+
+
+#: Of six rows of a buffer, two sequences have three and five after this step.
+BUFFERS = """
+  <ir_version: 8, opset_import: ["" : 21, "com.microsoft" : 1]>
+  buffers ({q}[2,1,48] q, {c}[2,1,6,16] k, {c}[2,1,6,16] v, int32[2] last, int32 total {more})
+      => ({q}[2,1,16] y, {c}[2,1,6,16] keys, {c}[2,1,6,16] values)
+  {{
+    y, keys, values = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1 {bits}>
+        (q, "", "", k, v, last, total {inputs})
+  }}"""
+QUANTIZED = {
+    "bits": ', kv_cache_bit_width = 8, k_quant_type = "PER_TENSOR", v_quant_type = "PER_TENSOR"',
+    "inputs": ', "", "", "", "", "", scale, scale',
+    "more": ", float[1] scale",
+}
+
+
+@pytest.mark.parametrize("cache", ["float", "int8"])
+@pytest.mark.parametrize("row", range(6))
+def test_rows_of_a_buffer_that_a_sequence_has_are_judged(cache: str, row: int) -> None:
+    rng = np.random.default_rng(0)
+    given = QUANTIZED if cache == "int8" else dict.fromkeys(QUANTIZED, "")
+    model = onnx.parser.parse_model(BUFFERS.format(q="float", c=cache, **given))
+    shapes = {"q": (2, 1, 48), "k": (2, 1, 6, 16), "v": (2, 1, 6, 16)}
+    feeds: dict[str, Array] = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
+    feeds |= {"last": np.array([2, 4], np.int32), "total": np.array(5, np.int32)}
+    if cache == "int8":
+        feeds |= {name: (feeds[name] * 50).astype(np.int8) for name in ("k", "v")}
+        feeds["scale"] = np.array([0.05], np.float32)
+    reference = dict(run_onnxruntime(model, feeds))
+    with tercet.load(model, stop_at=0) as plain:
+        judge = Judge(plain.imported, feeds)
+    for sequence, rows in enumerate((3, 5)):
+        found = reference["keys"].copy()
+        found[sequence, :, row] += 1
+        expected = "MISMATCH" if row < rows else "ok"
+        assert judge.agreement("keys", reference["keys"], found).verdict == expected

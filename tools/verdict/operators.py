@@ -300,7 +300,17 @@ def _was_integer(value: Value | None) -> bool:
 
 def is_unspecified(value: Value) -> bool:
     """Whether a constant stands for numbers that an operator's documentation leaves open."""
-    return UNSPECIFIED in value.name
+    return UNSPECIFIED in value.name and value.tensor.dtype not in INTEGERS
+
+
+def leaves_rows_open(node: Node | None) -> bool:
+    """Whether a node appends to caches whose rows behind the new ones an operator leaves open."""
+    if node is None or node.kind != "TensorScatter":
+        return False
+    padded = node.inputs[0]
+    pads = None if padded is None or padded.producer is None else padded.producer.inputs[1]
+    widths = None if pads is None else pads.producer
+    return widths is not None and any(UNSPECIFIED in v.name for v in widths.distinct_reads)
 
 
 def is_size(value: Value) -> bool:

@@ -67,6 +67,7 @@ from .operators import (
     is_faithful,
     is_size,
     is_unspecified,
+    leaves_rows_open,
     noise_growth,
     plain_kind,
     reaches_rounding,
@@ -75,6 +76,7 @@ from .operators import (
     transformed_axes,
 )
 from .overflow import with_partial_sums
+from .unspecified import with_open_rows
 
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
@@ -160,6 +162,8 @@ class _Shake:
         self._weights_op: Any = declare("tercet.noise", "Weights", function)
         function = CustomOperator(self._sum, lambda x, *inputs, index: x)
         self._sum_op: Any = declare("tercet.noise", "Sum", function)
+        function = CustomOperator(self._open, lambda cache, new, places: cache)
+        self._open_op: Any = declare("tercet.noise", "Open", function)
         self._sums: list[tuple[Op, int]] = []
         self._constants: list[_Constant] = []
         self._bytes: Mapping[Node, Mapping[int, int]] = {}
@@ -207,6 +211,10 @@ class _Shake:
             return x
         return with_partial_sums(x, inputs, *self._sums[index])
 
+    def _open(self, cache: Array, new: Array, places: Array) -> Array:
+        """Return a cache; in a run that opens what is unspecified, with others in its open rows."""
+        return with_open_rows(cache, new, places) if self._noise.opens else cache
+
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
@@ -228,7 +236,19 @@ class _Shake:
         for each in _with_bodies(copy):
             for value in each.constants:
                 self._shake_constant(each, value, is_repeated=each is not copy)
+        self._open_results(copy)
         return copy
+
+    def _open_results(self, graph: Graph) -> None:
+        """Open rows of results; attention masks them."""
+        results = dict(graph.outputs)
+        for name, value in results.items():
+            node = value.producer
+            if node is not None and leaves_rows_open(node):
+                opened = graph.insert(self._open_op(), [value, *node.inputs[1:3]])
+                opened.output.type = value.type
+                results[name] = opened.output
+        graph.set_outputs(results)
 
     def _shake_steps(self, graph: Graph, node: Node) -> None:
         """Let noisy runs compute a node as ONNX defines it, step by step."""

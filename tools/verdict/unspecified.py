@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...runtime.ir.graph import Graph, Value
+import numpy as np
+
+from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array
-from .operators import is_unspecified
+from .operators import is_unspecified, leaves_rows_open
 from .overflow import rule_common
 from .rounding import Ruling
 
@@ -16,7 +18,24 @@ _SAID = "it is computed from elements that an operator leaves unspecified"
 
 def has_unspecified(graph: Graph) -> bool:
     """Whether a node of a graph leaves elements of its result open."""
-    return any(is_unspecified(value) for node in graph.walk() for value in node.distinct_reads)
+    return any(map(_leaves_open, graph.walk()))
+
+
+def _leaves_open(node: Node) -> bool:
+    return leaves_rows_open(node) or any(map(is_unspecified, node.distinct_reads))
+
+
+def with_open_rows(cache: Array, new: Array, places: Array) -> Array:
+    """Return a cache [batch, heads, rows, size] with other elements behind its new rows.
+
+    Args:
+        cache: with the new rows in it.
+        new: these rows.
+        places: where those of each sequence begin.
+    """
+    ends = (places + new.shape[2])[:, np.newaxis]
+    is_open = (np.arange(cache.shape[2]) >= ends)[:, np.newaxis, :, np.newaxis]
+    return np.where(is_open, ~cache if cache.dtype.kind in "iu" else np.nan, cache)
 
 
 def rule_unspecified(
@@ -47,6 +66,6 @@ def rule_unspecified(
     if rest is None or rest.word == "MISMATCH":
         return ruling
     node = None if output is None else output.producer
-    if node is not None and any(map(is_unspecified, node.distinct_reads)):
+    if node is not None and _leaves_open(node):
         return rest
     return replace(rest, word="inconclusive", reason=f"{ruling.reason}; {_SAID}")

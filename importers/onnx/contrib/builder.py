@@ -108,6 +108,10 @@ class NodeBuilder:
         """Return a zero that stands for numbers which the operator's documentation leaves open."""
         return self._site.constant(np.array(0.0, self.dtype(like)), UNSPECIFIED)
 
+    def unspecified_rows(self, rank: int) -> str:
+        """Return pads of 0, whose name says that rows behind the last new one are left open."""
+        return self._site.constant(np.zeros(rank, np.int64), UNSPECIFIED)
+
     def scaled(self, x: str, factor: float) -> str:
         """Return `x` times a number."""
         return x if factor == 1 else self.Mul(x, self.number(factor, x))

@@ -270,7 +270,7 @@ def grown(
     b.need_shape(past, name, b.dim(new, 0), groups, b.dim(past, 2), size)
     room = b.size(past, 2)
     missing = b.Sub(b.Max(room, step.total), room)
-    widths = b.shape(b.ints(0, 0, 0, 0, 0, 0), missing, b.ints(0))
+    widths = b.shape(b.unspecified_rows(4), b.ints(0, 0), missing, b.ints(0))
     return b.TensorScatter(b.Pad(past, widths), new, step.past, axis=2)
 
 
