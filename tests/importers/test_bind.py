@@ -19,6 +19,7 @@ from tercet.runtime.errors import (
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.hints import shown
 from tercet.runtime.ir.verify import verify
+from tercet.tools.common.onnxruntime_errors import onnxruntime_errors
 
 from .export import to_model
 from .parsed import graph_of, kinds, model, run
@@ -363,6 +364,25 @@ def test_nodes_that_are_wrong(kind: str) -> None:
     text, error, reason = NODES[kind]
     with pytest.raises(error, match=reason):
         graph_of(f"g (float[2] x, int64[1] k, float[3] k3) => (y) {{ {text} }}")
+
+
+OPSETS: dict[str, tuple[int, str]] = {
+    "y = Unsqueeze <axes = [0]> (x)": (21, r"'axes'; it is one up to opset 12, and .* imports 21"),
+    "y = Clip <min = 0.0> (x)": (13, r"'min'; it is one up to opset 10, and .* imports 13"),
+    'y = Einsum <equation = "i->i", N = 1> (x)': (11, r"'N'; the operator exists from opset 12"),
+    "y = ReduceSum(x, k)": (11, r"2 inputs; in opset 11, .* the operator takes 1 at most"),
+    "y = Upsample(x, s)": (13, r"ONNX dropped it in opset 10; import opset 9"),
+}
+
+
+@pytest.mark.parametrize("text", OPSETS)
+def test_nodes_of_another_opset_than_the_imported_one(text: str) -> None:
+    opset, reason = OPSETS[text]
+    proto = model(f"g (float[2] x, int64[1] k, float[1] s) => (y) {{ {text} }}", opset)
+    with pytest.raises(TercetError, match=reason):
+        load(proto)
+    with pytest.raises(onnxruntime_errors()):
+        run(proto, x=np.ones(2, np.float32), k=np.zeros(1, np.int64), s=np.ones(1, np.float32))
 
 
 FUNCTION = """ <domain: "me", opset_import: ["" : 21]> f <a> (p, q) => (r) { r = Add(p, q) }"""

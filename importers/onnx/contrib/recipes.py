@@ -93,4 +93,7 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
         domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
         return f"ONNX has no such operator: {producer} left it as it was in the framework"
+    if not domain and onnx.defs.has(name) and (last := onnx.defs.get_schema(name)).deprecated:
+        since = last.since_version
+        return f"ONNX dropped it in opset {since}; import opset {since - 1}, or use its successor"
     return exact_recipe(domain, name) or _DOMAINS.get(domain, "")

@@ -40,6 +40,7 @@ from ..upgrading.upgrade import upgrade
 from .attributes import Mismatch, make
 from .expansion import expand
 from .functions import check_functions, key_of
+from .opset_hints import opset_hint
 from .order import Names, distinct
 from .scope import NameSpace, Scope
 
@@ -357,7 +358,9 @@ class _Binder:
             return operator(given=tuple(node.attributes.items()))
         try:
             return make(operator, {name: bound(v) for name, v in node.attributes.items()})
-        except (Mismatch, ShapeError) as error:
+        except Mismatch as error:
+            raise self._source.error(f"{error}{opset_hint(node)}", node.where) from error
+        except ShapeError as error:
             raise self._source.error(str(error), node.where) from error
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:

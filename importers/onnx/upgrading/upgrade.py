@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import onnx.defs
 
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX
@@ -49,8 +50,22 @@ def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     until, become = UPGRADES.get((node.domain, node.op), (0, None))
     if become is None or node.opset is None or node.opset >= until:
         return meant(node, site)
+    _check_count(node, node.opset, site)
     nodes = [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
     return [each for upgraded in nodes for each in meant(upgraded, site)]
+
+
+def _check_count(node: RawNode, opset: int, site: NodeSite) -> None:
+    """Raise ModelError for inputs that only a newer opset knows."""
+    if not onnx.defs.has(node.op, max_inclusive_version=opset, domain=node.domain):
+        return
+    schema = onnx.defs.get_schema(node.op, max_inclusive_version=opset, domain=node.domain)
+    if len(node.inputs) > schema.max_input:
+        raise site.error(
+            f"has {len(node.inputs)} inputs; in opset {opset}, which the file imports, the "
+            f"operator takes {schema.max_input} at most",
+            node,
+        )
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────
