@@ -329,6 +329,12 @@ def test_places_of_random_chains(format: Format) -> None:
     assert composed > 100
 
 
+@pytest.mark.parametrize(("index", "is_inside"), [(8, False), (-9, False), (7, True), (-8, True)])
+def test_indices_outside_of_an_axis_are_left_to_their_node(index: int, *, is_inside: bool) -> None:
+    chain = Chain(8, 2).add(GatherElements(axis=0), [[index, 0]]).transpose(1, 0)
+    assert (movement(chain.graph.nodes) is not None) is is_inside
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 1)], ids=str)
 def test_few_axes_are_turned(shape: tuple[int, ...]) -> None:
     chain = Chain(*shape).add(Transpose()).add(Transpose())

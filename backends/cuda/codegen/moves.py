@@ -319,22 +319,28 @@ def _slice(state: _Tracer, node: Node, dims: Ints) -> None:
 
 
 def _gather(state: _Tracer, node: Node, dims: Ints) -> None:
-    op, index = node.op, node.inputs[1]
-    if not isinstance(op, Gather) or index is None or index.data is None:
+    if not isinstance(node.op, Gather):
         raise _Unsupported
-    axis = normalize_axis(op.axis, len(dims))
-    state.take(axis, np.where(index.data < 0, index.data + dims[axis], index.data))
+    axis = normalize_axis(node.op.axis, len(dims))
+    state.take(axis, _indices(node.operands[1], dims[axis]))
 
 
 def _gather_elements(state: _Tracer, node: Node, dims: Ints) -> None:
-    op, index = node.op, node.inputs[1]
-    if not isinstance(op, GatherElements) or index is None or index.data is None:
+    if not isinstance(node.op, GatherElements):
         raise _Unsupported
-    axis, size = normalize_axis(op.axis, len(dims)), index.tensor.dims
-    for other, count in enumerate(size):
+    axis, index = normalize_axis(node.op.axis, len(dims)), node.operands[1]
+    for other, count in enumerate(index.tensor.dims):
         if other != axis and count < dims[other]:
             state.take(other, np.arange(count))
-    state.pick(axis, np.where(index.data < 0, index.data + dims[axis], index.data))
+    state.pick(axis, _indices(index, dims[axis]))
+
+
+def _indices(value: Value, size: int) -> Array:
+    """Return constant indices, counted from the front; kernels of one node take those outside."""
+    index = value.data
+    if index is None or ((index < -size) | (index >= size)).any():
+        raise _Unsupported
+    return np.where(index < 0, index + size, index)
 
 
 def _pad(state: _Tracer, node: Node, dims: Ints) -> None:
