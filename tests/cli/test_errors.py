@@ -216,6 +216,7 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
         (["comapre"], "did you mean 'compare'"),
         (["run", "classifier.onnx", "--seed", "x"], "error: invalid value for '--seed'"),
         (["compare", "adder.onnx", "-b", "numpy"], "two runners"),
+        (["compare", "adder.onnx", "b.onnx"], "of two models, the second follows --layers --other"),
         (["doctor", "--require", "nunpy"], "did you mean 'numpy'"),
     ],
 )

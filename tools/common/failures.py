@@ -100,8 +100,13 @@ def _usage_text(error: Any) -> str:
     """Return the parser's message in the form of others; the error gets a note on help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tercet"
-    error.add_note(f"`{command} --help` describes its usage")
     text = str(error.format_message()).removesuffix(".").replace(". Did you", "; did you")
+    options = context.command.params if context is not None else ()
+    if "unexpected extra argument" in text and any(each.name == "other" for each in options):
+        error.add_note(
+            "of two models, the second follows --layers --other; runners follow --backend"
+        )
+    error.add_note(f"`{command} --help` describes its usage")
     return text[:1].lower() + text[1:]
 
 
