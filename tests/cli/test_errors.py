@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -224,6 +225,29 @@ def test_usage(tercet: Tercet, arguments: list[str], words: str) -> None:
     done = tercet(*arguments)
     assert done.code == 2
     assert words in done.err
+
+
+@pytest.mark.parametrize(
+    ("ir", "opset"), [(onnx.IR_VERSION, 21), (13, onnx.defs.onnx_opset_version())]
+)
+def test_a_model_that_is_newer_than_onnxruntime(
+    tercet: Tercet, folder: Path, ir: int, opset: int
+) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    ends = [models.tensor("x", [2])], [models.tensor("y", [2])]
+    proto = models.model_of([node], *ends)
+    proto.ir_version = ir
+    proto.opset_import[0].version = opset
+    models.write(proto, folder / "new.onnx")
+    done = tercet("compare", "new.onnx", "-b", "onnxruntime", "-b", "numpy")
+    if done.code == 0:
+        pytest.skip("this onnxruntime is as new as this onnx")
+    assert done.code == 3
+    remedy = re.search(r"`tercet (export MODEL OUT .*)` writes", done.err)
+    assert remedy is not None
+    words = remedy[1].replace("MODEL", "new.onnx").replace("OUT", "older.onnx").split()
+    assert tercet(*words).code == 0
+    assert tercet("compare", "older.onnx", "-b", "onnxruntime", "-b", "numpy").code == 0
 
 
 def test_a_backend_that_cannot_run_here(tercet: Tercet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ LEVELS = {
 }
 _SUFFIX = "ExecutionProvider"
 _CPU = f"CPU{_SUFFIX}"
+#: Of its messages on files that are newer than it is, with the newest opset where it is named.
+_TOO_NEW = re.compile(r"max supported IR version|is till opset (\d+)")
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -167,13 +170,21 @@ class OnnxRuntime:
             try:
                 return LocalSession(model, self._setup)
             except onnxruntime_errors() as error:
-                raise UnsupportedError(f"{self._name} does not load this model: {error}") from error
+                raise self._refused(error) from error
         try:
             return self._process.open(model, self._setup)
         except SessionRefused as error:
-            raise UnsupportedError(f"{self._name} does not load this model: {error}") from error
+            raise self._refused(error) from error
         except ProcessEnded as end:
             raise self._ended(end) from None
+
+    def _refused(self, error: Exception) -> UnsupportedError:
+        """Return the error for a model that is not loaded, with a remedy if it is too new."""
+        refused = UnsupportedError(f"{self._name} does not load this model: {error}")
+        if newer := _TOO_NEW.search(str(error)):
+            opset = f" --opset {newer[1]}" if newer[1] else ""
+            refused.add_note(f"`tercet export MODEL OUT --no-optimise{opset}` writes an older one")
+        return refused
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         """Return the outputs by name.
