@@ -16,6 +16,7 @@ from ..ir.types import HostValue, MapType, OptionalType
 from ..plan.backend import Device, Stream
 from ..plan.exchange import Feed, Lent, exchange_of
 from .dlpack import place_name, place_of
+from .indexed_axes import indexed_sizes
 from .io_types import TensorInfo, by_name, check_lent, check_value, refuse_unknown
 
 #: Where results go: numpy arrays, or arrays in the memory of the model's device.
@@ -36,7 +37,10 @@ class IOBoundary:
     """
 
     def __init__(self, graph: Graph, device: Device) -> None:
-        self.inputs = tuple(replace(TensorInfo.of(v), needs=graph.needs) for v in graph.inputs)
+        self.inputs = tuple(
+            replace(TensorInfo.of(v), needs=graph.needs, indexes=indexed_sizes(v))
+            for v in graph.inputs
+        )
         self.exchange = exchange_of(device)
         self.wanted_here: set[str] = set()
         self._device, self._values = device, graph.values

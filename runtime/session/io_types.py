@@ -15,6 +15,7 @@ from ..ir.graph import Value
 from ..ir.hints import shown
 from ..ir.types import (
     Array,
+    Dim,
     HostValue,
     MapType,
     OptionalType,
@@ -40,6 +41,7 @@ class TensorInfo:
         shape: symbolic dimensions by name, unknown ones None; None if the rank is unknown.
         type: the complete type.
         needs: of a model's inputs, the symbols that can have one size only, with that size.
+        indexes: of a model's inputs, the sizes of the axes that its elements index.
     """
 
     name: str
@@ -47,6 +49,7 @@ class TensorInfo:
     shape: Shape | None
     type: ValueType | None = None
     needs: Mapping[str, int] = field(default_factory=dict[str, int], compare=False, repr=False)
+    indexes: frozenset[Dim] = field(default_factory=frozenset[Dim], compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.dtype is None:

@@ -96,6 +96,34 @@ def test_shapes_that_no_array_has(shape, dtype) -> None:
         random_inputs([info(shape, dtype)], {"x": shape}, 0)
 
 
+INDEXED = """ <ir_version: 8, opset_import: ["" : 18]>
+g (float[4, n] t, int32[5] row, int64[5, 1] column, int64[3] at)
+=> (float[5, n] a, float[5, 1] b, float[4, n] c)
+<int64[1] zero = {0}, int64[1] end = {3}> {
+  wide = Cast <to = 7> (row)
+  a = Gather(t, wide)
+  b = GatherElements <axis = 1> (a, column)
+  axes = Constant <value_ints = [1]> ()
+  first = Unsqueeze(at, axes)
+  second = Sub(first, first)
+  places = Concat <axis = 1> (first, second)
+  updates = Squeeze(b)
+  three = Slice(updates, zero, end)
+  c = ScatterND(t, places, three)
+}"""
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_random_indices_are_inside_of_what_they_index(n: int) -> None:
+    with tercet_package.load(INDEXED) as model:
+        for seed in range(4):
+            arrays = make_inputs(model.inputs, InputRequest(dims=[f"n={n}"], seed=seed)).arrays
+            model.run(arrays)
+            assert arrays["row"].max() < 4
+            assert arrays["at"].max() < 4
+            assert arrays["column"].max() < n
+
+
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────
 
 PAIR = [info(("n", 3, None), name="a"), info(("n", "m"), name="b")]

@@ -381,13 +381,18 @@ def random_inputs(
 
     The generator is ``numpy.random.default_rng(seed)``, drawn from in the model's order of inputs:
     floats and complex numbers are standard normal; int32 and int64, which often are indices, 0 to
-    9; other integers 0 to 127, or up to their maximum; booleans and one-digit strings are uniform.
+    9; other integers 0 to 127, or up to their maximum; integers that index an axis, within it;
+    booleans and one-digit strings are uniform.
 
     Raises:
         InputError: the type or shape of an input is unknown.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Array] = {}
+    sizes: dict[str, int] = {}
+    for info in infos:
+        if info.name in shapes:
+            _bind(info, shapes[info.name], sizes)
     for info in infos:
         if info.dtype is None:
             raise InputError(
@@ -398,11 +403,13 @@ def random_inputs(
                 f"the shape of input '{info.name}' is not known; give one, as in "
                 f"--shape {info.name}=1x3x224x224"
             )
-        found[info.name] = _random(generator, TensorType(info.dtype, shapes[info.name]))
+        limits = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in info.indexes]
+        wanted = TensorType(info.dtype, shapes[info.name])
+        found[info.name] = _random(generator, wanted, list(filter(None, limits)))
     return found
 
 
-def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
+def _random(generator: np.random.Generator, wanted: TensorType, limits: Sequence[int]) -> Array:
     dtype, shape = wanted.dtype, wanted.dims
     if prod(dim for dim in shape if dim) >= 1 << 48:  # numpy counts the axes beside an empty one
         raise InputError(f"no machine has room for {wanted}")
@@ -412,7 +419,7 @@ def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
         return generator.integers(0, 10, shape).astype(str).astype(string)
     if dtype in INTEGERS:
         maximum = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
-        return generator.integers(0, maximum + 1, shape).astype(dtype)
+        return generator.integers(0, min((maximum + 1, *limits)), shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)
 
 
