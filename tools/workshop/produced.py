@@ -197,8 +197,10 @@ def _sentence(error: Exception) -> str:
 
 
 def _version(distribution: str) -> str:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(distribution)
+    """Return a version; that of tensorflow may be installed as tensorflow-cpu."""
+    for name in (distribution, *metadata.packages_distributions().get(distribution, ())):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
     return "unknown"
 
 
