@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.errors import TercetError, TimeLimitError
-from ...runtime.ir.dtypes import COMPLEX, FLOATS
+from ...runtime.ir.dtypes import COMPLEX, FLOATS, string
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import Array, HostValue, type_of
@@ -29,6 +29,7 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .noise import EXACT, FAIR, OPEN, OVERFLOWING, ROUGH
+from .numerals import spelled_alike
 from .operators import Ancestry, allows_bytes, ancestries
 from .overflow import rule_overflow
 from .rounding import (
@@ -236,6 +237,8 @@ class Judge:
             found: the runner's.
             detailed: whether to tell how the differences are spread.
         """
+        if reference.dtype == found.dtype == string:
+            found = spelled_alike(self._graph.outputs.get(name), reference, found)
         nothing = Tolerance(0.0, 0.0, MEASURED)
         plain = agreement(name, reference, found, nothing, detailed=detailed)
         if plain.ok or reference.dtype != found.dtype:
