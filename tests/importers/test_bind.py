@@ -367,8 +367,8 @@ def test_nodes_that_are_wrong(kind: str) -> None:
 
 
 OPSETS: dict[str, tuple[int, str]] = {
-    "y = Unsqueeze <axes = [0]> (x)": (21, r"'axes'; it is one up to opset 12, and .* imports 21"),
-    "y = Clip <min = 0.0> (x)": (13, r"'min'; it is one up to opset 10, and .* imports 13"),
+    "y = Unsqueeze <axes = [0]> (x)": (21, r"'axes'; opset 12 is the last .* imports 21"),
+    "y = Clip <min = 0.0> (x)": (13, r"'min'; opset 10 is the last .* imports 13"),
     'y = Einsum <equation = "i->i", N = 1> (x)': (11, r"'N'; the operator exists from opset 12"),
     "y = ReduceSum(x, k)": (11, r"2 inputs; in opset 11, .* the operator takes 1 at most"),
     "y = Upsample(x, s)": (13, r"ONNX dropped it in opset 10; import opset 9"),

@@ -38,9 +38,10 @@ Written by `python -m tercet.tools.workshop.produced_page FOLDER --python NAME=P
 docs/results`, which makes the files and tries them: the networks of converters, and what
 optimizers, quantizers and converters of precision make of networks of tests/producers. Each
 producer runs in the first environment that has it. *right*: `tercet compare` calls numpy's results
-ok beside those of onnxruntime's CPU provider without graph optimisations; *no reference*: only
-tercet runs the file; *refused*: neither does, and tercet's error is a typed one. *cuda*: planned
-wholly for {target} without a GPU. *own errors*: files that the producer could not make."""
+ok beside those of onnxruntime's CPU provider without graph optimisations; *inconclusive*: it
+cannot tell which is right, for the reason below; *no reference*: only tercet runs the file;
+*refused*: neither does, and tercet's error is a typed one. *cuda*: planned wholly for {target}
+without a GPU. *own errors*: files that the producer could not make."""
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ def opset_hint(node: RawNode) -> str:
             last = len(having) - having[::-1].index(True)
             until = imported[last].since_version - 1
             return (
-                f"; it is one up to opset {until}, and the file imports {node.opset}, to which its "
-                "nodes were not converted: onnx.version_converter does so, on the model before"
+                f"; opset {until} is the last that has it, and the file imports {node.opset}: "
+                "convert the nodes (onnx.version_converter) before a tool raises the import"
             )
     return ""
 
