@@ -36,6 +36,7 @@ KERNEL_ROOMS = {
     "gather": "move",
     "movement": "move",
     "copies": "move",
+    "tiled_copies": "move",
     "conditional_nodes": "move",  # counters and flags of control flow
     "contrib_distance": "ml",
     "contrib_linalg": "gemm",
