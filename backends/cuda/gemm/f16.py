@@ -45,7 +45,7 @@ from .problem import (
     widest,
 )
 from .schedules import multistage, swap_ab, tma, tma_persistent
-from .tile import LAUNCH, MARGIN, MEMORY, WEIGHTS_MARGIN, TimedConfig
+from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 
 #: Maximum rows of A for `swap_ab.cu`, which reads weights once and rows of A often, minimum bytes
 #: of weights, and the factor by which estimates of other kernels are below their times for these.
@@ -152,8 +152,7 @@ def _persistent(
         other: microseconds of `multistage.cu`.
     """
     best = tma_persistent.choose(gemm, epilogue, target)
-    margin = WEIGHTS_MARGIN if gemm.constant and best is not None and best.tile.deep else MARGIN
-    if best is None or best.microseconds >= margin * other:
+    if best is None or best.microseconds >= MARGIN * other:
         return None
     return tma_persistent.multiply(gemm, epilogue, best.tile, target)
 

@@ -33,10 +33,6 @@ MAX_KEPT = 1024
 #: Factor by which a TMA product must be estimated to be faster than one whose blocks can split a
 #: tile, as estimates are inexact.
 MARGIN = 0.95
-#: The same for deep tiles of `tma_persistent.cu` and constant weights, which seldom are in the
-#: cache: estimates of other kernels are further below their times then. Fitted to 11 products of 32
-#: to 197 rows on an H100. For all tiles, it would make ResNet-50 at batch 1 slower, by 5 %.
-WEIGHTS_MARGIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
