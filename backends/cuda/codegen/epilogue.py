@@ -58,6 +58,8 @@ class Epilogue:
         shared: the number of adjacent rows that have the same operands by sample; 0 without any.
         halves: where results are stored in halves; None if nowhere.
         plain: whether they are stored as they are.
+        behind_bias: the same without the node that adds the first operand, which is its `bias`, if
+            there is such a node and operand; else None.
     """
 
     code: str
@@ -71,6 +73,7 @@ class Epilogue:
     shared: int = 0
     halves: Tensor | None = None
     plain: bool = True
+    behind_bias: Epilogue | None = None
 
     @property
     def types(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
@@ -230,14 +233,24 @@ def epilogue_of(
     by_sample, by_plane = (not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES))
     places = _Places(axis, rows, by_sample, by_plane, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
-    if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
+    if isinstance(epilogue, str):
         return epilogue
     has_bias = isinstance(head, MatMul) and axis is not None and not others
     bias = _bias_of(nodes[0], first, y) if has_bias else None
-    rest = "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), places)
-    if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
-        return f"{len(epilogue.operands)} operands"
-    return replace(rest, bias=bias, title=epilogue.title)
+    rest = None if bias is None else _behind(nodes, y, places)
+    if isinstance(rest, Epilogue):
+        rest = replace(rest, bias=bias, title=epilogue.title)
+    if len(epilogue.operands) <= MAX_OPERANDS:
+        return replace(epilogue, behind_bias=rest)
+    return rest or f"{len(epilogue.operands)} operands"
+
+
+def _behind(nodes: tuple[Node, ...], y: Tensor, places: _Places) -> Epilogue | None:
+    """Return the epilogue of the nodes behind the first one, if there is one."""
+    if len(nodes) == 1:
+        return no_epilogue(y.dtype) if y.dtype == nodes[0].output.tensor.dtype else None
+    rest = _epilogue(nodes[1:], y, (nodes[0].output,), places)
+    return None if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS else rest
 
 
 @dataclass(frozen=True, slots=True)

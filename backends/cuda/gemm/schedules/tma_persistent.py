@@ -5,6 +5,7 @@ Persistent and warp-specialized, with an epilogue that overlaps the next tile: `
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 from ...codegen.epilogue import Epilogue
@@ -187,6 +188,10 @@ def multiply(
         products: 1, or 2 whose columns of B, and of the bias, take turns by eights; n counts those
             of both.
     """
+    if tile.ping_pong and not epilogue.is_cheap and gemm.bias is None and epilogue.behind_bias:
+        # Sums begin with the bias while another group multiplies; it is not left to the epilogue.
+        epilogue = epilogue.behind_bias
+        gemm = replace(gemm, bias=epilogue.bias)
     (m, n, k), dtype = gemm.shape, gemm.dtype
     of_c, of_two = n // products, ", 2 products" if products > 1 else ""
     tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)

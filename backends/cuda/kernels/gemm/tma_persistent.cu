@@ -37,6 +37,9 @@ constexpr int PIECES = STAGED ? 1 : STRIPS;  // of a tile, each of which takes a
 constexpr int PITCH = BN + 8, CHUNK = 8 * PITCH, CHUNKS = 2;  // rows of wider results that pass at a time, of a warp
 constexpr int PLACE = STAGED ? 4 * CHUNKS * CHUNK * 4 : SHARING * STRIP;
 constexpr bool AHEAD = !STAGED && BLOCKS * BN <= 256;  // operands of a strip are read one ahead, as registers allow
+// Sums begin with the bias, which is read while another group multiplies. Otherwise a turn ends with two steps under
+// way, not one, which hides how long it takes to begin; begun sums take as long or longer with that.
+constexpr bool BEGUN = BIAS && TURNS && PRODUCTS == 1, EARLY = TURNS && !BEGUN;
 static_assert(!STAGED || TURNS, "rows of wider results pass while another group multiplies");
 constexpr int CYCLE = TURNS ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
 static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
@@ -185,7 +188,7 @@ struct StripOperands {
 #pragma unroll
             for (int p = 0; p < PRODUCTS; ++p) {
                 const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
-                if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
+                if constexpr (BIAS && !BEGUN) shift[j][p] = pair_at(bias, of_b, of_b < n);
             }
             if constexpr (Z0 == 2 || Z0 == 5) first[j] = pair_at(z0, column, column < count);
             if constexpr (Z1 == 2 || Z1 == 5) second[j] = pair_at(z1, column, column < count);
@@ -218,7 +221,7 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
 #pragma unroll
                     for (int p = 0; p < PRODUCTS; ++p) {
                         const float sum = sums[i][(strip * 8 + j) * PRODUCTS + p][half * 2 + q];
-                        own[p] = BIAS ? sum + float(with.shift[j][p].at[q]) : sum;
+                        own[p] = BIAS && !BEGUN ? sum + float(with.shift[j][p].at[q]) : sum;
                     }
                     result.at[q] = result_of(own, q, x.at, y.at);
                 }
@@ -247,7 +250,7 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             const int column = n0 + part * 32 + j / 2 * 8 + lane % 4 * 2 + j % 2;
-            if (BIAS && column < n) shift[j] = float(bias[column]);
+            if (BIAS && !BEGUN && column < n) shift[j] = float(bias[column]);
             if ((Z0 == 2 || Z0 == 5) && column < n) first[j] = z0[column];
             if ((Z1 == 2 || Z1 == 5) && column < n) second[j] = z1[column];
         }
@@ -258,7 +261,7 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float& sum = sums[i][part * 4 + j / 2][half * 2 + j % 2];
-                    const float own[PRODUCTS] = {BIAS ? sum + shift[j] : sum};
+                    const float own[PRODUCTS] = {BIAS && !BEGUN ? sum + shift[j] : sum};
                     sum = result_of(own, 0, first + j, second + j);
                 }
     }
@@ -292,6 +295,20 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
     bulk_store_wait<0>();
 }
 
+// The sums of a tile before its first product: zeros, or the bias of every column from `n0` on.
+__device__ __forceinline__ void begin(float (&sums)[BLOCKS][TN][4], const T* bias, int n0, int n)
+{
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+        const int column = n0 + j * 8 + threadIdx.x % 4 * 2;
+        const Pair shift = BEGUN ? pair_at(bias, column, column < n) : Pair{};
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sums[i][j][q] = BEGUN ? float(shift.at[q % 2]) : 0;
+    }
+}
+
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -323,7 +340,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         if constexpr (TURNS) turn.skip(own * steps);
         for (Round round = {own * PIECES}; round.tile() < work.tiles();
              round.count += TURNS ? (GROUPS - 1) * PIECES : 0) {
-            Corner corner;
+            Corner corner = {};
             const T *of_group0 = z0, *of_group1 = z1;  // with the row of its sample
             const auto find = [&] {
                 corner = work.corner(round.tile());
@@ -333,11 +350,10 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 if constexpr (Z1 == 5) of_group1 = z1 + place1(begin);
             };
             StripOperands with = {};
-            if constexpr (AHEAD) {
-                find();
-                with.read(0, bias, of_group0, of_group1, corner.n, n);
-            }
-            float sums[BLOCKS][TN][4] = {};
+            if constexpr (AHEAD || BEGUN) find();
+            if constexpr (AHEAD) with.read(0, bias, of_group0, of_group1, corner.n, n);
+            float sums[BLOCKS][TN][4];
+            begin(sums, bias, corner.n, n);
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
             if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
             int left = -1;  // the stage that the products under way still read
@@ -347,10 +363,14 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                     mbarrier_arrive(barriers.of_b.empty(left));
                 }
             };
+            const auto pass = [&] {  // once all stages of the tile are full
+                if (lane == 0) mbarrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
+            };
 #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
                 mbarrier_wait(barriers.of_a.full(turn.stage), turn.parity);
                 mbarrier_wait(barriers.of_b.full(turn.stage), turn.parity);
+                if (EARLY && step == steps - 1) pass();
                 const uint64 from_a = smem_descriptor(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
                 const u32 tile_b = tiles_b + turn.stage * BYTES_B;
                 const uint64 from_b = ACROSS ? smem_descriptor_across<STRIP_B>(tile_b) : smem_descriptor(tile_b);
@@ -372,13 +392,13 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 left = turn.stage;
                 turn.next();
             }
-            if (TURNS && lane == 0) mbarrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
+            if constexpr (TURNS && !EARLY) pass();
             wgmma_wait<0>();
             settle(sums);
             leave();
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
-            if constexpr (!AHEAD) find();
+            if constexpr (!AHEAD && !BEGUN) find();
             const int m0 = corner.m + part * ROWS;
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
