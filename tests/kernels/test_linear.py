@@ -98,9 +98,10 @@ def layer(
         ((20, 768, 768), "wide", "mma "),
         ((8192, 4099, 768), "cast", "mma_linear 2x128x192 Add+Cast"),
         ((8192, 4099, 768), "wide", "mma "),
-        ((128, 2048, 5632), "residual", "mma w128x128 split 6 Add+Add"),
+        ((128, 2048, 5632), "residual", "mma_linear 64x64 deep Add+Add"),
         ((197, 768, 3072), "residual", "mma w64x64 deep split 2 Add+Add"),
         ((384, 768, 3072), "residual", "mma_linear 64x64 deep Add+Add"),
+        ((160, 1024, 4096), "residual", "mma_linear 64x64 deep Add+Add"),
         ((197, 3072, 768), "gelu", "mma_linear 128x64 Add+Gelu"),
         ((1600, 768, 3072), "residual", "mma_linear 64x192 Add+Add"),
         ((1024, 1280, 5120), "residual", "mma_linear 128x128 Add+Add"),  # seven columns of 192

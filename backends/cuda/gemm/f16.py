@@ -45,7 +45,7 @@ from .problem import (
     widest,
 )
 from .schedules import multistage, swap_ab, tma, tma_persistent
-from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
+from .tile import LAUNCH, MARGIN, MEMORY, STEPS_AHEAD, WEIGHTS_MARGIN, TimedConfig
 
 #: Maximum rows of A for `swap_ab.cu`, which reads weights once and rows of A often, minimum bytes
 #: of weights, and the factor by which estimates of other kernels are below their times for these.
@@ -152,9 +152,20 @@ def _persistent(
         other: microseconds of `multistage.cu`.
     """
     best = tma_persistent.choose(gemm, epilogue, target)
-    if best is None or best.microseconds >= MARGIN * other:
+    if best is None:
+        return None
+    deep = gemm.constant and best.tile.deep
+    margin = WEIGHTS_MARGIN if deep and _waits(gemm, target) else MARGIN
+    if best.microseconds >= margin * other:
         return None
     return tma_persistent.multiply(gemm, epilogue, best.tile, target)
+
+
+def _waits(gemm: GemmArguments, target: Target) -> bool:
+    """Whether `multistage.cu` waits for weights from memory: it has few of its steps in flight."""
+    config = multistage.choose(multistage.problem_of(gemm), target, across=gemm.across).config
+    steps = ceil_div(ceil_div(gemm.shape[2], config.tile.bk), config.splits)
+    return steps > STEPS_AHEAD * config.tile.stages
 
 
 def product(

@@ -33,6 +33,12 @@ MAX_KEPT = 1024
 #: Factor by which a TMA product must be estimated to be faster than one whose blocks can split a
 #: tile, as estimates are inexact.
 MARGIN = 0.95
+#: The same for deep tiles of `tma_persistent.cu` and constant weights, which seldom are in the
+#: cache, where the other kernel waits for them: estimates are further below times then. Fitted to
+#: 11 products of 32 to 197 rows on an H100, and to 9 of 128 to 256 rows in networks on an H200.
+WEIGHTS_MARGIN = 1.05
+#: Steps per stage above which a kernel waits for weights that are not in the cache.
+STEPS_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
