@@ -160,7 +160,7 @@ ROWS: dict[type[Op], Formula] = {
     ops.LeakyRelu: Formula("x < T(0) ? {alpha} * x : x"),
     ops.Mish: Formula(f"x * tanh({_SOFTPLUS})"),
     ops.PRelu: Formula("x < T(0) ? y * x : x", NUMBERS),
-    ops.Relu: Formula("x < T(0) ? T(0) : x", NUMBERS),
+    ops.Relu: Formula("positive(x)", NUMBERS),
     ops.Selu: Formula("{gamma} * (x > T(0) ? x : {alpha} * expm1(x))"),
     ops.Shrink: Formula("x < -{lambd} ? x + {bias} : x > {lambd} ? x - {bias} : T(0)"),
     ops.Sigmoid: Formula("T(1) / (T(1) + exp(-x))"),

@@ -5,9 +5,20 @@
 template <typename T> constexpr bool IS_FLOAT = T(0.5) != T(0);
 template <> constexpr bool IS_FLOAT<bool> = false;
 
+// The greater of x and 0, or NaN. In float32 it is one instruction, which makes 0 of -0.
+template <typename T> __device__ __forceinline__ T positive(T x) { return x < T(0) ? T(0) : x; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ float positive(float x)
+{
+    float found;
+    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(found) : "f"(x));
+    return found;
+}
+#endif
+
 template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
 {
-    x = x < least ? least : x;
+    x = least == T(0) ? positive(x) : x < least ? least : x;
     return x > most ? most : x;
 }
 
