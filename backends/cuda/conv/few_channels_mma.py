@@ -182,6 +182,11 @@ class FewChannels:
         behind = image + results if self.halves == 1 else max(image, results)
         return weights + ceil_div(raw, 16) * 16 + behind
 
+    def has_pixels_across(self, tile: Tile) -> bool:
+        """Whether a tile has two patches of 128 pixels, which are multiplied by 64 filters."""
+        rows = 16 if self.conv.view.strides[1] == 2 else 8
+        return tile.in_squares and self.halves == 1 and tile.filters == 64 and tile.rows % rows == 0
+
     def staged(self, tile: Tile) -> int:
         """Return the filters whose results are in shared memory at once."""
         if self.halves == 1:
@@ -224,6 +229,7 @@ class FewChannels:
         if tile.in_squares:
             layout["block"] = tile.filters
             make = pack_words if self.halves == 1 else pack_words_in_halves
+            make = pack_rows if self.has_pixels_across(tile) else make
         weights = Packed(
             (conv.w.value,), (make.__name__, *layout.values()), partial(make, **layout)
         )
@@ -234,13 +240,13 @@ class FewChannels:
         half = x.dtype if self.halves == 1 else float16
         blocks = tiles = down * across * x.dims[0]
         file, entry = "conv/few_channels_mma.cu", "few_channels_mma"
-        form, code = ("TM", tile.parts), atom_of(half).code()
+        form, code = (("TM", tile.parts),), atom_of(half).code()
         if tile.in_squares:
             blocks = min(tiles, ceil_div(tile.resident * conv.setting.target.processors, parts))
             file, entry = "conv/few_channels_wgmma.cu", "few_channels_wgmma"
-            form, code = (
-                ("STAGED", self.staged(tile)),
-                atom_of(half).code(tile.filters, begins=True),
+            form = ("STAGED", self.staged(tile)), ("PIXELS_ACROSS", self.has_pixels_across(tile))
+            code = atom_of(half).code(
+                128 if self.has_pixels_across(tile) else tile.filters, begins=True
             )
         return Launch(
             file,
@@ -258,7 +264,7 @@ class FewChannels:
                 ("PARTS", self.halves),
                 *(("CHANNELS", conv.channels), *zip(("KH", "KW"), view.kernel, strict=True)),
                 *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
-                *(("TILE_H", tile.rows), ("TILE_W", tile.columns), form),
+                *(("TILE_H", tile.rows), ("TILE_W", tile.columns), *form),
                 *(("FILTERS", tile.filters), ("VECTOR_C", 8), ("RESIDENT", tile.resident)),
                 *zip(("POOL_H", "POOL_W"), pool.kernel if pool else (0, 0), strict=True),
                 *zip(("POOL_STEP_H", "POOL_STEP_W"), pool.strides if pool else (1, 1), strict=True),
@@ -361,6 +367,13 @@ def pack_halves(w: Array, columns: int, filters: int) -> Array:
 def pack_words(w: Array, columns: int, filters: int, block: int) -> Array:
     """Return weights in words of 16 bytes, [block, eights of filters, eights of terms, 8, 8]."""
     return _in_words(pack_filters(w, columns, filters), block)
+
+
+def pack_rows(w: Array, columns: int, filters: int, block: int) -> Array:
+    """Return weights likewise, of 16 filters the even ones first: a thread has rows 8 apart."""
+    rows = pack_filters(w, columns, filters)
+    order = rows.reshape(filters // 16, 8, 2, -1).transpose(0, 2, 1, 3).reshape(rows.shape)
+    return _in_words(np.ascontiguousarray(order), block)
 
 
 def pack_words_in_halves(w: Array, columns: int, filters: int, block: int) -> Array:

@@ -67,17 +67,16 @@ __device__ __forceinline__ void store_results(const unsigned char* results, R* y
             const int word = i % WORDS, down = i / WORDS / ACROSS, across = i / WORDS % ACROSS;
             const int channel = first + word * 8, row = pooled_row0 + down, column = pooled_column0 + across;
             if (row >= p.pooled_height || column >= p.pooled_width || channel >= p.filters) continue;
+            // Instead of pixels outside of the image, those of the window next to them are read once more.
             Words best;
-            bool any = false;
 #pragma unroll
             for (int r = 0; r < POOL_H; ++r)
 #pragma unroll
                 for (int s = 0; s < POOL_W; ++s) {
-                    const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
-                    if ((u32)(row0 + v) >= (u32)p.out_height || (u32)(column0 + u) >= (u32)p.out_width) continue;
+                    const int v = min(max(down * POOL_STEP_H + r, -row0), p.out_height - 1 - row0);
+                    const int u = min(max(across * POOL_STEP_W + s, -column0), p.out_width - 1 - column0);
                     const Words found = word_at(v, u, word);
-                    best = any ? greatest_of(best, found) : found;
-                    any = true;
+                    best = r + s > 0 ? greatest_of(best, found) : found;
                 }
             const long long pixel = row * p.pooled_width + column;
             keep(y + pixel * p.row_y + channel, best, p.filters - channel);

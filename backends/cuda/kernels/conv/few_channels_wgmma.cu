@@ -6,10 +6,14 @@
 // of the image apart. Windows that are one pixel apart are every other one's neighbours: a second copy of each row, one pixel
 // further, is beside it, and a patch has four rows of eight pixels with even columns, and eight with odd ones.
 //
+// With PIXELS_ACROSS, filters are the left operand and 128 pixels the right one: a patch has twice as many rows, and tensor
+// cores read a quarter less. Rows of weights are in an order that gives a thread two adjacent filters.
+//
 // A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes
 // a tile, the part of the image that the next one reads arrives as it is.
 //
-// Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once.
+// Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once;
+// PIXELS_ACROSS.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -21,9 +25,10 @@
 #include "gemm/halves.cuh"
 #include "elementwise/divide.cuh"
 
-constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, TN = FILTERS / 8;
-constexpr int COPIES = STEP_W == 1 ? 2 : 1, PATCH_W = 8 * COPIES, PATCH_H = 8 / COPIES;
-constexpr int PIXELS = TILE_H * TILE_W, PATCHES = TILE_W / PATCH_W, UNITS = PIXELS / 64 / GROUPS;
+constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
+constexpr int OF_PATCH = PIXELS_ACROSS ? 128 : 64, TN = (PIXELS_ACROSS ? OF_PATCH : FILTERS) / 8;
+constexpr int COPIES = STEP_W == 1 ? 2 : 1, PATCH_W = 8 * COPIES, PATCH_H = OF_PATCH / PATCH_W;
+constexpr int PIXELS = TILE_H * TILE_W, PATCHES = TILE_W / PATCH_W, UNITS = PIXELS / OF_PATCH / GROUPS;
 constexpr int SPAN = (KW + 3) / 4 * 4, TERMS = KH * SPAN * 4, STEPS = TERMS / 16, OF_ROW = SPAN / 4;  // of 16 terms
 constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_W + SPAN + 1) / 2 * 2;
 constexpr int COUNT = ROWS * COLUMNS, ROW = COPIES * COLUMNS;  // pixels of a row with its copy
@@ -34,7 +39,8 @@ constexpr int LOW_WEIGHTS = FILTERS * TERMS * 2, RAW = PARTS * LOW_WEIGHTS;
 constexpr int IMAGE = (RAW + COUNT * CHANNELS * (int)sizeof(S) + 15) / 16 * 16, LOW_IMAGE = ROWS * ROW * 8;
 constexpr int RESULTS = PARTS == 1 ? IMAGE + LOW_IMAGE : IMAGE, PITCH_C = STAGED * sizeof(R) + 16;
 constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
-static_assert(TILE_H % PATCH_H == 0 && TILE_W % PATCH_W == 0 && PIXELS == UNITS * GROUPS * 64, "patches");
+static_assert(TILE_H % PATCH_H == 0 && TILE_W % PATCH_W == 0 && PIXELS == UNITS * GROUPS * OF_PATCH, "patches");
+static_assert(!PIXELS_ACROSS || (PARTS == 1 && FILTERS == 64 && STAGED == FILTERS), "rows of a product");
 static_assert(STEP_W == 2 || (STEP_W == 1 && STEP_H == 1), "distances of windows");
 static_assert(FILTERS % STAGED == 0 && STAGED % 16 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
@@ -128,16 +134,17 @@ __device__ __forceinline__ float arrange(unsigned char* shared)
     }
 }
 
-// The operands of a step, of the image of a patch and of the weights; `part` is 1 for low parts.
-__device__ __forceinline__ uint64 left(u32 image, int step, int part)
+// The operands of a step, of a patch whose image begins at `image` and of the weights; `part` is 1 for low parts. Only the
+// lower half of a descriptor depends on the step.
+__device__ __forceinline__ uint64 image_words(u32 image, int step, int part)
 {
-    return smem_descriptor_of_words<16, STEP_H * COLUMNS * 8>(image + step / OF_ROW * ROW * 8 + step % OF_ROW * 32
-                                                              + part * LOW_IMAGE);
+    const u32 further = step / OF_ROW * ROW * 8 + step % OF_ROW * 32 + part * LOW_IMAGE;
+    return smem_descriptor_of_words<16, STEP_H * COLUMNS * 8>(0) | ((image >> 4) + (further >> 4));
 }
 
-__device__ __forceinline__ uint64 right(u32 weights, int step, int part)
+__device__ __forceinline__ uint64 weight_words(u32 weights, int step, int part)
 {
-    return smem_descriptor_of_words<128, TERMS * 16>(weights + step * 256 + part * LOW_WEIGHTS);
+    return smem_descriptor_of_words<128, TERMS * 16>(0) | ((weights >> 4) + (step * 256 + part * LOW_WEIGHTS >> 4));
 }
 
 // The sums of patches whose images begin at `images`. In halves, sums of a patch are added one after the other.
@@ -148,8 +155,11 @@ __device__ __forceinline__ void multiply(float (&totals)[UNITS][TN][4], const u3
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
-            for (int i = 0; i < UNITS; ++i)
-                wgmma(totals[i], left(images[i], step, 0), right(weights, step, 0), step > 0);
+            for (int i = 0; i < UNITS; ++i) {
+                const uint64 of_image = image_words(images[i], step, 0), of_weights = weight_words(weights, step, 0);
+                if constexpr (PIXELS_ACROSS) wgmma(totals[i], of_weights, of_image, step > 0);
+                else wgmma(totals[i], of_image, of_weights, step > 0);
+            }
         wgmma_commit();
         wgmma_wait<0>();
 #pragma unroll
@@ -168,7 +178,7 @@ __device__ __forceinline__ void multiply(float (&totals)[UNITS][TN][4], const u3
                 for (int next = 0; next < TOGETHER * OF_ROW; ++next) {
                     const int step = first + next;
                     if (STEPS % (TOGETHER * OF_ROW) && step >= STEPS) break;
-                    wgmma(sums, left(images[i], step, product == 0), right(weights, step, product == 1),
+                    wgmma(sums, image_words(images[i], step, product == 0), weight_words(weights, step, product == 1),
                           product + next > 0);
                 }
             wgmma_commit();
@@ -180,6 +190,32 @@ __device__ __forceinline__ void multiply(float (&totals)[UNITS][TN][4], const u3
                 for (int q = 0; q < 4; ++q)
                     totals[i][j][q] = first > 0 ? totals[i][j][q] + sums[j][q] : sums[j][q];
         }
+}
+
+// Where pixel `place` of the eight with this number of a patch is in the results of the tile.
+__device__ __forceinline__ int pixel_of(int unit, int eight, int place)
+{
+    const int row = unit / PATCHES * PATCH_H + eight / COPIES;
+    return row * TILE_W + unit % PATCHES * PATCH_W + place * COPIES + eight % COPIES;
+}
+
+// Puts results in shared memory: of the patches of a warpgroup, with filters as rows.
+__device__ __forceinline__ void put_columns(unsigned char* results, const float (&totals)[UNITS][TN][4], int first,
+                                            const Z* bias, const Z* z0, const Z* z1, const Plane& p)
+{
+    const int lane = threadIdx.x % 32, column = threadIdx.x / 32 % 4 * 16 + lane / 4 * 2, channel = first + column;
+    Operands<2> with = {};
+    if (channel < p.filters) with = operands_at<2>(channel, 0, channel, p.filters - channel, bias, z0, z1);
+#pragma unroll
+    for (int i = 0; i < UNITS; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int q = 0; q < 2; ++q) {
+                const float pair[2] = {totals[i][j][q], totals[i][j][2 + q]};
+                const int pixel = pixel_of(threadIdx.x / 128 * UNITS + i, j, lane % 4 * 2 + q);
+                *(Neighbours<R, 2>*)(results + pixel * PITCH_C + column * sizeof(R)) = with_epilogue(pair, with);
+            }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -209,6 +245,12 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* b
             images[i] = base + IMAGE + (row * ROW + column) * 8;
         }
         multiply(totals, images, base);
+        if constexpr (PIXELS_ACROSS) {
+            put_columns(shared + RESULTS, totals, first, bias, z0, z1, p);
+            __syncthreads();
+            store_results<FILTERS / 8>(shared + RESULTS, y + tile.n * pixels * p.row_y, tile.row0, tile.column0, first, p);
+            continue;
+        }
 #pragma unroll
         for (int staged = 0; staged < FILTERS; staged += STAGED) {
             if (PARTS == 2 || staged > 0) __syncthreads();  // nobody reads what results replace
@@ -225,9 +267,7 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* b
                     for (int half = 0; half < 2; ++half) {
                         const float* of = totals[i][staged / 8 + j] + half * 2;
                         const float pair[2] = {of[0] * inverse * scale.x, of[1] * inverse * scale.y};
-                        const int unit = group * UNITS + i, eight = threadIdx.x / 32 % 4 * 2 + half;
-                        const int row = unit / PATCHES * PATCH_H + eight / COPIES;
-                        const int pixel = row * TILE_W + unit % PATCHES * PATCH_W + lane / 4 * COPIES + eight % COPIES;
+                        const int pixel = pixel_of(group * UNITS + i, threadIdx.x / 32 % 4 * 2 + half, lane / 4);
                         *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * sizeof(R)) =
                             with_epilogue(pair, with);
                     }
