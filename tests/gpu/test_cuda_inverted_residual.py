@@ -8,8 +8,10 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.conv.residual_forms import Form
+from tercet.backends.cuda.conv.residual_patches import PatchForm
 from tercet.runtime.ir.dtypes import DType, float16, float32
 
+from ..kernels import test_residual_patches as patches
 from ..kernels.samples import OPTIONS
 from ..kernels.test_inverted_residual import ANY, CASES, FORMS, LARGE, always, check
 
@@ -30,3 +32,11 @@ def test_forms(case: str, form: Form, dtype: DType, monkeypatch: pytest.MonkeyPa
     always(form, monkeypatch)
     backends: Any = open_backends("cuda", OPTIONS)
     check(CASES[case], dtype, backends[0])
+
+
+@pytest.mark.parametrize("form", patches.FORMS, ids=str)
+@pytest.mark.parametrize("case", patches.CASES)
+def test_patches(case: str, form: PatchForm, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches.always(form, monkeypatch)
+    backends: Any = open_backends("cuda", OPTIONS)
+    check(patches.CASES[case], float16, backends[0], patches.ENTRY)

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.conv import expanded_depthwise
+from tercet.backends.cuda.conv import expanded_depthwise, residual_patches
 from tercet.backends.cuda.conv import inverted_residual as fused
 from tercet.backends.cuda.conv.pack_residual import window_pairs
 from tercet.backends.cuda.conv.residual_forms import Form
@@ -121,6 +121,7 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
 def always(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every inverted residual have a form."""
     monkeypatch.setattr(fused, "forms", lambda p: [form])
+    monkeypatch.setattr(residual_patches, "forms", lambda p: [])
     monkeypatch.setattr(fused, "MARGIN", inf)
     monkeypatch.setattr(fused, "MARGIN_WIDE", inf)
 
@@ -249,7 +250,8 @@ def entries(graph: Graph, **options: Any) -> list[str]:
 def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
     for size, strides in ((112, (2, 2)), (56, (1, 1))):
         case = Case((images, 24, size, size), 144, 24, strides=strides)
-        assert entries(graph_of(case, float16, float16)[0]).count("inverted_residual") == 1
+        found = entries(graph_of(case, float16, float16)[0])
+        assert sum(found.count(one) for one in ("inverted_residual", "residual_patches")) == 1
 
 
 def test_large_clusters_start_together() -> None:

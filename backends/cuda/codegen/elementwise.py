@@ -223,7 +223,7 @@ class ElementwiseChain:
 
 
 def chain_of(
-    nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = ()
+    nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = (), *, rounds: bool = True
 ) -> ElementwiseChain | str:
     """Return the code of elementwise nodes of which only the last result is used.
 
@@ -232,6 +232,7 @@ def chain_of(
         name: the name of the function.
         sums: values that become the first parameters, in their compute types: they are never
             stored.
+        rounds: whether the result has the type that is stored, or else its compute type.
 
     Returns:
         The chain, or the reason why there is none.
@@ -264,7 +265,8 @@ def chain_of(
         names[node.output] = f"v{number}"
         kind = compute_type(node.output.tensor.dtype)
         body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
-    stored = C_TYPES[nodes[-1].output.tensor.dtype]
+    result = nodes[-1].output.tensor.dtype
+    stored = C_TYPES[result] if rounds else compute_type(result)
     parameters = ", ".join(
         f"{(compute_type if v in sums else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
         for v in operands

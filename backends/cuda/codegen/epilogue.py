@@ -204,6 +204,27 @@ def unrounded(dtype: DType) -> Epilogue:
     return Epilogue(code, sums=dtype, stored=float32)
 
 
+def unrounded_chain(nodes: tuple[Node, ...], first: Value) -> Epilogue | str:
+    """Return the elementwise nodes after a kernel as its epilogue, whose results are not rounded.
+
+    Args:
+        nodes: a chain in which each reads the previous one, and nothing that has to be loaded; may
+            be empty.
+        first: the kernel's own result.
+    """
+    dtype = first.tensor.dtype
+    if not nodes:
+        return unrounded(dtype)
+    chain = chain_of(nodes, "chain", (first,), rounds=False)
+    if isinstance(chain, str):
+        return chain
+    if len(chain.operands) > 1:
+        return f"{len(chain.operands) - 1} operands"
+    code = f"{chain.code}\n{_places()}{_head(dtype, float32)} {{ return chain(value); }}"
+    cheap = all(isinstance(node.op, CHEAP) for node in nodes)
+    return Epilogue(code, title=chain.title, is_cheap=cheap, sums=dtype, stored=float32)
+
+
 NO_EPILOGUE = no_epilogue(float32)
 
 

@@ -19,15 +19,16 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, Tail, epilogue_of
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16x3 import filter_refusal
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
-from . import expanded_depthwise
+from . import expanded_depthwise, residual_patches
 from .pack_residual import pack_weights
 from .residual_forms import Form, ResidualProblem, forms, time_of
+from .residual_patches import PatchForm
 
 #: Maximum channels of the image, and of a projection, whose sums are kept in registers; maximum
 #: stride.
@@ -40,6 +41,9 @@ MARGIN, BOUNDARY = 0.82, 0.6
 MARGIN_WIDE = 0.72
 #: That share for `expanded_depthwise.cu`.
 MARGIN_EXPANDED = 0.82
+#: `residual_patches.cu` is taken if it is estimated to take less than this share of other forms: so
+#: that none of 25 layers takes longer at batch 32.
+OF_PATCHES = 0.9
 #: Bytes of a large image between layers, about what an L2 cache of 50 MB keeps until it is read.
 LARGE = 1 << 25
 #: Boundaries in networks between layers that are estimated to take less than so many microseconds
@@ -189,7 +193,10 @@ def _problem(
     layers = (found.expansion, found.filtering, found.projection)
     first, middle, last_one = (next(left) if layer else None for layer in layers)
     assert middle is not None
-    return ResidualProblem(first, middle, last_one)
+    inner = unrounded_chain(found.layers[0].epilogue, found.layers[0].conv.output)
+    if isinstance(inner, str):
+        return inner
+    return ResidualProblem(first, middle, last_one, inner)
 
 
 def _refusal(p: ResidualProblem) -> str:
@@ -238,6 +245,8 @@ def inverted_residual(
         form, reason = _choice(p)
         setting.picks[known] = ("inverted residual", str(form or ""), reason)
     _, name, reason = setting.picks[known]
+    if patches := PatchForm.parse(name):
+        return residual_patches.launch(p, patches, _code(p, p.unrounded))
     form = Form.parse(name) if name else None
     if p.wide and (tile := _tile(p, form)):
         return expanded_depthwise.launch(p, tile, _code(p))
@@ -265,9 +274,12 @@ def _apart(p: ResidualProblem) -> float:
     return sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
 
 
-def _choice(p: ResidualProblem) -> tuple[Form | None, str]:
+def _choice(p: ResidualProblem) -> tuple[Form | PatchForm | None, str]:
     """Return the form with the lowest estimate, or why the layers are computed one by one."""
-    timed = ((time_of(p, form), str(form), form) for form in forms(p))
+    timed: list[tuple[float, str, Form | PatchForm]] = [
+        *((time_of(p, form), str(form), form) for form in forms(p)),
+        *((form.time_of(p) / OF_PATCHES, str(form), form) for form in residual_patches.forms(p)),
+    ]
     best = min(timed, default=None)
     if best is None:
         return None, "tiles that do not fit in shared memory"
@@ -325,9 +337,14 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
     )
 
 
-def _code(p: ResidualProblem) -> str:
-    """Return the epilogues, those in between in namespaces of their own, behind all headers."""
-    first = (p.expansion or p.filtering).epilogue
+def _code(p: ResidualProblem, first: Epilogue | None = None) -> str:
+    """Return the epilogues, those in between in namespaces of their own, behind all headers.
+
+    Args:
+        p: the problem.
+        first: the epilogue of the expansion, if it is not that of the problem.
+    """
+    first = first or (p.expansion or p.filtering).epilogue
     named = {"expanded": first, "filtered": p.filtering.epilogue}
     bodies = [f"namespace {name} {{\n{_body(one)}\n}}" for name, one in named.items()]
     last = p.layers[-1].epilogue

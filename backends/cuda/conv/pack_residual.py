@@ -37,19 +37,23 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
     wide = dtype == np.float32
     taps = window_taps(windows[:, 0], count) if wide else window_pairs(windows[:, 0], count)
     scaling = exponents(projection) if wide else None
-    second, parts = _floats(shift, count), list[Array]()
+    second, parts = padded_floats(shift, count), list[Array]()
     for begin in range(0, count, chunk):
         here = slice(begin, begin + chunk)
         for w, b in layers[:-1]:
             matrix = w.reshape(hidden, -1)[here]
             columns = ceil_div(matrix.shape[1], 16) * 16
             parts += [
-                _rows(matrix, chunk, columns, exponents(matrix) if wide else None),
-                _floats(b, count)[here],
+                projection_rows(matrix, chunk, columns, exponents(matrix) if wide else None),
+                padded_floats(b, count)[here],
             ]
             if wide:
                 parts.append(_scales(matrix, chunk))
-        parts += [_rows(projection[:, here], width, chunk, scaling), taps[:, here], second[here]]
+        parts += [
+            projection_rows(projection[:, here], width, chunk, scaling),
+            taps[:, here],
+            second[here],
+        ]
     if wide and width:
         parts.append(_scales(projection, width))
     return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in parts]).view(
@@ -84,7 +88,7 @@ def window_pairs(w: Array, channels: int) -> Array:
     return np.stack(found)
 
 
-def _rows(matrix: Array, count: int, columns: int, scaling: Array | None) -> Array:
+def projection_rows(matrix: Array, count: int, columns: int, scaling: Array | None = None) -> Array:
     """Return a matrix zero-padded to this many rows, which are `pitch(columns)` bytes apart.
 
     Args:
@@ -113,7 +117,7 @@ def _scales(matrix: Array, count: int) -> Array:
     return found
 
 
-def _floats(bias: Array, count: int) -> Array:
+def padded_floats(bias: Array, count: int) -> Array:
     """Return a bias in float32, zero-padded."""
     found = np.zeros(count, np.float32)
     found[: len(bias)] = bias

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ....runtime.ir.dtypes import float32
+from ..codegen.epilogue import Epilogue
 from ..gemm.convolution import ConvProblem
 from ..gemm.tile import CLUSTERED, MAX_CLUSTER, MEMORY, clusters_of, inbox
 from ..recipe.operands import Tensor, ceil_div
@@ -75,11 +76,17 @@ ROLLED = 1.18
 
 @dataclass(frozen=True, slots=True)
 class ResidualProblem:
-    """The convolutions of an inverted residual; see `InvertedResidual`."""
+    """The convolutions of an inverted residual; see `InvertedResidual`.
+
+    Attributes:
+        expansion, filtering, projection: the convolutions.
+        unrounded: the epilogue of the expansion with results in float32.
+    """
 
     expansion: ConvProblem | None
     filtering: ConvProblem
     projection: ConvProblem | None
+    unrounded: Epilogue
 
     @property
     def layers(self) -> tuple[ConvProblem, ...]:
