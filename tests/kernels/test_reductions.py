@@ -19,8 +19,6 @@ from .samples import compare, sample
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
-COMPILES = {"reduce/reduce.cu"}
-
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [int8, bool_, float16, float32], ids=lambda each: each.name)
