@@ -26,7 +26,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     A result larger than `Options.fold_bytes`, or one that would exceed `Options.fold_total`
     together with the others, is not folded: a few bytes of ConstantOfShape must not become
-    gigabytes. A Transpose shares its input's memory. With `Options.keep_quantized`, neither is a
+    gigabytes. A Transpose shares its input's memory, and so does a view, which counts as a copy:
+    the input may be dropped before it. With `Options.keep_quantized`, neither is a
     DequantizeLinear: its result is four times as large, and compilers of other runtimes look for
     the integers.
     """
@@ -60,8 +61,10 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
         return _turned(node)
     if not _fits(node, context):
         return None
-    arrays = [None if v is None else v.data for v in node.inputs]
-    found = context.evaluate(node.op, arrays, len(node.outputs))
+    found = _viewed(node)
+    if found is None:
+        arrays = [None if v is None else v.data for v in node.inputs]
+        found = context.evaluate(node.op, arrays, len(node.outputs))
     if found is None:
         return None
     costs = list(map(_cost, found))
@@ -78,6 +81,17 @@ def _turned(node: Node) -> list[Array] | None:
     if x is None or x.data is None or not isinstance(node.op, Transpose):
         return None
     return [x.data.transpose(node.op.order(x.data.ndim))]
+
+
+def _viewed(node: Node) -> list[Array] | None:
+    """Return a constant in another shape, without a copy; None if that takes one."""
+    x = node.inputs[0] if node.op.view else None
+    if x is None or x.data is None or not x.data.flags.c_contiguous:
+        return None
+    type_ = node.output.type
+    if not isinstance(type_, TensorType) or not type_.is_static:
+        return None
+    return [x.data.reshape(type_.dims)]
 
 
 def _repeated(node: Node, context: Context) -> list[Array] | None:

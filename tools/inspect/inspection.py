@@ -265,7 +265,8 @@ def inspect(
         bound, note = _bind(model, found, any(texts))
         if plan_wanted:
             say("planning")
-            model.prepare(found)
+            if gpu is None:
+                model.prepare(found)
         behind = () if gpu is None or fallback is None else open_backends(fallback, model.options)
         if capability:
             say("asking the backends")

@@ -1,25 +1,29 @@
 """Plans for a GPU that is not present: which kernel would run each node, without a driver.
 
 The cuda backend claims nodes and chooses kernels for a target, which needs neither a GPU nor the
-packages for CUDA. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines,
+packages for CUDA. Nothing is compiled, packed or measured; only TensorRT-RTX builds its engines,
 without a GPU, and does not load them. Control flow that a device would decide is shown as the
 host's, and data-dependent shapes end a plan, as on numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.plan.backend import Backend
+from ...backends.numpy.backend import NumpyBackend, evaluate
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.options import Options
+from ...runtime.plan.backend import Backend, BuildContext, Claim, Decline, Run, Stream, View
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import lay_out
 from ...runtime.plan.plan import Plan
 from ...runtime.plan.weights import WeightStore
 from ...runtime.session.model import Model
 from ...runtime.session.placement import PlacedRow, describe, placement_of
+from ...runtime.session.program_cache import Optimised
 
 if TYPE_CHECKING:
     from ...backends.cuda.recipe.source import KernelSource
@@ -46,6 +50,33 @@ class _Device:
     compiler: _Compiler
     name: str = "cuda:0"
     allocated: int = field(default=0)
+
+
+class _Step:
+    """A step of the host that computes nothing."""
+
+    kernel, scratch, capturable = "nothing", 0, False
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Run:
+        return _do_nothing
+
+
+def _do_nothing(stream: Stream) -> None:
+    pass
+
+
+def _build_nothing(site: BuildContext) -> _Step:
+    return _Step()
+
+
+class _Host(NumpyBackend):
+    """Claims what numpy does, without choosing algorithms, packing weights or recording calls."""
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
+        for answer in super().claim(graph, free, options):
+            yield replace(answer, build=_build_nothing) if isinstance(answer, Claim) else answer
 
 
 def target_of(text: str) -> Target:
@@ -100,7 +131,11 @@ def paper_rows(
         layout, found = lay_out(plan.graph.clone(), chain, options, stores)
         yield from describe(layout.rows, found.refusals)
 
-    return placement_of(model.prepare(shapes), rows).rows
+    # Its programs tell which graphs are planned, and in which order; they never run.
+    made = Optimised(model.graph, model.rewrites)
+    source = replace(model.source, mapped=())  # the files stay open
+    with Model(model.imported, (_Host(),), options, evaluate, source, made) as outline:
+        return placement_of(outline.prepare(shapes), rows).rows
 
 
 def _tensorrt_for(device: Any, target: Target) -> Backend:
