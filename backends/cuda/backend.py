@@ -38,6 +38,8 @@ from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .codegen.moves import Movement
+from .codegen.recurrence_kernel import recurrence
+from .codegen.recurrences import Recurrence
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .conv.pooled import pooled_convolution
@@ -286,6 +288,8 @@ def _recipe_of_whole(
             return head_rows(whole, y, operand)
         case Movement():
             return copied_through(whole, y, operand(whole.x))
+        case Recurrence():
+            return recurrence(whole, operand)
 
 
 def _recipe_of_chain(group: FusionGroup, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
@@ -493,8 +497,5 @@ def _in_place(group: FusionGroup) -> Pairs:
 
 def _overwritten(head: Node) -> Pairs:
     """Return the input that the head's kernel updates in place; see `Kernel`."""
-    place = _kernel(head).in_place
-    value = None if place is None else head.inputs[place]
-    if value is None or head.inputs.count(value) > 1:
-        return ()
-    return ((head.output, value),)
+    value = None if (place := _kernel(head).in_place) is None else head.inputs[place]
+    return () if value is None or head.inputs.count(value) > 1 else ((head.output, value),)

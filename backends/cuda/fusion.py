@@ -16,7 +16,7 @@ from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Add, Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
-from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
@@ -32,6 +32,7 @@ from .attention.sink import SinkAttention, sink_attention_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
+from .codegen.recurrences import Recurrence, recurrence_at
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .conv.pooled import pools_squares
 from .gemm.atoms import HALVES
@@ -59,6 +60,7 @@ Separable = (
     | HeadRows
     | InvertedResidual
     | Movement
+    | Recurrence
 )
 Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
@@ -78,7 +80,7 @@ class FusionGroup:
             channels, rotation with cache update, this with the attention to the caches, products of
             few rows with the nodes around them, two products that are combined, stacks that are
             read in place, normalized parts of rows, rows divided by their length, inverted
-            residuals, or elements moved by several nodes; None for others.
+            residuals, elements moved by several nodes, or an unrolled recurrence; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -261,6 +263,7 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 #: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
     Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
+    Concat: (recurrence_at,),
     Conv: (lambda graph, node, free: inverted_residual_at(graph, node, free, _tail),),
     Div: (
         relu_linear_at,

@@ -223,9 +223,15 @@ class ElementwiseChain:
 
 
 def chain_of(
-    nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = (), *, rounds: bool = True
+    nodes: Sequence[Node],
+    name: str = "chain",
+    sums: Sequence[Value] = (),
+    *,
+    rounds: bool = True,
+    handed: Sequence[Value] = (),
+    result: Value | None = None,
 ) -> ElementwiseChain | str:
-    """Return the code of elementwise nodes of which only the last result is used.
+    """Return the code of elementwise nodes of which one result is used, the last one by default.
 
     Args:
         nodes: in topological order.
@@ -233,10 +239,14 @@ def chain_of(
         sums: values that become the first parameters, in their compute types: they are never
             stored.
         rounds: whether the result has the type that is stored, or else its compute type.
+        handed: values that are stored in the last parameters, which are references to their compute
+            types.
+        result: what the function returns.
 
     Returns:
         The chain, or the reason why there is none.
     """
+    result = result or nodes[-1].output
     names: dict[Value, str] = {}
     operands: list[Value] = []
     functions: list[str] = []
@@ -265,19 +275,22 @@ def chain_of(
         names[node.output] = f"v{number}"
         kind = compute_type(node.output.tensor.dtype)
         body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
-    result = nodes[-1].output.tensor.dtype
-    stored = C_TYPES[result] if rounds else compute_type(result)
-    parameters = ", ".join(
+    of_result = result.tensor.dtype
+    stored = C_TYPES[of_result] if rounds else compute_type(of_result)
+    parameters = [
         f"{(compute_type if v in sums else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
         for v in operands
-    )
+    ]
+    for number, value in enumerate(handed):
+        parameters.append(f"{compute_type(value.tensor.dtype)}& r{number}")
+        body.append(f"    r{number} = {names[value]};")
     code = [
         '#include "elementwise/functions.cuh"',
         *functions,
-        f"__device__ __forceinline__ {stored} {name}({parameters})",
+        f"__device__ __forceinline__ {stored} {name}({', '.join(parameters)})",
         "{",
         *body,
-        f"    return {stored}({names[nodes[-1].output]});",
+        f"    return {stored}({names[result]});",
         "}",
     ]
     title = "+".join(type(node.op).__name__ for node in nodes)

@@ -1,0 +1,131 @@
+"""The kernel of a recurrence of elementwise steps: one thread for each element of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ....runtime.ir.graph import Value
+from ..algorithms.registry import Answer
+from ..recipe.launch import Launch
+from ..recipe.operands import Given, Ints, Tensor, ceil_div, index_type, merge
+from .copies import divisors
+from .elementwise import chain_of, compute_type
+from .recurrences import Part, Recurrence
+
+#: Threads of a block: few, so that small states are spread over many multiprocessors.
+THREADS = 32
+#: Number of steps whose parts are fetched before they are used.
+DEPTH = 8
+
+
+def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the launch of a recurrence, or why there is none."""
+    before = [state.before for state in found.states]
+    after = [state.after for state in found.states]
+    chain = chain_of(found.body, sums=before, handed=after, result=found.result.value)
+    if isinstance(chain, str):
+        return chain
+    initial = {state.before: operand(state.initial) for state in found.states}
+    parts = {part.value: part for part in found.parts}
+    y, dims = operand(found.result.whole), found.result.value.tensor.dims
+    operands = [
+        initial.get(v) or operand(parts[v].whole if v in parts else v) for v in chain.operands
+    ]
+    moves = [
+        _strides(parts[v], x, dims) if v in parts else _broadcast(x.dims, x.strides, dims)
+        for v, x in zip(chain.operands, operands, strict=True)
+    ]
+    first = None if found.first is None else operand(found.first)
+    rows = [_strides(found.result, y, dims), *moves]
+    if first is not None:
+        rows.append(_aligned(first.dims, first.strides, dims))
+    if None in rows:
+        return "axes of what its steps read and store differ"
+    sizes, merged = merge(dims, [row for row in rows if row is not None])
+    args: dict[str, Given] = {
+        **{"y": y, "strides": merged[0], "origin": _origin(found.result, y)},
+        **{"step": _step(found.result, y) * found.way, "first": first},
+        **{"strides_first": (0,) * len(sizes) if first is None else merged[-1]},
+        **{"count": found.result.value.tensor.size, "sizes": sizes, **divisors(sizes)},
+        "steps": found.count,
+    }
+    states, numbers = len(before), range(len(operands))
+    moving = [i for i in numbers if chain.operands[i] in parts]
+    fixed = [i for i in numbers if i >= states and i not in moving]
+    for i, (value, x) in enumerate(zip(chain.operands, operands, strict=True)):
+        part = parts.get(value)
+        args |= {f"a{i}": x, f"strides{i}": merged[i + 1]}
+        args[f"origin{i}"] = 0 if part is None else _origin(part, x)
+        args[f"step{i}"] = 0 if part is None else _step(part, x) * found.way
+    names = [
+        f"h{i}" if i < states else f"now{i}[q]" if i in moving else f"kept{i}" for i in numbers
+    ]
+    kinds = [compute_type(value.tensor.dtype) for value in before]
+    extents = (x.extent for x in (y, *operands))
+    return Launch(
+        "elementwise/recurrence.cu",
+        "recurrence",
+        grid=(ceil_div(found.result.value.tensor.size, THREADS), 1, 1),
+        block=THREADS,
+        args=args,
+        types=(
+            ("Index", index_type(*extents)),
+            ("R", y.dtype),
+            *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
+        ),
+        constants=(
+            *(("THREADS", THREADS), ("DEPTH", DEPTH)),
+            *(("RANK", len(sizes)), ("FIRST", first is not None)),
+        ),
+        code="\n".join(
+            [
+                chain.code,
+                *(f"using H{i} = {kind};" for i, kind in enumerate(kinds)),
+                f"#define OPERANDS(X) {_each(numbers)}",
+                f"#define STATES(X) {_each(range(states))}",
+                f"#define FIXED(X) {_each(fixed)}",
+                f"#define MOVING(X) {_each(moving)}",
+                f"#define CALL(q) chain({', '.join((*names, *names[:states]))})",
+            ]
+        ),
+        note=f"{found.count} steps {chain.title}",
+    )
+
+
+def _each(numbers: Iterable[int]) -> str:
+    return " ".join(f"X({i})" for i in numbers)
+
+
+def _step(part: Part, whole: Tensor) -> int:
+    return whole.strides[part.axis]
+
+
+def _origin(part: Part, whole: Tensor) -> int:
+    return part.place * _step(part, whole)
+
+
+def _strides(part: Part, whole: Tensor, dims: Ints) -> Ints | None:
+    """Return the strides of a part of a tensor along `dims`; None if it does not fit them."""
+    kept = [axis for axis in range(whole.rank) if axis != part.axis]
+    sizes = tuple(whole.dims[axis] for axis in kept)
+    own = part.value.tensor.dims
+    steps = _aligned(sizes, tuple(whole.strides[axis] for axis in kept), own)
+    return None if steps is None else _broadcast(own, steps, dims)
+
+
+def _aligned(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
+    """Return the strides of axes among which others of size 1 are; None if other axes differ."""
+    left = [(size, step) for size, step in zip(sizes, steps, strict=True) if size != 1]
+    if [size for size, _ in left] != [size for size in dims if size != 1]:
+        return None
+    found = iter(step for _, step in left)
+    return tuple(0 if size == 1 else next(found) for size in dims)
+
+
+def _broadcast(own: Ints, steps: Ints, dims: Ints) -> Ints | None:
+    """Return the strides of a tensor repeated along `dims`; None if it has other axes."""
+    missing = len(dims) - len(own)
+    pairs = zip(own, dims[max(missing, 0) :], strict=False)
+    if missing < 0 or any(size not in (1, whole) for size, whole in pairs):
+        return None
+    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))

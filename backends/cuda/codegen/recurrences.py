@@ -1,0 +1,374 @@
+"""Recurrences that an exporter has unrolled: equal elementwise steps, each behind the last one.
+
+Gated linear recurrences (RecurrentGemma, minGRU) and WKV attention (RWKV) are loops over time in
+PyTorch. In a traced graph every step reads its own slices of a few tensors and what the step before
+it computed, and one Concat joins the results of all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
+from ....runtime.ops.shapes import normalize_axis
+from .elementwise import in_chains
+from .moves import VIEWS
+
+#: Minimum number of equal steps, and maximum numbers of nodes and states of one.
+MIN_STEPS, MAX_NODES, MAX_STATES = 4, 48, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One place along an axis of a tensor: what a step reads, or stores.
+
+    Attributes:
+        value: the part, without that axis or with axes of size 1 elsewhere.
+        whole: the tensor.
+        axis, place: where the part is.
+        nodes: those that cut it out.
+    """
+
+    value: Value
+    whole: Value
+    axis: int
+    place: int
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one step hands to the next one.
+
+    Attributes:
+        initial: what the first step reads.
+        before, after: what the step of `Recurrence.body` reads and computes.
+    """
+
+    initial: Value
+    before: Value
+    after: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Nodes that compute a recurrence.
+
+    Attributes:
+        nodes: all its nodes.
+        body: those of one step, in order.
+        count: number of steps.
+        way: 1 if the first step has the first place of the result, -1 if it has the last one.
+        result: the part of the result that this step stores; the place is that of the first step.
+        first: what precedes the result of the first step; None if nothing does.
+        parts: what this step reads of tensors; places are those of the first step.
+        states: what is handed on.
+    """
+
+    nodes: frozenset[Node]
+    body: tuple[Node, ...]
+    count: int
+    way: int
+    result: Part
+    first: Value | None
+    parts: tuple[Part, ...]
+    states: tuple[State, ...]
+
+
+def recurrence_at(graph: Graph, join: Node, free: Set[Node]) -> Recurrence | None:
+    """Return the recurrence whose results a Concat joins, if there is one."""
+    rows = _joined(join)
+    if rows is None or join not in free:
+        return None
+    for way in (1, -1):
+        found = _Unrolled(graph, free, rows[::way], way).found()
+        if found is not None:
+            return found
+    return None
+
+
+def _joined(join: Node) -> list[Part] | None:
+    """Return the parts of a Concat's result, if all are results of elementwise nodes."""
+    y, parts = join.output, join.operands
+    if not isinstance(join.op, Concat) or len(parts) <= MIN_STEPS:
+        return None
+    axis = normalize_axis(join.op.axis, y.tensor.rank)
+    found = list[Part]()
+    for place, part in enumerate(parts):
+        value, views = _viewed(part)
+        if part.tensor.dims[axis] != 1 or (place and not _is_computed(value)):
+            return None
+        found.append(Part(value, y, axis, place, (*views, join)))
+    return found
+
+
+class _Unrolled:
+    """The search for a recurrence: steps are numbered from the last one read, which is first."""
+
+    def __init__(self, graph: Graph, free: Set[Node], rows: Sequence[Part], way: int) -> None:
+        self._graph, self._free, self._rows, self._way = graph, free, rows, way
+        self._parts: dict[Value, Part | None] = {}
+        self._times = dict[Value, float]()
+        self._fill_times()
+        self._base = self._time(rows[-1].value) - (len(rows) - 1)
+
+    def _part(self, value: Value) -> Part | None:
+        if value not in self._parts:
+            self._parts[value] = _cut(value)
+        return self._parts[value]
+
+    def _fill_times(self) -> None:
+        """Note the last place that each elementwise result depends on; -inf for none."""
+        found, todo = set[Node](), [row.value for row in self._rows]
+        while todo:
+            value = todo.pop()
+            node = value.producer
+            if node is None or node in found or self._part(value) is not None:
+                continue
+            if in_chains(node):
+                found.add(node)
+                todo += node.distinct_reads
+        for node in self._graph.in_order(found):
+            self._times[node.output] = max(map(self._time, node.distinct_reads), default=-inf)
+
+    def _time(self, value: Value) -> float:
+        part = self._part(value)
+        return self._times.get(value, -inf) if part is None else part.place * self._way
+
+    def found(self) -> Recurrence | None:
+        """Return the recurrence."""
+        body = self._body() if self._base > -inf else None
+        if body is None:
+            return None
+        at, roots, before = body
+        nodes, known = set[Node](), dict[Value, Value]()
+        wanted: Mapping[Value, Value] = {}
+        first = len(self._rows)
+        while first:
+            image = self._image(at, roots[0], before, first - 1, wanted)
+            if image is None:
+                break
+            first, known = first - 1, image
+            nodes.update(self._nodes_of(image, before))
+            nodes.update(self._rows[first].nodes)
+            pairs = zip(before, roots[1:], strict=True)
+            wanted = {after: image[v] for v, after in pairs if v in image}
+        if first > 1 or len(self._rows) - first < MIN_STEPS or len(wanted) < len(set(roots[1:])):
+            return None
+        if not self._is_closed(nodes):
+            return None
+        return self._recurrence(roots, before, first, known, nodes)
+
+    def _recurrence(
+        self,
+        roots: Sequence[Value],
+        before: Sequence[Value],
+        first: int,
+        known: Mapping[Value, Value],
+        nodes: Set[Node],
+    ) -> Recurrence:
+        """Return the recurrence of these nodes.
+
+        Args:
+            roots: the result of the body, and its states.
+            before: the states that the body reads.
+            first: the number of the first step.
+            known: what it reads and computes, by the values of the body.
+            nodes: all nodes.
+        """
+        made = (v for v in known if v not in before and self._part(v) is None)
+        nodes_of = {v.producer for v in made if self._time(v) > -inf}
+        body = self._graph.in_order(node for node in nodes_of if node is not None)
+        reads = dict.fromkeys(v for node in body for v in node.distinct_reads)
+        parts = [(self._part(v), self._part(known[v])) for v in reads]
+        row = self._rows[first]
+        earlier = first and next(iter(self._rows[0].nodes[-1].operands[:: self._way]))
+        return Recurrence(
+            frozenset(nodes),
+            body,
+            len(self._rows) - first,
+            self._way,
+            Part(roots[0], row.whole, row.axis, row.place),
+            earlier or None,
+            tuple(Part(p.value, p.whole, p.axis, q.place) for p, q in parts if p and q),
+            tuple(State(known[v], v, after) for v, after in zip(before, roots[1:], strict=True)),
+        )
+
+    def _body(self) -> tuple[int, list[Value], list[Value]] | None:
+        """Return a step that computes all states: its number, its results, and what it reads.
+
+        The last steps compute fewer: nobody reads their states.
+        """
+        at = len(self._rows) - 1
+        roots = [self._rows[at].value]
+        while at > 0:
+            before = self._before(roots, at)
+            if before is None or not before or len(before) > MAX_STATES:
+                return None
+            if len(before) == len(roots) - 1:
+                return at, roots, before
+            at -= 1
+            roots = [self._rows[at].value, *before]
+        return None
+
+    def _before(self, roots: Sequence[Value], at: int) -> list[Value] | None:
+        """Return what a step reads of the one before it, in the order of its expressions."""
+        now, seen, found = self._base + at, set[Value](), list[Value]()
+        todo = list(reversed(roots))
+        while todo:
+            value = todo.pop()
+            time = self._time(value)
+            if value in seen or self._part(value) is not None or time == -inf:
+                continue
+            seen.add(value)
+            if time == now and value.producer is not None:
+                todo += reversed(value.producer.distinct_reads)
+            elif time == now - 1:
+                found.append(value)
+            else:
+                return None
+            if len(seen) > MAX_NODES:
+                return None
+        return found
+
+    def _image(
+        self,
+        at: int,
+        result: Value,
+        before: Sequence[Value],
+        to: int,
+        wanted: Mapping[Value, Value],
+    ) -> dict[Value, Value] | None:
+        """Return what the values of one step are in another one; None if the steps differ.
+
+        Args:
+            at: the number of the step.
+            result: what it stores.
+            before: the states that it reads.
+            to: the number of the other step.
+            wanted: what its states are there, if anything reads them.
+        """
+        image = dict[Value, Value]()
+        todo = [(result, self._rows[to].value), *wanted.items()]
+        while todo:
+            value, other = todo.pop()
+            if value in image:
+                if image[value] is not other:
+                    return None
+                continue
+            image[value] = other
+            if value in before:
+                if self._time(other) >= self._base + to or not _are_alike(value, other):
+                    return None
+                continue
+            part, node = self._part(value), value.producer
+            if part is not None:
+                if not _moves(part, self._part(other), (to - at) * self._way):
+                    return None
+            elif self._time(value) == -inf or node is None:
+                if value is not other and not _are_equal(value, other):
+                    return None
+            else:
+                twin = other.producer
+                if twin is None or twin not in self._free or twin.op != node.op:
+                    return None
+                if not _are_alike(value, other) or len(twin.inputs) != len(node.inputs):
+                    return None
+                pairs = list(zip(node.inputs, twin.inputs, strict=True))
+                if any((a is None) != (b is None) for a, b in pairs):
+                    return None
+                todo += [(a, b) for a, b in pairs if a is not None and b is not None]
+        return image
+
+    def _nodes_of(self, image: Mapping[Value, Value], before: Sequence[Value]) -> Iterator[Node]:
+        for value, other in image.items():
+            part = self._part(other)
+            if value in before or self._time(value) == -inf:
+                continue
+            if part is not None:
+                yield from part.nodes
+            elif other.producer is not None:
+                yield other.producer
+
+    def _is_closed(self, nodes: Set[Node]) -> bool:
+        """Whether only these nodes read the results of all but the last one, which joins."""
+        join = self._rows[0].nodes[-1]
+        return nodes <= self._free and all(
+            node is join or (v.consumers.keys() <= nodes and not self._graph.is_output(v))
+            for node in nodes
+            for v in node.outputs
+        )
+
+
+def _is_computed(value: Value) -> bool:
+    return value.producer is not None and in_chains(value.producer)
+
+
+def _long(value: Value) -> tuple[int, ...]:
+    """Return the sizes of the axes that are not of size 1."""
+    return tuple(size for size in value.tensor.dims if size != 1)
+
+
+def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
+    """Return what views that only add or remove axes of size 1 lead back to, and these."""
+    nodes: tuple[Node, ...] = ()
+    while (node := value.producer) is not None and isinstance(node.op, VIEWS):
+        source = node.operands[0]
+        if _long(source) != _long(value):
+            break
+        value, nodes = source, (*nodes, node)
+    return value, nodes
+
+
+def _cut(value: Value) -> Part | None:
+    """Return which part of a tensor a value is: one place along one axis; or None."""
+    source, views = _viewed(value)
+    node = source.producer
+    if node is None or not isinstance(node.op, Slice):
+        return None
+    x, *numbers = node.inputs
+    if x is None or any(v is not None and v.data is None for v in numbers):
+        return None
+    sizes = zip(x.tensor.dims, source.tensor.dims, strict=True)
+    cut = [axis for axis, (whole, own) in enumerate(sizes) if whole != own]
+    if len(cut) != 1 or source.tensor.dims[cut[0]] != 1:
+        return None
+    starts, ends, axes, steps = (
+        None if v is None or v.data is None else v.data.tolist() for v in (*numbers, None, None)[:4]
+    )
+    rank = x.tensor.rank
+    along = [normalize_axis(a, rank) for a in axes or range(len(starts or ()))]
+    if starts is None or ends is None or cut[0] not in along:
+        return None
+    i, size = along.index(cut[0]), x.tensor.dims[cut[0]]
+    step = 1 if steps is None else steps[i]
+    if any(step < 0 for step in steps or ()):
+        return None
+    place, _ = bounds_of_slice(starts[i], ends[i], step, size)
+    return Part(value, x, cut[0], place, (*views, node))
+
+
+def _moves(part: Part, other: Part | None, by: int) -> bool:
+    """Whether one part of a tensor is another one, so many places further."""
+    return (
+        other is not None
+        and other.whole is part.whole
+        and (other.axis, other.place) == (part.axis, part.place + by)
+        and _are_alike(part.value, other.value)
+    )
+
+
+def _are_alike(value: Value, other: Value) -> bool:
+    return (value.tensor.dims, value.tensor.dtype) == (other.tensor.dims, other.tensor.dtype)
+
+
+def _are_equal(value: Value, other: Value) -> bool:
+    """Whether two constants are the same number."""
+    if value.data is None or other.data is None or value.data.size != 1:
+        return False
+    return _are_alike(value, other) and np.array_equal(value.data, other.data)

@@ -1,0 +1,206 @@
+"""Unrolled recurrences: found however their steps are written, one kernel, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Div, Exp, Max, Mul, Sub, Tanh
+from tercet.runtime.ops.movement import Concat, Slice
+from tercet.runtime.ops.shape import Squeeze, Unsqueeze
+
+from .cubins import all_compile
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+#: Batch, steps (no multiple of those that the kernel fetches at once) and channels.
+BATCH, STEPS, WIDTH = 2, 11, 40
+AXIS = 1
+Build = Callable[["Net"], None]
+
+
+class Net:
+    """A graph of gates and inputs [BATCH, STEPS, WIDTH]."""
+
+    def __init__(self, dtype: DType = float32) -> None:
+        self.graph = Graph("recurrence")
+        self.feeds = dict[str, Array]()
+        self.dtype = dtype
+
+    def input(self, name: str, *dims: int) -> Value:
+        self.feeds[name] = (normal(*dims) * 0.5).astype(self.dtype)
+        return self.graph.add_input(name, TensorType(self.dtype, dims))
+
+    def rows(self, name: str) -> Value:
+        return self.input(name, BATCH, STEPS, WIDTH)
+
+    def apply(self, op: Op, *inputs: Value | Array) -> Value:
+        values = [v if isinstance(v, Value) else self.graph.constant(v) for v in inputs]
+        return self.graph.insert(op, values).output
+
+    def at(self, x: Value, t: int, *, squeezed: bool = True) -> Value:
+        """Return one step of a tensor."""
+        bounds = (np.array([v]) for v in (t, t + 1, AXIS))
+        part = self.apply(Slice(), x, *bounds)
+        return self.apply(Squeeze(), part, np.array([AXIS])) if squeezed else part
+
+    def join(self, rows: list[Value], *, squeezed: bool = True) -> None:
+        """Make the results of all steps the output."""
+        axes = np.array([AXIS])
+        parts = [self.apply(Unsqueeze(), row, axes) if squeezed else row for row in rows]
+        self.graph.set_outputs({"y": self.apply(Concat(axis=AXIS), *parts)})
+
+    def sample(self, build: Build) -> Sample:
+        build(self)
+        infer(self.graph)
+        return Sample(self.graph, self.feeds)
+
+
+def linear(net: Net, *, squeezed: bool = True, backward: bool = False) -> None:
+    """h = a h + x, as RecurrentGemma has it."""
+    a, x, h = net.rows("a"), net.rows("x"), net.input("h", BATCH, WIDTH)
+    if not squeezed:
+        h = net.apply(Unsqueeze(), h, np.array([AXIS]))
+    rows = list[Value]()
+    for t in reversed(range(STEPS)) if backward else range(STEPS):
+        kept = net.apply(Mul(), net.at(a, t, squeezed=squeezed), h)
+        h = net.apply(Add(), kept, net.at(x, t, squeezed=squeezed))
+        rows.append(h)
+    net.join(rows[::-1] if backward else rows, squeezed=squeezed)
+
+
+def first_alone(net: Net) -> None:
+    """The first result is another expression: there is no state before it."""
+    a, x = net.rows("a"), net.rows("x")
+    h = net.apply(Tanh(), net.at(x, 0))
+    rows = [h]
+    for t in range(1, STEPS):
+        h = net.apply(Add(), net.apply(Mul(), net.at(a, t), h), net.at(x, t))
+        rows.append(h)
+    net.join(rows)
+
+
+def wide_states(net: Net) -> None:
+    """A state of float32 between results of another type."""
+    x, h = net.rows("x"), net.apply(Cast(to=float32), net.input("h", BATCH, WIDTH))
+    decay = net.apply(Cast(to=float32), net.input("decay", WIDTH))
+    rows = list[Value]()
+    for t in range(STEPS):
+        wide = net.apply(Cast(to=float32), net.at(x, t))
+        h = net.apply(Add(), net.apply(Mul(), decay, h), wide)
+        rows.append(net.apply(Cast(to=net.dtype), h))
+    net.join(rows)
+
+
+def wkv(net: Net) -> None:
+    """RWKV: three states, which the last step leaves as they are, and a result that is none."""
+    k, v = net.rows("k"), net.rows("v")
+    decay, bonus = net.input("decay", WIDTH), net.input("bonus", WIDTH)
+    zero = np.zeros((BATCH, WIDTH), net.dtype)
+    above = below = net.graph.constant(zero)
+    top = net.graph.constant(zero - 30)
+    rows = list[Value]()
+
+    def weigh(most: Value, first: Value, second: Value, t: int) -> tuple[Value, Value]:
+        old, new = (net.apply(Exp(), net.apply(Sub(), x, most)) for x in (first, second))
+        return (
+            net.apply(Add(), net.apply(Mul(), old, above), net.apply(Mul(), new, net.at(v, t))),
+            net.apply(Add(), net.apply(Mul(), old, below), new),
+        )
+
+    for t in range(STEPS):
+        now = net.apply(Add(), net.at(k, t), bonus)
+        rows.append(net.apply(Div(), *weigh(net.apply(Max(), top, now), top, now, t)))
+        if t == STEPS - 1:
+            break
+        key, later = net.at(k, t), net.apply(Add(), top, decay)
+        top = net.apply(Max(), later, key)
+        above, below = weigh(top, later, key, t)
+    net.join(rows)
+
+
+FOUND: dict[str, Build] = {
+    "linear": linear,
+    "rows of one": lambda net: linear(net, squeezed=False),
+    "backward": lambda net: linear(net, backward=True),
+    "the first step apart": first_alone,
+    "states of another type": wide_states,
+    "WKV": wkv,
+}
+
+
+def read_elsewhere(net: Net) -> None:
+    linear(net)
+    state = net.graph.nodes[-1].inputs[3]
+    assert state is not None
+    (y,) = net.graph.outputs.values()
+    net.graph.set_outputs({"y": y, "state": net.apply(Tanh(), state)})
+
+
+def one_step_differs(net: Net) -> None:
+    a, x, h = net.rows("a"), net.rows("x"), net.input("h", BATCH, WIDTH)
+    rows = list[Value]()
+    for t in range(STEPS):
+        h = net.apply(Mul() if t == STEPS // 2 else Add(), net.at(x, t), net.apply(Mul(), h, h))
+        rows.append(net.apply(Add(), h, net.at(a, t)))
+    net.join(rows)
+
+
+def out_of_order(net: Net) -> None:
+    x, h = net.rows("x"), net.input("h", BATCH, WIDTH)
+    rows = list[Value]()
+    for t in (0, 2, 1, *range(3, STEPS)):
+        h = net.apply(Add(), net.at(x, t), net.apply(Mul(), h, h))
+        rows.append(h)
+    net.join(rows)
+
+
+OTHERS: dict[str, Build] = {
+    "a state that is read elsewhere": read_elsewhere,
+    "one step differs": one_step_differs,
+    "out of order": out_of_order,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_one_kernel(name: str) -> None:
+    found = [launch.entry for launch in launches(planned(Net().sample(FOUND[name]).graph))]
+    assert found.count("recurrence") == 1
+    assert len(found) <= 3  # with what precedes the first step
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_alone(name: str) -> None:
+    found = launches(planned(Net().sample(OTHERS[name]).graph))
+    assert "recurrence" not in [launch.entry for launch in found]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("name", FOUND)
+def test_results(name: str, dtype: DType, emulated: CudaBackend) -> None:
+    compare(Net(dtype).sample(FOUND[name]), emulated)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    found = (
+        Net(dtype).sample(build).graph
+        for build in (wkv, first_alone)
+        for dtype in (float32, float16)
+    )
+    sources = (launch.source for graph in found for launch in launches(planned(graph)))
+    all_compile(sources, target, cache)
