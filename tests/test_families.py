@@ -46,6 +46,7 @@ KERNEL_ROOMS = {
     "packed": "gemm",
     "quantize": "elementwise",
     "random": "elementwise",
+    "recurrence_kernel": "elementwise",  # chains, a step after another
     "recurrent": "sequence",
     "signal": "sequence",
     "text": "sequence",

@@ -168,7 +168,19 @@ def out_of_order(net: Net) -> None:
     net.join(rows)
 
 
+def lacks_a_part(net: Net) -> None:
+    """Nothing reads the last state, which would need one more gate than there is."""
+    a, x, h = net.input("a", BATCH, STEPS - 1, WIDTH), net.rows("x"), net.input("h", BATCH, WIDTH)
+    rows = list[Value]()
+    for t in range(STEPS):
+        rows.append(net.apply(Add(), h, net.at(x, t)))
+        if t < STEPS - 1:
+            h = net.apply(Mul(), net.apply(Tanh(), rows[-1]), net.at(a, t))
+    net.join(rows)
+
+
 OTHERS: dict[str, Build] = {
+    "the last step lacks a part": lacks_a_part,
     "a state that is read elsewhere": read_elsewhere,
     "one step differs": one_step_differs,
     "out of order": out_of_order,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....runtime.ir.graph import Value
-from ..algorithms.registry import Answer
 from ..recipe.launch import Launch
 from ..recipe.operands import Given, Ints, Tensor, ceil_div, index_type, merge
 from .copies import divisors
@@ -18,7 +17,7 @@ THREADS = 32
 DEPTH = 8
 
 
-def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Answer:
+def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch | str:
     """Return the launch of a recurrence, or why there is none."""
     before = [state.before for state in found.states]
     after = [state.after for state in found.states]

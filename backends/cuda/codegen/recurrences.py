@@ -97,7 +97,7 @@ def _joined(join: Node) -> list[Part] | None:
     y, parts = join.output, join.operands
     if not isinstance(join.op, Concat) or len(parts) <= MIN_STEPS:
         return None
-    axis = normalize_axis(join.op.axis, y.tensor.rank)
+    axis = normalize_axis(join.op.axis, len(y.tensor.dims))
     found = list[Part]()
     for place, part in enumerate(parts):
         value, views = _viewed(part)
@@ -108,7 +108,7 @@ def _joined(join: Node) -> list[Part] | None:
 
 
 class _Unrolled:
-    """The search for a recurrence: steps are numbered from the last one read, which is first."""
+    """The search for a recurrence among the results that a Concat joins, in the order of steps."""
 
     def __init__(self, graph: Graph, free: Set[Node], rows: Sequence[Part], way: int) -> None:
         self._graph, self._free, self._rows, self._way = graph, free, rows, way
@@ -171,8 +171,8 @@ class _Unrolled:
         first: int,
         known: Mapping[Value, Value],
         nodes: Set[Node],
-    ) -> Recurrence:
-        """Return the recurrence of these nodes.
+    ) -> Recurrence | None:
+        """Return the recurrence of these nodes, unless steps lack a part of a tensor.
 
         Args:
             roots: the result of the body, and its states.
@@ -187,15 +187,20 @@ class _Unrolled:
         reads = dict.fromkeys(v for node in body for v in node.distinct_reads)
         parts = [(self._part(v), self._part(known[v])) for v in reads]
         row = self._rows[first]
-        earlier = first and next(iter(self._rows[0].nodes[-1].operands[:: self._way]))
+        joined = row.nodes[-1].operands
+        places = tuple(Part(p.value, p.whole, p.axis, q.place) for p, q in parts if p and q)
+        count = len(self._rows) - first
+        last = [(part, part.place + (count - 1) * self._way) for part in places]
+        if any(not 0 <= place < part.whole.tensor.dims[part.axis] for part, place in last):
+            return None  # the last step, whose states nobody reads, has no such part
         return Recurrence(
             frozenset(nodes),
             body,
-            len(self._rows) - first,
+            count,
             self._way,
             Part(roots[0], row.whole, row.axis, row.place),
-            earlier or None,
-            tuple(Part(p.value, p.whole, p.axis, q.place) for p, q in parts if p and q),
+            joined[:: self._way][0] if first else None,
+            places,
             tuple(State(known[v], v, after) for v, after in zip(before, roots[1:], strict=True)),
         )
 
@@ -341,7 +346,7 @@ def _cut(value: Value) -> Part | None:
     starts, ends, axes, steps = (
         None if v is None or v.data is None else v.data.tolist() for v in (*numbers, None, None)[:4]
     )
-    rank = x.tensor.rank
+    rank = len(x.tensor.dims)
     along = [normalize_axis(a, rank) for a in axes or range(len(starts or ()))]
     if starts is None or ends is None or cut[0] not in along:
         return None
