@@ -482,8 +482,7 @@ def _in_place(group: FusionGroup) -> Pairs:
     if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place
     y = group.nodes[-1].output
-    moved = [each.x for each in group.moves]
-    windows = moved if group.head is None else group.head.distinct_reads
+    windows = [m.x for m in group.moves] if group.head is None else group.head.distinct_reads
     pairs = tuple(
         (y, value)
         for value in reads_of(group.epilogue)
