@@ -388,6 +388,19 @@ def test_a_repeated_element_folds_beyond_fold_bytes_and_takes_no_memory() -> Non
     assert not any(constant.data.strides)
 
 
+def test_a_constant_in_another_shape_folds_without_a_copy() -> None:
+    weights = normal(6, 4)
+
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Mul(), x, apply(graph, Reshape(), weights, np.array([2, 3, 4])))
+
+    after, _ = optimised(make(build, (2, 3, 4)))
+    (constant,) = after.constants
+    assert constant.data is not None
+    assert constant.data.shape == (2, 3, 4)
+    assert np.shares_memory(constant.data, weights)
+
+
 def test_symbolic_shape_arithmetic_folds_once_shapes_are_known() -> None:
     from tercet.runtime.ir.infer import specialise
 
