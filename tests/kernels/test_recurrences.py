@@ -19,7 +19,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Exp, Max, Mul, Sub, Tanh
 from tercet.runtime.ops.movement import Concat, Slice
-from tercet.runtime.ops.shape import Squeeze, Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .cubins import all_compile
 from .dry import launches, normal, planned
@@ -94,6 +94,18 @@ def first_alone(net: Net) -> None:
     net.join(rows)
 
 
+def cut_from_rows(net: Net) -> None:
+    """Each step cuts its part from a view of its own, whose rows are those of all steps (Mamba)."""
+    a, x = net.rows("a"), net.rows("x")
+    h, rows = net.input("h", BATCH, WIDTH), list[Value]()
+    for t in range(STEPS):
+        bounds = (np.array([v]) for v in (t * WIDTH, (t + 1) * WIDTH, 1))
+        row = net.apply(Reshape(), a, np.array([BATCH, STEPS * WIDTH]))
+        h = net.apply(Add(), net.apply(Mul(), net.apply(Slice(), row, *bounds), h), net.at(x, t))
+        rows.append(h)
+    net.join(rows)
+
+
 def wide_states(net: Net) -> None:
     """A state of float32 between results of another type."""
     x, h = net.rows("x"), net.apply(Cast(to=float32), net.input("h", BATCH, WIDTH))
@@ -138,6 +150,7 @@ FOUND: dict[str, Build] = {
     "rows of one": lambda net: linear(net, squeezed=False),
     "backward": lambda net: linear(net, backward=True),
     "the first step apart": first_alone,
+    "parts of rows": cut_from_rows,
     "states of another type": wide_states,
     "WKV": wkv,
 }

@@ -9,7 +9,7 @@ from ..recipe.launch import Launch
 from ..recipe.operands import Given, Ints, Tensor, ceil_div, index_type, merge
 from .copies import divisors
 from .elementwise import chain_of, compute_type
-from .recurrences import Part, Recurrence
+from .recurrences import Part, Recurrence, aligned
 
 #: Threads of a block: few, so that small states are spread over many multiprocessors.
 THREADS = 32
@@ -31,19 +31,19 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
         initial.get(v) or operand(parts[v].whole if v in parts else v) for v in chain.operands
     ]
     moves = [
-        _strides(parts[v], x, dims) if v in parts else _broadcast(x.dims, x.strides, dims)
+        _of_part(parts[v], dims) if v in parts else _broadcast(x.dims, x.strides, dims)
         for v, x in zip(chain.operands, operands, strict=True)
     ]
     first = None if found.first is None else operand(found.first)
-    rows = [_strides(found.result, y, dims), *moves]
+    rows = [_of_part(found.result, dims), *moves]
     if first is not None:
-        rows.append(_aligned(first.dims, first.strides, dims))
+        rows.append(aligned(first.dims, first.strides, dims))
     if None in rows:
         return "axes of what its steps read and store differ"
     sizes, merged = merge(dims, [row for row in rows if row is not None])
     args: dict[str, Given] = {
-        **{"y": y, "strides": merged[0], "origin": _origin(found.result, y)},
-        **{"step": _step(found.result, y) * found.way, "first": first},
+        **{"y": y, "strides": merged[0], "origin": found.result.place * found.result.step},
+        **{"step": found.result.step * found.way, "first": first},
         **{"strides_first": (0,) * len(sizes) if first is None else merged[-1]},
         **{"count": found.result.value.tensor.size, "sizes": sizes, **divisors(sizes)},
         "steps": found.count,
@@ -54,8 +54,8 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
     for i, (value, x) in enumerate(zip(chain.operands, operands, strict=True)):
         part = parts.get(value)
         args |= {f"a{i}": x, f"strides{i}": merged[i + 1]}
-        args[f"origin{i}"] = 0 if part is None else _origin(part, x)
-        args[f"step{i}"] = 0 if part is None else _step(part, x) * found.way
+        args[f"origin{i}"] = 0 if part is None else part.place * part.step
+        args[f"step{i}"] = 0 if part is None else part.step * found.way
     names = [
         f"h{i}" if i < states else f"now{i}[q]" if i in moving else f"kept{i}" for i in numbers
     ]
@@ -95,30 +95,9 @@ def _each(numbers: Iterable[int]) -> str:
     return " ".join(f"X({i})" for i in numbers)
 
 
-def _step(part: Part, whole: Tensor) -> int:
-    return whole.strides[part.axis]
-
-
-def _origin(part: Part, whole: Tensor) -> int:
-    return part.place * _step(part, whole)
-
-
-def _strides(part: Part, whole: Tensor, dims: Ints) -> Ints | None:
+def _of_part(part: Part, dims: Ints) -> Ints | None:
     """Return the strides of a part of a tensor along `dims`; None if it does not fit them."""
-    kept = [axis for axis in range(whole.rank) if axis != part.axis]
-    sizes = tuple(whole.dims[axis] for axis in kept)
-    own = part.value.tensor.dims
-    steps = _aligned(sizes, tuple(whole.strides[axis] for axis in kept), own)
-    return None if steps is None else _broadcast(own, steps, dims)
-
-
-def _aligned(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
-    """Return the strides of axes among which others of size 1 are; None if other axes differ."""
-    left = [(size, step) for size, step in zip(sizes, steps, strict=True) if size != 1]
-    if [size for size, _ in left] != [size for size in dims if size != 1]:
-        return None
-    found = iter(step for _, step in left)
-    return tuple(0 if size == 1 else next(found) for size in dims)
+    return _broadcast(part.value.tensor.dims, part.strides, dims)
 
 
 def _broadcast(own: Ints, steps: Ints, dims: Ints) -> Ints | None:

@@ -8,7 +8,7 @@ it computed, and one Concat joins the results of all steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
 from ....runtime.ops.shapes import normalize_axis
+from ....runtime.plan.backend import Format
+from ..recipe.operands import Ints, strides
 from .elementwise import in_chains
 from .moves import VIEWS
 
@@ -25,19 +27,24 @@ MIN_STEPS, MAX_NODES, MAX_STATES = 4, 48, 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One place along an axis of a tensor: what a step reads, or stores.
+    """One of several equal parts of a tensor, along an axis: what a step reads, or stores.
 
     Attributes:
-        value: the part, without that axis or with axes of size 1 elsewhere.
-        whole: the tensor.
-        axis, place: where the part is.
+        value: the part, with axes of size 1 anywhere.
+        whole: the tensor, in C order.
+        place: which part it is.
+        places: how many there are.
+        step: elements of `whole` from one part to the next.
+        strides: along the axes of `value`, in elements of `whole`.
         nodes: those that cut it out.
     """
 
     value: Value
     whole: Value
-    axis: int
     place: int
+    places: int
+    step: int
+    strides: Ints
     nodes: tuple[Node, ...] = ()
 
 
@@ -101,9 +108,11 @@ def _joined(join: Node) -> list[Part] | None:
     found = list[Part]()
     for place, part in enumerate(parts):
         value, views = _viewed(part)
-        if part.tensor.dims[axis] != 1 or (place and not _is_computed(value)):
+        steps = strides(y.tensor.dims, Format.CONTIGUOUS)
+        along = aligned(part.tensor.dims, steps, value.tensor.dims)
+        if part.tensor.dims[axis] != 1 or along is None or (place and not _is_computed(value)):
             return None
-        found.append(Part(value, y, axis, place, (*views, join)))
+        found.append(Part(value, y, place, len(parts), steps[axis], along, (*views, join)))
     return found
 
 
@@ -188,17 +197,17 @@ class _Unrolled:
         parts = [(self._part(v), self._part(known[v])) for v in reads]
         row = self._rows[first]
         joined = row.nodes[-1].operands
-        places = tuple(Part(p.value, p.whole, p.axis, q.place) for p, q in parts if p and q)
+        places = tuple(replace(p, place=q.place) for p, q in parts if p and q)
         count = len(self._rows) - first
-        last = [(part, part.place + (count - 1) * self._way) for part in places]
-        if any(not 0 <= place < part.whole.tensor.dims[part.axis] for part, place in last):
+        last = (count - 1) * self._way
+        if any(not 0 <= part.place + last < part.places for part in places):
             return None  # the last step, whose states nobody reads, has no such part
         return Recurrence(
             frozenset(nodes),
             body,
             count,
             self._way,
-            Part(roots[0], row.whole, row.axis, row.place),
+            replace(row, value=roots[0]),
             joined[:: self._way][0] if first else None,
             places,
             tuple(State(known[v], v, after) for v, after in zip(before, roots[1:], strict=True)),
@@ -331,7 +340,7 @@ def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
 
 
 def _cut(value: Value) -> Part | None:
-    """Return which part of a tensor a value is: one place along one axis; or None."""
+    """Return which part of a tensor a value is; None if it is none of several equal ones."""
     source, views = _viewed(value)
     node = source.producer
     if node is None or not isinstance(node.op, Slice):
@@ -339,23 +348,42 @@ def _cut(value: Value) -> Part | None:
     x, *numbers = node.inputs
     if x is None or any(v is not None and v.data is None for v in numbers):
         return None
-    sizes = zip(x.tensor.dims, source.tensor.dims, strict=True)
-    cut = [axis for axis, (whole, own) in enumerate(sizes) if whole != own]
-    if len(cut) != 1 or source.tensor.dims[cut[0]] != 1:
-        return None
+    dims = x.tensor.dims
+    cut = [i for i, size in enumerate(source.tensor.dims) if size != dims[i]]
     starts, ends, axes, steps = (
         None if v is None or v.data is None else v.data.tolist() for v in (*numbers, None, None)[:4]
     )
-    rank = len(x.tensor.dims)
-    along = [normalize_axis(a, rank) for a in axes or range(len(starts or ()))]
-    if starts is None or ends is None or cut[0] not in along:
+    along = [normalize_axis(a, len(dims)) for a in axes or range(len(starts or ()))]
+    if len(cut) != 1 or starts is None or ends is None or any(step != 1 for step in steps or ()):
         return None
-    i, size = along.index(cut[0]), x.tensor.dims[cut[0]]
-    step = 1 if steps is None else steps[i]
-    if any(step < 0 for step in steps or ()):
+    (axis,), i = cut, along.index(cut[0])
+    width, own = source.tensor.dims[axis], strides(dims, Format.CONTIGUOUS)
+    place, rest = divmod(bounds_of_slice(starts[i], ends[i], 1, dims[axis])[0], max(width, 1))
+    steps_of = aligned(source.tensor.dims, own, value.tensor.dims)
+    if rest or steps_of is None:
         return None
-    place, _ = bounds_of_slice(starts[i], ends[i], step, size)
-    return Part(value, x, cut[0], place, (*views, node))
+    whole, before = _viewed_whole(x)
+    nodes, places = (*views, node, *before), dims[axis] // max(width, 1)
+    return Part(value, whole, place, places, own[axis] * width, steps_of, nodes)
+
+
+def _viewed_whole(value: Value) -> tuple[Value, tuple[Node, ...]]:
+    """Return what views with one reader each lead back to, and these."""
+    nodes: tuple[Node, ...] = ()
+    while (node := value.producer) is not None and isinstance(node.op, VIEWS):
+        if len(value.consumers) > 1:
+            break
+        value, nodes = node.operands[0], (*nodes, node)
+    return value, nodes
+
+
+def aligned(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
+    """Return the strides of axes among which others of size 1 are; None if other axes differ."""
+    left = [(size, step) for size, step in zip(sizes, steps, strict=True) if size != 1]
+    if [size for size, _ in left] != [size for size in dims if size != 1]:
+        return None
+    found = iter([step for _, step in left])
+    return tuple(0 if size == 1 else next(found) for size in dims)
 
 
 def _moves(part: Part, other: Part | None, by: int) -> bool:
@@ -363,7 +391,8 @@ def _moves(part: Part, other: Part | None, by: int) -> bool:
     return (
         other is not None
         and other.whole is part.whole
-        and (other.axis, other.place) == (part.axis, part.place + by)
+        and (other.step, other.strides) == (part.step, part.strides)
+        and (other.place, other.places) == (part.place + by, part.places)
         and _are_alike(part.value, other.value)
     )
 
