@@ -40,6 +40,8 @@ from .ranges import Ranges, ValueRange, norm_of
 _DISTANCE = 2.0**-6
 #: Maximum relative error of a whole constant, in its norm.
 _LOST = 2.0**-7
+#: Relative error of rounding to float16, and the difference of scores from which it is tolerated.
+_ROUNDING, _NEAR = 2.0**-11, 4.0
 #: Ratio from which on a smaller addend may vanish next to a larger one.
 _GREATER = 1024.0
 #: Elements of a constant examined at a time.
@@ -313,6 +315,25 @@ def is_beside_greater(node: Node, ranges: Ranges) -> bool:
         else:
             return False
     return bool(seen)
+
+
+def holds_mask(mask: Array, *, whole: bool) -> bool:
+    """Whether float16 holds what a constant mask adds to scores.
+
+    A key below another by d in its row counts only if its score is greater by about d. The rounding
+    of scores that large in 16-bit products is at least that of d, so that this much may be lost.
+
+    Args:
+        mask: float32 [..., keys].
+        whole: whether each row sees all keys that its mask does not hide.
+    """
+    if not mask.size:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = mask.astype(np.float16).astype(np.float32)
+        below = mask.max(-1, keepdims=True) - mask if whole else np.float32(0)
+        lost = np.where(found == mask, 0, np.abs(found - mask))
+    return bool((lost <= _ROUNDING * np.maximum(below, _NEAR)).all())
 
 
 def fits(

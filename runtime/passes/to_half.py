@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+import numpy as np
+
 from ..base.parallel import in_parallel
 from ..errors import UsageError, did_you_mean
 from ..ir.dtypes import DType, bfloat16, float16, float32
@@ -52,6 +54,7 @@ from .half_forms import (
     HalfLimits,
     fits,
     fragile_nodes,
+    holds_mask,
     is_beside_greater,
     is_open_product,
     is_open_quotient,
@@ -147,6 +150,7 @@ class _Narrow:
         self._ranges = ranges_of(graph)
         self._fragile = fragile_nodes(graph, self._ranges)
         self._rounded = _rounded(graph, half)
+        self._masks: dict[tuple[Value, bool], Value] = {}
 
     def suits(self, node: Node) -> bool:
         """Whether a node should compute in half precision."""
@@ -217,6 +221,8 @@ class _Narrow:
         place = _KEPT.get(type(node.op), len(inputs))
         if place < len(inputs):
             inputs[place] = self._as_computed(inputs[place])
+            if isinstance(node.op, attention.Attention):
+                inputs[place] = self._mask(inputs[place], node, node.op)
         new = graph.insert(
             node.op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
         )
@@ -241,6 +247,20 @@ class _Narrow:
         half = None if value is None else self._known.get(value)
         is_widened = node is not None and isinstance(node.op, elementwise.Cast) and half is not None
         return half if is_widened and node is not None and node.inputs[0] is half else value
+
+    def _mask(self, value: Value | None, reader: Node, op: attention.Attention) -> Value | None:
+        """Return a constant mask in float16 if that holds it."""
+        if value is None or value.data is None or value.data.dtype != float32:
+            return value
+        window = max(op.left_window_size, op.right_window_size)
+        whole = not op.is_causal and window < 0 and not any(reader.inputs[6:])
+        if (value, whole) not in self._masks:
+            held = holds_mask(value.data, whole=whole)
+            found = value.data.astype(np.float16) if held else None
+            self._masks[value, whole] = (
+                value if found is None else self._graph.constant(found, f"{value.name}.half")
+            )
+        return self._masks[value, whole]
 
     def _narrowed(self, value: Value | None, reader: Node) -> Value | None:
         """Return a float32 value in half precision."""

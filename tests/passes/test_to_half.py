@@ -223,6 +223,38 @@ def test_the_mask_of_an_attention_stays() -> None:
     assert node.output.tensor.dtype == float16
 
 
+NEAR = np.arange(-3, 4, dtype=np.float32)[:, None] / 7 + np.zeros(7, np.float32)
+HIDDEN = np.where(np.tri(7, dtype=np.bool_), NEAR, np.float32(-100) + NEAR)
+#: The positions of keys times a slope, as ALiBi: rounded, those of neighbours would be equal.
+SLOPES = np.arange(7, dtype=np.float32) / 7 + np.float32(300)
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "dtype"),
+    [
+        (NEAR, 0, float16),
+        (NEAR, 1, float16),
+        (HIDDEN, 0, float16),
+        (HIDDEN, 1, float32),
+        (np.where(np.tri(7, dtype=np.bool_), np.float32(0), np.float32(-np.inf)), 1, float16),
+        (SLOPES[None], 0, float32),
+        (HIDDEN * np.float32(1e4), 0, float32),
+    ],
+    ids=["near", "causal", "hidden", "causal and hidden", "infinite", "slopes", "beyond"],
+)
+def test_a_constant_mask_that_float16_holds(mask: Array, causal: int, dtype: DType) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Attention(is_causal=causal), x, x, x, mask)
+
+    graph = make(build, (1, 2, 7, 8))
+    after = halved(graph)
+    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert node.operands[3].tensor.dtype == dtype
+    x = normal(1, 2, 7, 8)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
 def test_logits_that_choose_experts_stay() -> None:
     def build(g: Graph, x: Value) -> Value:
         router = apply(g, Exp(), g.constant(normal(5, 4)))
