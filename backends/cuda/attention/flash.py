@@ -12,6 +12,7 @@ from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .flash_parts import FEW, FlashKernel, group_of, launched, share
 from .flash_wgmma import on_hopper
+from .flash_windows import suits_windows, windows
 from .heads import AttentionTask
 
 #: Maximum head size in float32 that fits in registers, unless queries are few.
@@ -42,6 +43,8 @@ def flash(task: AttentionTask, target: Target) -> Answer:
         return _single(task, target)
     if task.total < FEWEST_KEYS:
         return f"{task.total} keys, fewer than a tensor core multiplies at once"
+    if suits_windows(task, target):
+        return windows(task, target)
     return on_hopper(task, target) or on_tensor_cores(task, target)
 
 

@@ -3,14 +3,6 @@
 
 #include "attention/mma_tiles.cuh"
 
-// The elements of two adjacent queries in the order that the products read them.
-__device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool inside)
-{
-    if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;
-    return pair_of(inside && column < size ? float(row[column]) : 0.0f,
-                   inside && column + 1 < size ? float(row[column + 1]) : 0.0f);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k, const T* past_v,
               const long long* lengths, const float* sink, T* y, float* left, float2* beside, Sizes s, Steps of_q,
@@ -20,7 +12,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     extern __shared__ __align__(16) unsigned char shared[];
     T* const buffers = (T*)shared;
     float4* const inbox = (float4*)(shared + INBOX);
-    const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
+    const int warp_m = threadIdx.x / 32 / WARPS_N;
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
     const int groups = s.heads / GROUP, n = pair / groups, first = pair % groups * GROUP;
     const int kv_head = first / (s.heads / s.kv_heads), rows = GROUP * s.rows, m0 = tile * ROWS;
@@ -42,24 +34,10 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
         cp_async_commit();
     }
 
-    u32 queries[TM][SIZE_K / 16][4];
     Accumulators sums;
     clear(sums);
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = m0 + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
-            const Row at = sums.rows[i][half] = row_of(min(row, rows - 1), first, s);
-            const T* from = q + n * of_q.batch + at.head * of_q.head + at.query * of_q.row;
-#pragma unroll
-            for (int c = 0; c < SIZE_K / 16; ++c)
-#pragma unroll
-                for (int side = 0; side < 2; ++side)
-                    queries[i][c][half + 2 * side] =
-                        two_of(from, c * 16 + side * 8 + lane % 4 * 2, s.size_k, row < rows);
-        }
-
+    u32 queries[TM][SIZE_K / 16][4];
+    load_queries(queries, sums.rows, q, n, m0, first, rows, s, of_q);
     begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     for (int step = 0; step < count; ++step) {

@@ -31,6 +31,35 @@ __device__ __forceinline__ void load(T* tile, const T* past, const T* now, int t
     }
 }
 
+// The elements of two adjacent queries in the order that the products read them.
+__device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool inside)
+{
+    if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;
+    return pair_of(inside && column < size ? float(row[column]) : 0.0f,
+                   inside && column + 1 < size ? float(row[column + 1]) : 0.0f);
+}
+
+// Loads the queries of a warp's rows, of which a block has some from `m0` on of `rows` in all, and says which these are.
+__device__ __forceinline__ void load_queries(u32 (&queries)[TM][SIZE_K / 16][4], Row (&to)[TM][2], const T* q, int n,
+                                             int m0, int first, int rows, const Sizes& s, const Steps& by)
+{
+    const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = m0 + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+            const Row at = to[i][half] = row_of(min(row, rows - 1), first, s);
+            const T* from = q + n * by.batch + at.head * by.head + at.query * by.row;
+#pragma unroll
+            for (int c = 0; c < SIZE_K / 16; ++c)
+#pragma unroll
+                for (int side = 0; side < 2; ++side)
+                    queries[i][c][half + 2 * side] =
+                        two_of(from, c * 16 + side * 8 + lane % 4 * 2, s.size_k, row < rows);
+        }
+}
+
 // Processes the keys of a warp that exist, in groups of sixteen: all KEYS, where WHOLE.
 template <bool WHOLE>
 __device__ __forceinline__ void multiply_keys(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
