@@ -164,6 +164,8 @@ class AttentionPattern:
             return f"dtype {names}; float16, bfloat16 and float32 are claimed, the same for all"
         if self.mask is not None and self.mask.tensor.dtype not in FLOATS:
             return f"a mask of {name_of(self.mask.tensor.dtype)}; cuDNN has additive masks only"
+        if self.mask is not None and self.mask.tensor.dtype not in (dtype, float32):
+            return f"a mask of {name_of(self.mask.tensor.dtype)} for queries of {name_of(dtype)}"
         if self.op.is_wide:
             return "scores in float64; cuDNN's are float32"
         if 0 in (*self.q.tensor.dims, *self.k.tensor.dims, *self.v.tensor.dims):

@@ -123,6 +123,7 @@ PAST = (8, 12, 16, 64)
         (graph_of([*HEADS, None, None, None, (8,)]), "sequence lengths"),
         (graph_of(HEADS, float64), "dtype float64"),
         (graph_of([*HEADS, (128, 128)], mask=bool_), "a mask of bool"),
+        (graph_of([*HEADS, (128, 128)], bfloat16, float16), "float16 for queries of bfloat16"),
         (graph_of([*HEADS, (128, 100)]), "100 elements for 128 keys"),
         (graph_of([(1, 2, 8, 36)] * 3), "heads of 36 and 36"),
         (graph_of([(1, 2, 0, 64)] * 3), "without elements"),
