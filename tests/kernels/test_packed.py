@@ -10,12 +10,15 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.gemm import packed
+from tercet.backends.cuda.gemm.gemv import RowTile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import float16
 
 from .cubins import assert_plans_compile
 from .dry import launches, planned
 from .emulator import needs_compiler
+from .few_rows_samples import Gated
 from .packed_samples import nbits, samples
 from .samples import Sample, compare
 
@@ -55,6 +58,22 @@ def test_tiles_of_few_multiprocessors(
     device: Any = hopper.device
     assert tile in launches(planned(found.graph, device))[0].title
     compare(found, hopper)
+
+
+@needs_compiler
+def test_gated_layers_in_turns(hopper: CudaBackend) -> None:
+    """Tiles of 48 rows have 24 of either product, which do not divide its 150."""
+    found = Gated(1, 3600, 150, bits=4, block=128).sample()
+    device: Any = hopper.device
+    assert "48 rows, 16 warps, 1 steps, in turns" in launches(planned(found.graph, device))[0].title
+    compare(found, hopper)
+
+
+def test_two_products_have_equally_many_rows_of_a_tile() -> None:
+    """Rows of 8 KB of scales each: 24 of them have room, which two products cannot share."""
+    tile = RowTile(6, 16, 1)
+    assert packed.with_scales(tile, 8 << 10, 0, H200, 1).eights == 3
+    assert packed.with_scales(tile, 8 << 10, 0, H200, 2).eights == 2
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,10 @@ LONG = 7
 #: Rows of weights of a block, in units of eight, with which one per multiprocessor has more of them
 #: than others.
 WIDE = (5, 6)
+#: Rows of weights of a tile of two products, in the same units, if a block takes several in turns:
+#: half as many again have more bytes in flight, and warps wait for each other less often. On an
+#: H200, a layer of Llama-3-8B takes 1.3 us less of 41 with 4 bits in blocks of 128.
+PAIRED = 6
 #: Minimum number of terms per thread of `unpack_weights.cu`.
 TERMS = 8
 
@@ -67,7 +71,7 @@ def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) ->
     if is_long and wide in WIDE and wide % products == 0:
         return RowTile(wide, 16, 1)
     if is_long and blocks >= MANY * target.processors:
-        return RowTile(eights, 16, 1, turns=1)
+        return RowTile(eights if products == 1 else PAIRED, 16, 1, turns=1)
     if blocks >= 2 * target.processors:
         return RowTile(eights, 4, 2 if is_long else 1, 4)
     if blocks <= target.processors and steps >= 16:
@@ -186,7 +190,7 @@ def multiply_packed_rows(
     tile = choose(op, target, count, rows)
     tiles = 1 if tile.turns == 0 else 2  # at a time
     per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
-    tile = with_scales(tile, per_row, prologue.shared, target)
+    tile = with_scales(tile, per_row, prologue.shared, target, count)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
@@ -258,7 +262,9 @@ def _time(layer: PackedLinear, epilogue: Epilogue, target: Target) -> float:
     return unpacked if found is None else min(unpacked, found[0])
 
 
-def with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> RowTile:
+def with_scales(
+    tile: RowTile, per_row: int, beside: int, target: Target, products: int = 1
+) -> RowTile:
     """Return the tile with as many of its rows as shared memory has room for, possibly none.
 
     Args:
@@ -266,10 +272,11 @@ def with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> Row
         per_row: bytes of shared memory per row of weights.
         beside: other bytes of shared memory.
         target: the GPU.
+        products: number of products that share the rows equally.
     """
     eights = tile.eights
     while eights and beside + eights * EIGHT * per_row > target.shared // tile.resident:
-        eights //= 2
+        eights = eights // 2 // products * products
     return replace(tile, eights=eights)
 
 
