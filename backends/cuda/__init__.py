@@ -29,6 +29,7 @@ ALGORITHMS = (
     "tensor_cores",
     "half_sums",
     "in_halves",
+    "strided",
     "gemv",
     "short",
     "gemm",

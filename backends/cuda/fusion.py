@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
@@ -105,8 +106,8 @@ class FusionGroup:
 def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
     """Yield disjoint groups of nodes, those with an anchor first."""
     left = set(free)
-    for node in graph.nodes:
-        finders = WHOLE.get(type(node.op), ())
+    for table, node in ((t, n) for t in (WHOLE, LAST) for n in graph.nodes):
+        finders = table.get(type(node.op), ())
         found = next((found for find in finders if (found := find(graph, node, left))), None)
         if found is not None:
             left.difference_update(found.nodes)
@@ -260,30 +261,6 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
     return fitting
 
 
-#: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
-WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
-    Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
-    Concat: (recurrence_at,),
-    Conv: (lambda graph, node, free: inverted_residual_at(graph, node, free, _tail),),
-    Div: (
-        relu_linear_at,
-        channel_attention_at,
-        lambda graph, node, free: head_rows_at(graph, node, free, _tail),
-        lambda graph, node, free: unit_rows_at(graph, node, free, _tail, may_be_mean=True),
-    ),
-    **dict.fromkeys(
-        (LayerNormalization, RMSNormalization),
-        (lambda graph, node, free: head_rows_at(graph, node, free, _tail),),
-    ),
-    MatMul: (
-        channel_attention_at,
-        lambda graph, node, free: strided_product_at(graph, node, free, _tail),
-        *(few_rows_at, gated_products_at),
-    ),
-    **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
-}
-
-
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes after an anchor, each reading the previous one.
 
@@ -312,6 +289,26 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)
+
+
+_Finders = Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]]
+#: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
+WHOLE: _Finders = {
+    Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
+    Concat: (recurrence_at,),
+    Conv: (partial(inverted_residual_at, tail=_tail),),
+    Div: (
+        relu_linear_at,
+        channel_attention_at,
+        partial(head_rows_at, tail=_tail),
+        partial(unit_rows_at, tail=_tail, may_be_mean=True),
+    ),
+    **dict.fromkeys((LayerNormalization, RMSNormalization), (partial(head_rows_at, tail=_tail),)),
+    MatMul: (channel_attention_at, few_rows_at, gated_products_at),
+    **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
+}
+#: The same of what no other group contains.
+LAST: _Finders = {MatMul: (partial(strided_product_at, tail=_tail),)}
 
 
 def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
@@ -464,6 +461,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
+        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
+    if isinstance(group.whole, StridedProduct) and group.whole.behind:
+        alone = replace(group.whole, behind=())
+        rest = tuple(_plain_groups(graph, set(group.whole.behind)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
     if isinstance(group.whole, Separable):
         return tuple(_plain_groups(graph, set(group.nodes)))

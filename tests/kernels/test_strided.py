@@ -92,7 +92,7 @@ IN_PLACE = {
     "mixtures": lambda: mixtures(wide=False),
     "wide mixtures": lambda: mixtures(wide=True),
 }
-APART = {"odd heads": lambda: scores(float16, 5, wide=True), "turned left": turned_left}
+OF_ANY_STRIDES = {"odd heads": lambda: scores(float16, 5, wide=True), "turned left": turned_left}
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
@@ -100,15 +100,17 @@ def test_nothing_is_copied(name: str) -> None:
     assert [launch.entry for launch in launches(planned(IN_PLACE[name]()))] == ["mma"]
 
 
-@pytest.mark.parametrize("name", APART)
-def test_others_are_copied_first(name: str) -> None:
-    assert len(launches(planned(APART[name]()))) > 1
+@pytest.mark.parametrize("name", OF_ANY_STRIDES)
+def test_nor_of_any_strides(name: str) -> None:
+    """Parts of rows that do not begin at words are copied, but nothing is turned or widened."""
+    entries = {launch.entry for launch in launches(planned(OF_ANY_STRIDES[name]()))}
+    assert {"strided_mma"} <= entries <= {"strided_mma", "copy_strided"}
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [*IN_PLACE, *APART])
+@pytest.mark.parametrize("name", [*IN_PLACE, *OF_ANY_STRIDES])
 def test_results(name: str, emulated: CudaBackend) -> None:
-    graph = (IN_PLACE | APART)[name]()
+    graph = (IN_PLACE | OF_ANY_STRIDES)[name]()
     feeds = {
         value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
     }

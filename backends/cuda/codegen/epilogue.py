@@ -225,6 +225,12 @@ def unrounded_chain(nodes: tuple[Node, ...], first: Value) -> Epilogue | str:
     return Epilogue(code, title=chain.title, is_cheap=cheap, sums=dtype, stored=float32)
 
 
+def rounding_to(dtype: DType) -> Epilogue:
+    """Return the epilogue that rounds float32 sums to a 16-bit type."""
+    code = f"{_places()}{_head(float32, dtype)} {{ return {C_TYPES[dtype]}(value); }}"
+    return Epilogue(code, title="Cast", stored=dtype)
+
+
 NO_EPILOGUE = no_epilogue(float32)
 
 
@@ -252,7 +258,8 @@ def epilogue_of(
         axis = None  # a matrix times a vector is one column
     rows = None if others else _row_axis(first, y)
     by_sample, by_plane = (not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES))
-    places = _Places(axis, rows, by_sample, by_plane, pitches)
+    repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
+    places = _Places(axis, rows, by_sample, by_plane, repeats, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str):
         return epilogue
@@ -283,6 +290,7 @@ class _Places:
         rows: the axis of the rows of a matrix product that count from zero in each matrix, or None.
         by_sample: whether all rows of a sample may share one.
         by_plane: whether all elements of an image's plane may share one.
+        repeats: whether batches may share constants that are whole matrices.
         pitches: of operands that are slices; see `View.pitch`.
     """
 
@@ -290,6 +298,7 @@ class _Places:
     rows: int | None
     by_sample: bool
     by_plane: bool
+    repeats: bool
     pitches: Mapping[Value, int]
 
 
@@ -300,6 +309,11 @@ def _row_axis(sums: Value, y: Tensor) -> int | None:
         return None
     ranks = [len(value.tensor.dims) for value in node.operands]
     return -2 if min(ranks) >= 2 and (ranks[0] == 2 or prod(y.dims[:-2]) == 1) else None
+
+
+def _is_stacked(sums: Value) -> bool:
+    """Whether a product has several right matrices."""
+    return sums.producer is not None and prod(sums.producer.operands[1].tensor.dims[:-2]) > 1
 
 
 def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
@@ -346,6 +360,8 @@ def _epilogue(
             place = (y.row, operand.row, 1) if is_apart else place
         elif shared := _place_by_sample(operand, y, places):
             kind, index, place = BY_SAMPLE, f"place{len(operands)}(i)", shared
+        elif is_constant and places.repeats and _is_repeated(operand.dims, y):
+            kind, index, place = PLACED, f"place{len(operands)}(i)", (operand.size, 0, 1)
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
@@ -394,6 +410,14 @@ def _is_along(operand: Tensor, y: Tensor) -> bool:
         return operand.dims == y.dims
     padded = (1,) * (y.rank - operand.rank) + operand.dims
     return padded == y.dims and y.format is Format.CONTIGUOUS
+
+
+def _is_repeated(dims: tuple[int, ...], y: Tensor) -> bool:
+    """Whether a tensor is whole matrices of a result, the same for the first axes of a batch."""
+    whole = y.format is Format.CONTIGUOUS and 2 <= len(dims) <= y.rank and y.extent < 2**32
+    padded = (1,) * (y.rank - len(dims)) + dims
+    same = next((i for i, d in enumerate(padded) if d != 1), y.rank)
+    return whole and same <= y.rank - 2 and padded[same:] == y.dims[same:]
 
 
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int | None) -> bool:

@@ -1,206 +1,437 @@
-"""Products of two computed stacks of 16-bit matrices that are read where they lie.
+"""Products of two computed matrices that are read where they are, with the nodes that move them.
 
-Heads are parts of rows, and keys are turned: without this, each operand is copied first. Where the
-product needs the range of float32, because nothing bounds it, exporters' nodes between its 16-bit
-operands and it are Casts; sums are in float32 in any case, and are stored so.
+Heads beside one another in rows, transposed matrices, and 16-bit floats that are widened where
+nothing bounds a product: such nodes only bring matrices into an order that kernels do not need.
+`multistage.cu` multiplies stacks of 16-bit matrices with two strides and rows of words, and
+`strided.cu` all others; sums are in float32 in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
-from ..algorithms.registry import Answer, Setting
-from ..codegen.epilogue import Tail, epilogue_of
-from ..codegen.moves import VIEWS, Movement, movement
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
+from ..codegen.epilogue import Tail, epilogue_of, rounding_to
+from ..codegen.moves import MAX_NODES, VIEWS, Movement, movement, moves
 from ..recipe.operands import Ints, Tensor, merge
 from .atoms import HALVES
-from .problem import Batch, GemmArguments, Matrix, widest
+from .multiplication import Multiplication, multiplication
+from .problem import Batch, GemmArguments, Matrix, Problem, widest
 from .schedules import multistage
+from .schedules.strided import StridedMatrix, StridedProducts, choose, is_direct
+from .tile import LAUNCH, MEMORY
 
-#: Elements of A per copy, and of B unless its columns are adjacent.
+#: Elements of A per copy of `multistage.cu`, and of B unless its columns are adjacent.
 VECTORS, EIGHT = (8, 4, 2), 8
 #: Maximum number of blocks along the third grid axis.
 MAX_STACKED = 65535
+#: Rows of an instruction.
+ROWS = 16
+#: Factor by which a product of float32 must be estimated to be faster where nothing is moved: on
+#: CUDA cores its errors are half as large.
+MARGIN = 0.85
+#: Sizes and strides of the factors of an axis, outermost first.
+Factors = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What a product reads.
+class Factor:
+    """A factor of a product, and the nodes through which it is read.
 
     Attributes:
-        source: the 16-bit tensor.
-        nodes: between it and the product, in order.
-        moves: those that move it; None if there are none.
+        x: the tensor that is read.
+        nodes: in order; only the next one reads the result of each.
+        movement: what they do, but for the Cast; None if nothing is moved.
     """
 
-    source: Value
-    nodes: tuple[Node, ...]
-    moves: Movement | None
+    x: Value
+    nodes: tuple[Node, ...] = ()
+    movement: Movement | None = None
 
-    def axes(self, x: Tensor) -> list[tuple[int, int]] | None:
-        """Return size and stride of every axis of the operand; None if one has several strides."""
-        if self.moves is None:
-            return list(zip(x.dims, x.strides, strict=True))
-        walk, first, found = self.moves.walk(x), 0, list[tuple[int, int]]()
-        if walk.table is not None or walk.origin:
-            return None
-        for factors in self.moves.factors:
-            strides = walk.strides[first : first + len(factors)]
-            first += len(factors)
-            sizes, (steps,) = merge(factors, (strides,))
-            if len(sizes) > 1:
-                return None
-            found.append((sizes[0], steps[0] if sizes[0] > 1 else 0))
-        return found
+    def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int]:
+        """Return the factors of each of the last `rank` axes, and the place of the first element.
+
+        Args:
+            x: the tensor that is read, in its layout.
+            rank: the number of axes; missing ones have no factors.
+        """
+        if self.movement is None:
+            found = [[(size, stride)] for size, stride in zip(x.dims, x.strides, strict=True)]
+            return [[]] * (rank - len(found)) + found, 0
+        walk = self.movement.walk(x)
+        strides, axes = iter(walk.strides), list[Factors]()
+        for sizes in self.movement.factors:
+            axes.append([(size, next(strides)) for size in sizes])
+        return [[]] * (rank - len(axes)) + axes, walk.origin
 
 
 @dataclass(frozen=True, slots=True)
 class StridedProduct:
-    """A product of stacks with the nodes that move and widen its operands.
+    """A product, and what moves its factors and its result.
 
     Attributes:
-        product: the MatMul.
-        a, b: its operands.
-        epilogue: the elementwise nodes after it.
+        product: a MatMul.
+        factors: the left one and the right one.
+        epilogue: elementwise nodes behind it.
+        behind: nodes that move the result, in order, of which one may round it to 16 bits.
     """
 
     product: Node
-    a: _Read
-    b: _Read
-    epilogue: tuple[Node, ...] = ()
+    factors: tuple[Factor, Factor]
+    epilogue: tuple[Node, ...]
+    behind: tuple[Node, ...]
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset({*self.a.nodes, *self.b.nodes, self.product, *self.epilogue})
+        read = (node for factor in self.factors for node in factor.nodes)
+        return frozenset((self.product, *read, *self.epilogue, *self.behind))
 
-    def gemm(self, y: Tensor, a: Tensor, b: Tensor) -> GemmArguments | str:
-        """Return the product, or why `multistage.cu` cannot read its operands in place.
+    @property
+    def result(self) -> Value:
+        """The result as it is before it is moved."""
+        return (self.product, *self.epilogue)[-1].output
 
-        Args:
-            y: the result, in C order.
-            a: the source of the left operand.
-            b: the source of the right operand.
-        """
-        of_a, of_b = self.a.axes(a), self.b.axes(b)
-        if of_a is None or of_b is None:
-            return "an axis of an operand has several strides"
-        *outer_a, (m, lda), (k, of_k) = of_a
-        *outer_b, (_, row_b), (n, column_b) = of_b
-        if of_k != 1 or 1 not in (row_b, column_b):
-            return "terms that are not adjacent"
-        across = column_b == 1
-        batch = _batch(y.dims[:-2], outer_a, outer_b, m * n)
-        if batch is None or max(y.size, a.extent, b.extent) >= 2**31:
-            return "stacks with more than two strides"
-        vector = widest(VECTORS, k, lda, batch.a, batch.head_a)
-        gemm = GemmArguments(
-            a=Matrix(a, lda, vector),
-            b=b,
-            c=y,
-            shape=(m, n, k),
-            ldb=row_b if across else column_b,
-            ldc=n,
-            batch=batch,
-            across=across,
-            dtype=a.dtype,
+    @property
+    def terms(self) -> int:
+        """K."""
+        return self.product.operands[0].tensor.dims[-1]
+
+    @property
+    def copied(self) -> int:
+        """The bytes that the nodes around the product would read and write."""
+        return sum(
+            value.tensor.size * value.tensor.dtype.itemsize
+            for node in self._copies
+            for value in (node.operands[0], node.output)
         )
-        words = (k, gemm.ldb, batch.b, batch.head_b)
-        if min(vector, gemm.vector_b) == 1 or (not across and widest((EIGHT,), *words) == 1):
-            return "rows that are not aligned"
-        return gemm
+
+    @property
+    def copies(self) -> int:
+        """The number of nodes that it does without."""
+        return len(self._copies)
+
+    @property
+    def _copies(self) -> list[Node]:
+        around = self.nodes.difference((self.product, *self.epilogue))
+        return [node for node in around if not isinstance(node.op, VIEWS)]
 
 
-def _batch(dims: Ints, a: list[tuple[int, int]], b: list[tuple[int, int]], c: int) -> Batch | None:
-    """Return the stack of products; None if it has more than two strides.
-
-    Args:
-        dims: its axes.
-        a: size and stride of the left operand along the last of them.
-        b: the same of the right operand.
-        c: elements of one result.
-    """
-    moves = [
-        (*(0 for _ in dims[len(of) :]), *(0 if size == 1 else stride for size, stride in of))
-        for of in (a, b)
-    ]
-    sizes, (of_a, of_b) = merge(dims, moves) if dims else ((1,), ((0,), (0,)))
-    count = prod(sizes)
-    if len(sizes) > 2 or count > MAX_STACKED:
-        return None
-    if len(sizes) == 1:
-        return Batch(count, of_a[0], of_b[0], c)
-    return Batch(count, of_a[0], of_b[0], c, sizes[1], of_a[1], of_b[1])
+# ── in the graph ─────────────────────────────────────────────────────────────────────────────────
 
 
 def strided_product_at(
     graph: Graph, product: Node, free: Set[Node], tail: Tail
 ) -> StridedProduct | None:
-    """Return the product of this node with what moves and widens its operands, if there is any.
-
-    Args:
-        graph: the graph.
-        product: a MatMul.
-        free: nodes that may be taken.
-        tail: returns the epilogue of a node.
-    """
+    """Return the product of two computed matrices that a node is, if any of them is only moved."""
     if product not in free or not isinstance(product.op, MatMul):
         return None
     values = product.operands
-    if any(value.data is not None or (value.tensor.rank or 0) < 2 for value in values):
+    floats = HALVES | {float32}
+    if any(v.is_constant or len(v.tensor.dims) < 2 or v.tensor.dtype not in floats for v in values):
         return None
-    a, b = (_read(graph, value, free) for value in values)
-    if a is None or b is None or a.source.tensor.dtype != b.source.tensor.dtype:
-        return None
-    found = StridedProduct(product, a, b)
-    if not any(isinstance(node.op, Cast | Transpose) for node in found.nodes):
-        return None
-    y, of_a, of_b = (Tensor(value) for value in (product.output, a.source, b.source))
-    if isinstance(found.gemm(y, of_a, of_b), str):
-        return None
-    return replace(found, epilogue=tail(graph, product, free))
+    left, right = (_factor(graph, product, value, free) for value in values)
+    epilogue = tail(graph, product, free)
+    behind = _behind(graph, (product, *epilogue)[-1], free, narrows=not epilogue)
+    found = StridedProduct(product, (left, right), epilogue, behind)
+    return found if found.copies else None
 
 
-def _read(graph: Graph, value: Value, free: Set[Node]) -> _Read | None:
-    """Return what a product reads through nodes that only it needs; None if not in 16 bits."""
-    nodes: list[Node] = []
-    source, node = value, value.producer
-    if value.tensor.dtype == float32 and node is not None and isinstance(node.op, Cast):
-        if node not in free or graph.sole_consumer(value) is None:
-            return None
-        nodes.append(node)
-        source = node.operands[0]
-    if source.tensor.dtype not in HALVES:
-        return None
-    moving: list[Node] = []
-    while (node := source.producer) is not None and isinstance(node.op, (Transpose, *VIEWS)):
-        if node not in free or graph.sole_consumer(source) is None:
+def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
+    """Return a factor through as many nodes as possible that move it by strides, and one Cast."""
+    chain: list[Node] = []
+    reader, read = product, value
+    while len(chain) < MAX_NODES:
+        maker = read.producer
+        if maker is None or maker not in free or graph.sole_consumer(read) is not reader:
             break
-        moving.insert(0, node)
-        source = node.operands[0]
-    moves = movement(moving) if moving else None
-    if moving and moves is None:
-        return None
-    return _Read(source, (*moving, *nodes), moves)
+        widened = any(isinstance(node.op, Cast) for node in chain)
+        if not moves(maker) and (widened or not _widens(maker)):
+            break
+        chain.insert(0, maker)
+        reader, read = maker, maker.operands[0]
+    for begin in range(len(chain)):
+        nodes = tuple(chain[begin:])
+        if all(isinstance(node.op, VIEWS) for node in nodes):
+            break
+        moving = [node for node in nodes if not isinstance(node.op, Cast)]
+        if not moving:
+            return Factor(nodes[0].operands[0], nodes)
+        found = movement(moving)
+        if found is not None and found.walk(Tensor(found.x)).table is None:
+            return Factor(nodes[0].operands[0], nodes, found)
+    return Factor(value)
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node makes float32 of a computed tensor of 16-bit floats."""
+    if not isinstance(node.op, Cast) or node.output.tensor.dtype != float32:
+        return False
+    return node.operands[0].tensor.dtype in HALVES and not node.operands[0].is_constant
+
+
+def _behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
+    """Return the transposes and views behind a node, up to the last Transpose.
+
+    With `narrows`, one of them may be a Cast of float32 to 16 bits.
+    """
+    found: list[Node] = []
+    value = last.output
+    while (node := graph.sole_consumer(value)) is not None and node in free:
+        if isinstance(node.op, Cast):
+            if not narrows or value.tensor.dtype != float32 or node.op.to not in HALVES:
+                break
+            narrows = False
+        elif not isinstance(node.op, (Transpose, *VIEWS)):
+            break
+        found.append(node)
+        value = node.output
+    while found and isinstance(found[-1].op, VIEWS):
+        found.pop()
+    return tuple(found)
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
 def strided_product(
     found: StridedProduct, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
 ) -> Answer:
-    """Return the launches, or why there are none."""
-    epilogue = epilogue_of(found.epilogue, y, found.product.output)
+    """Return the launch of a product with the nodes around it, or why they stay apart.
+
+    Args:
+        found: the nodes.
+        y: the last result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+    """
+    setting = setting.for_node(found.product)
+    if setting.asked:
+        return "an algorithm that was asked for"
+    epilogue = epilogue_of(found.epilogue, Tensor(found.result), found.product.output)
     if isinstance(epilogue, str):
         return epilogue
-    a, b = operand(found.a.source), operand(found.b.source)
-    gemm = found.gemm(y, a, b)
-    if isinstance(gemm, str):
-        return gemm
-    first, *rest = multistage.multiply_halves(gemm, epilogue, setting.target)
-    return replace(first, pitched=(*first.pitched, a, b)), *rest
+    if y.dtype != epilogue.stored:
+        epilogue = rounding_to(y.dtype)
+    products = _products(found, y, operand, setting)
+    if isinstance(products, str):
+        return products
+    target = setting.target
+    if (gemm := _stack(products)) is not None:
+        first, *rest = multistage.multiply_halves(gemm, epilogue, target)
+        read = products.a.data, products.b.data
+        return replace(first, pitched=(*first.pitched, *read)), *rest
+    if _time(products, setting) >= _time_apart(found, setting):
+        return "estimated to take as long as copies and a product"
+    return products.launch(epilogue, target)
+
+
+def _time_apart(found: StridedProduct, setting: Setting) -> float:
+    """Return the estimate of the product and what moves its matrices, as separate kernels."""
+    own = Tensor(found.product.output)
+    inputs = tuple(Tensor(value) for value in found.product.operands)
+    task = multiplication(RecipeContext(found.product.op, own, inputs, setting))
+    time = inf if isinstance(task, str) else SELECTORS[MatMul].pick(task, tuned=False).microseconds
+    time += found.copies * LAUNCH + found.copied / MEMORY
+    alone = replace(found, behind=())
+    products = _products(alone, Tensor(alone.result), Tensor, setting)
+    gemm = None if isinstance(products, str) else _stack(products)
+    if gemm is None or not found.behind:
+        return time
+    behind = (found.copies - alone.copies) * LAUNCH + (found.copied - alone.copied) / MEMORY
+    return min(time, multistage.time_of(gemm, setting.target) + behind)
+
+
+def _stack(products: StridedProducts) -> GemmArguments | None:
+    """Return a stack of products as `multistage.cu` computes them, if it can: of 16-bit floats."""
+    a, b, c, (m, n, k) = products.a, products.b, products.c, products.shape
+    stack, across = products.stack, products.b.line == 1
+    dense = tuple(m * n * prod(stack[i + 1 :]) for i in range(len(stack)))
+    is_dense = c.line in (0, n) and c.term == 1 and c.batch in (dense, (1,))
+    if not is_direct(*products.types) or products.turned or not is_dense or a.first or b.first:
+        return None
+    if a.term != 1 or not (across or b.term == 1) or len(stack) > 2 or prod(stack) > MAX_STACKED:
+        return None
+    (of_a, *head_a), (of_b, *head_b) = a.batch, b.batch
+    gemm = GemmArguments(
+        a=Matrix(a.data, a.line, widest(VECTORS, k, a.line, *a.batch)),
+        b=b.data,
+        c=c.data,
+        shape=products.shape,
+        ldb=b.term if across else b.line,
+        ldc=n,
+        batch=Batch(
+            *(prod(stack), of_a, of_b, m * n, prod(stack[1:])),
+            *(next(iter(strides), 0) for strides in (head_a, head_b)),
+        ),
+        across=across,
+        dtype=a.data.dtype,
+    )
+    words = (k, gemm.ldb, *b.batch)
+    unaligned = not across and widest((EIGHT,), *words) == 1
+    return None if unaligned or 1 in (gemm.a.vector, gemm.vector_b) else gemm
+
+
+def _time(products: StridedProducts, setting: Setting) -> float:
+    problem = Problem(*products.shape, prod(products.stack))
+    return choose(problem, products.types, setting.target).microseconds
+
+
+def _parts(setting: Setting) -> int:
+    """Return how many tf32 numbers represent one of float32."""
+    return 1 if setting.options.precision == "tf32" else 2
+
+
+def _products(
+    found: StridedProduct, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> StridedProducts | str:
+    """Return where the matrices of a product are."""
+    a, b = (operand(factor.x) for factor in found.factors)
+    rank = len(found.result.tensor.dims)
+    of_a, of_b = (f.axes(x, rank) for f, x in zip(found.factors, (a, b), strict=True))
+    of_c = _landing(found)
+    if of_c is None:
+        return "a result that is moved in parts"
+    return _arranged((a, *of_a), (b, *of_b), (y, of_c, 0), found.terms, setting)
+
+
+def _arranged(
+    of_a: tuple[Tensor, list[Factors], int],
+    of_b: tuple[Tensor, list[Factors], int],
+    of_c: tuple[Tensor, list[Factors], int],
+    k: int,
+    setting: Setting,
+) -> StridedProducts | str:
+    """Return the matrices of a product of `k` terms from the factors of each axis."""
+    if not setting.target.has_tf32:
+        return f"{setting.target.arch} has no tensor cores for float32"
+    y = tuple(prod(size for size, _ in axis) for axis in of_c[1])
+    m, n = y[-2:]
+    if not k or not prod(y):
+        return "no elements"
+    batch: list[tuple[int, Ints]] = []
+    for axis, size in enumerate(y[:-2]):
+        shared = _common(size, [axes[axis] for _, axes, _ in (of_a, of_b, of_c)])
+        if shared is None:
+            return "batches whose axes are cut differently"
+        batch += shared
+    of_tensors = [tuple(strides[i] for _, strides in batch) for i in range(3)]
+    sizes, strides = merge([size for size, _ in batch], of_tensors)
+    lines = [_single(axes[-2]) for _, axes, _ in (of_a, of_b, of_c)]
+    terms = [_single(axes[-1]) for _, axes, _ in (of_a, of_b, of_c)]
+    if None in lines or None in terms:
+        return "rows or columns in several parts"
+    matrices = [
+        StridedMatrix(x, stride, line or 0, term or 0, first)
+        for (x, _, first), stride, line, term in zip(
+            (of_a, of_b, of_c), strides, lines, terms, strict=True
+        )
+    ]
+    a, b, c = matrices
+    b = replace(b, line=b.term, term=b.line)
+    if prod(sizes) >= 2**31 or max(x.data.extent for x in (a, b, c)) >= 2**31:
+        return f"{prod(sizes)} products"
+    products = StridedProducts(a, b, c, (m, n, k), sizes, _parts(setting))
+    if c.term == 1 or n == 1:
+        return products
+    return products.transposed if c.line == 1 or m == 1 else "results that are not adjacent"
+
+
+def _single(factors: Factors) -> int | None:
+    """Return the stride of an axis, 0 for one element; None if it has several."""
+    sizes, (strides,) = merge([size for size, _ in factors], [tuple(s for _, s in factors)])
+    if len(sizes) > 1:
+        return None
+    return sum(strides) if prod(sizes) > 1 else 0
+
+
+def _common(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Ints]] | None:
+    """Return factors of a batch axis with the strides of all tensors; None if there are none."""
+    left = [[(n, s) for n, s in factors if n > 1] or [(size, 0)] for factors in of_axis]
+    found: list[tuple[int, Ints]] = []
+    while size > 1:
+        inner = min(factors[-1][0] for factors in left)
+        if any(factors[-1][0] % inner for factors in left):
+            return None
+        found.insert(0, (inner, tuple(factors[-1][1] for factors in left)))
+        for factors in left:
+            count, stride = factors.pop()
+            if count > inner:
+                factors.append((count // inner, stride * inner))
+        size //= inner
+    return found
+
+
+def _landing(found: StridedProduct) -> list[Factors] | None:
+    """Return where the elements along each axis of a result go as it is moved."""
+    dims = found.result.tensor.dims
+    behind = [node for node in found.behind if not isinstance(node.op, Cast)]
+    if not behind:
+        return [[(size, prod(dims[axis + 1 :]))] for axis, size in enumerate(dims)]
+    moved = movement(behind)
+    walk = None if moved is None else moved.walk(Tensor(found.result))
+    if moved is None or walk is None or walk.table is not None:
+        return None
+    sizes = [size for axis in moved.factors for size in axis]
+    placed = [
+        (source, size, prod(sizes[i + 1 :]))
+        for i, (size, source) in enumerate(zip(sizes, walk.strides, strict=True))
+        if size > 1
+    ]
+    left = [(size, place) for _, size, place in sorted(placed, reverse=True)]
+    axes: list[Factors] = []
+    for dim in reversed(dims):
+        axis: Factors = []
+        while dim > 1:
+            count, place = left.pop()
+            inner = min(dim, count)
+            if count % inner or dim % inner:
+                return None
+            if count > inner:
+                left.append((count // inner, place * inner))
+            axis.insert(0, (inner, place))
+            dim //= inner
+        axes.insert(0, axis)
+    return axes
+
+
+# ── of matrices that are not moved ───────────────────────────────────────────────────────────────
+
+
+def strided_formats(task: Multiplication) -> Formats | str:
+    """Return the formats in which a product is computed, or why it is not."""
+    if not isinstance(task.op, MatMul) or min(task.a.rank, task.b.rank) < 2:
+        return "not a product of two matrices"
+    if task.a.dtype != float32 or task.is_constant or task.a.data is not None:
+        return "not two computed matrices of float32"
+    if task.shape[0] < ROWS:
+        return f"{task.shape[0]} rows, fewer than an instruction has"
+    if not task.setting.target.has_tf32:
+        return f"{task.setting.target.arch} has no tensor cores for float32"
+    return CONTIGUOUS
+
+
+def strided_time(task: Multiplication) -> float:
+    """Return the estimate in microseconds; see `MARGIN`."""
+    problem = Problem(*task.shape, task.count)
+    return choose(problem, (float32, float32), task.setting.target).microseconds / MARGIN
+
+
+def multiply_strided(task: Multiplication, variant: str) -> Answer:
+    """Return the launch of a product of two computed matrices."""
+    factors, (y, rank) = (Factor(task.a.value), Factor(task.b.value)), (task.y, task.y.rank)
+    of_a, of_b = (factor.axes(x, rank) for factor, x in zip(factors, (task.a, task.b), strict=True))
+    of_c = [[(n, s)] for n, s in zip(y.dims, y.strides, strict=True)]
+    k = task.a.dims[-1]
+    products = _arranged((task.a, *of_a), (task.b, *of_b), (y, of_c, 0), k, task.setting)
+    if isinstance(products, str):
+        return products
+    return products.launch(task.epilogue, task.setting.target, variant)

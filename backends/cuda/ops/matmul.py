@@ -20,6 +20,7 @@ from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
 from ..gemm.short import multiply_short, short_formats, short_time
+from ..gemm.strided import multiply_strided, strided_formats, strided_time
 
 # ── algorithms ─────────────
 
@@ -131,6 +132,7 @@ ALGORITHMS = (
     Algorithm("short", multiply_short, short_formats, short_time),
     _by("tensor_cores"),
     Algorithm("in_halves", in_halves.make, in_halves.formats, in_halves.time, in_halves.variants),
+    Algorithm("strided", multiply_strided, strided_formats, strided_time),
     _by("gemm"),
     Algorithm("naive", _naive, lambda task: CONTIGUOUS, _naive_time),
     _by(HALF_SUMS, by_name=True),
