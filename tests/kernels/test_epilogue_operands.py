@@ -101,6 +101,13 @@ def positions(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), y, constant(net, 20, 16))
 
 
+def tables(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Products of two computed stacks; every sample is multiplied by the same matrices."""
+    net = Net(batch, 3, 20, 16, dtype=dtype)
+    y = net.add(MatMul(), net.x, net.add(Transpose(perm=(0, 1, 3, 2)), net.x))
+    return net, net.add(Mul(), y, constant(net, 3, 20, 20))
+
+
 def rows_of_image(dtype: DType, batch: int) -> tuple[Net, Value]:
     """Rows of pixels, to which two convolutions of their image are added, as in XCiT."""
     net = Net(batch, 30, 16, dtype=dtype)
@@ -175,6 +182,7 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
         *((by_row, batch, 2) for batch in (1, 3)),
         *((by_number, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
+        *((tables, batch, 1) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
         (modulated_image, 1, 6),
@@ -237,6 +245,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         halves,
         parallel,
         positions,
+        tables,
         rows_of_image,
         modulated,
         modulated_image,
