@@ -32,12 +32,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if affine is None or graph.is_output(norm.output):
             continue
         readers = list(norm.output.consumers)
-        found = [layer for node in readers if (layer := _layer(graph, node, affine)) is not None]
+        found = [
+            layer for node in readers if (layer := layer_behind(graph, node, affine)) is not None
+        ]
         if not found or len(found) != len(readers):
             continue
         nodes = {norm, *(layer.node for layer in found)}
         try:
-            made = [_taking(graph, layer, affine, context) for layer in found]
+            made = [taking(graph, layer, affine, context) for layer in found]
         except Unfit as error:
             context.refused.append(refusal(graph, nodes, Reason.NUMBERS, str(error)))
             continue
@@ -51,7 +53,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{norm.kind} '{norm.name}' became part of {names} behind it"
 
 
-def _layer(graph: Graph, node: Node, affine: tuple[Array, Array]) -> LinearLayer | None:
+def layer_behind(graph: Graph, node: Node, affine: tuple[Array, Array]) -> LinearLayer | None:
     """Return the layer that takes over scale and shift of what a node reads, or None."""
     op = node.op
     if isinstance(op, AveragePool):
@@ -72,7 +74,7 @@ def _layer(graph: Graph, node: Node, affine: tuple[Array, Array]) -> LinearLayer
     return None
 
 
-def _taking(
+def taking(
     graph: Graph, layer: LinearLayer, affine: tuple[Array, Array], context: Context
 ) -> Replacement:
     """Return the layer with scale and shift of its input in its weights."""

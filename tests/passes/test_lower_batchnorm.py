@@ -8,7 +8,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.matmul import Gemm
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
@@ -49,6 +49,25 @@ def test_a_layer_scales_and_shifts_what_it_has_activated(
     after, log = optimised(graph)
     assert log.counts["lower_batchnorm"] == 1
     assert "BatchNormalization" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_layers_behind_a_sum_take_over_the_addends(padding: int) -> None:
+    """What padding surrounds with zeros has to have its addends before."""
+
+    def build(g: Graph, x: Value) -> Value:
+        wide = before_a_sum(g, x)
+        pointwise = apply(g, Conv(), wide, normal(CHANNELS, CHANNELS, 1, 1), normal(CHANNELS))
+        window = 1 + 2 * padding
+        filters = normal(CHANNELS, CHANNELS, window, window)
+        other = apply(g, Conv(pads=(padding,) * 4), wide, filters)
+        return apply(g, Mul(), apply(g, Gelu(), pointwise), other)
+
+    graph = make(build, IMAGE)
+    after, log = optimised(graph)
+    assert log.counts["lower_batchnorm"] == 1
+    assert kinds(after).count("Add") == 1 + (padding > 0)
     assert_same(graph, after)
 
 
