@@ -44,8 +44,8 @@ def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     [
         (1, 3600, 120, "32 rows, 4 warps, 2 steps"),
         (1, 3600, 90, "48 rows, 16 warps, 1 steps"),
-        (1, 3700, 270, "32 rows, 16 warps, 1 steps, in turns"),
-        (1, 8200, 270, "32 rows, 16 warps, 1 steps, in turns"),
+        (1, 3700, 270, "48 rows, 16 warps, 1 steps, in turns"),
+        (1, 8200, 270, "48 rows, 16 warps, 1 steps, in turns"),
         (2, 3600, 120, "32 rows, 4 warps, 1 steps"),
         (1, 14400, 60, "32 rows, 16 warps, 2 steps"),
         (2, 2100, 24, "16 rows, 16 warps, 1 steps"),
