@@ -462,8 +462,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, StridedProduct) and group.whole.behind:
-        alone = replace(group.whole, behind=())
+    if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
         rest = tuple(_plain_groups(graph, set(group.whole.behind)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
     if isinstance(group.whole, Separable):

@@ -49,3 +49,12 @@ def test_a_few_folds_take_fewer_lines() -> None:
     lines = shown([*"abcdefgh", "/model/layers.0/self_attn/rotary_emb/query"], 60)
     assert lines[0].split()[1] == "nodes"
     assert len(lines) < 2 * 9
+
+
+def test_numbers_too_wide_for_a_terminal_stay_in_columns() -> None:
+    """Nothing is left to fold beside them."""
+    text = io.StringIO()
+    console = SafeConsole(file=text, width=40, highlight=False, markup=False, emoji=False)
+    numbers = ["123456789"] * 6
+    print_table(console, ("name", *(f"number {i}" for i in range(6))), [("ab" * 40, *numbers)] * 2)
+    assert text.getvalue().count("12") == 12

@@ -24,7 +24,8 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
         options: the width that there is.
 
     Returns:
-        None if the table fits, or takes no more lines with folded cells.
+        None if the table fits, or takes no more lines with folded cells, or if the other columns do
+        not fit either.
     """
     wide = options.update(max_width=sum(map(_width, table.columns)) + _GAP * len(table.columns))
     excess = Measurement.get(console, wide, table).maximum - options.max_width
@@ -38,6 +39,8 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
         return None
     others = [column for column in table.columns if column is not longest]
     widths = _fitting(others, options.max_width - _INDENT)
+    if widths is None:
+        return None
     shown: list[RenderableType] = [
         _bold(longest.header),
         _line(others, widths, [_bold(column.header) for column in others]),
@@ -53,12 +56,15 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
     return Group(*shown)
 
 
-def _fitting(columns: Sequence[Column], room: int) -> list[int]:
-    """Return widths of columns that fit into `room`, if wrapping can achieve that."""
+def _fitting(columns: Sequence[Column], room: int) -> list[int] | None:
+    """Return widths of columns that fit into `room`; None if no column is wrapped that could."""
     widths = [_width(column) for column in columns]
     excess = sum(widths) + _GAP * (len(columns) - 1) - room
     for _ in range(excess):
-        most = max((i for i, c in enumerate(columns) if not c.no_wrap), key=widths.__getitem__)
+        folded = (i for i, column in enumerate(columns) if not column.no_wrap)
+        most = max(folded, key=widths.__getitem__, default=None)
+        if most is None:
+            return None
         widths[most] = max(1, widths[most] - 1)
     return widths
 

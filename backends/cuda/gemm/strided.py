@@ -120,6 +120,12 @@ class StridedProduct:
         return len(self._copies)
 
     @property
+    def in_order(self) -> StridedProduct | None:
+        """The same with its result as it is; None if then nothing is moved, or nothing was."""
+        alone = replace(self, behind=())
+        return alone if self.behind and alone.copies else None
+
+    @property
     def _copies(self) -> list[Node]:
         around = self.nodes.difference((self.product, *self.epilogue))
         return [node for node in around if not isinstance(node.op, VIEWS)]
