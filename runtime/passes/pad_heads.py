@@ -6,7 +6,7 @@ parts of a product that do not begin at a word are copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -145,10 +145,11 @@ def _pad(
     of_k, of_v = sizes
     heads = {q: (op.q_num_heads, of_k), k: (op.kv_num_heads, of_k), v: (op.kv_num_heads, of_v)}
     for layer in layers:
-        places, widths, first = [], [], 0
+        places, widths, first = list[Array](), list[int](), 0
         for part in layer.parts:
             count, size = heads[part]
-            places.append(_places(count, size) + first * (_places(count, size) >= 0))
+            own = _places(count, size)
+            places.append(np.where(own < 0, own, own + first))
             widths.append(len(places[-1]))
             first += count * size
         columns = np.concatenate(places)
@@ -192,7 +193,7 @@ def _taken(data: Array, places: Array, axis: int) -> Array:
     return np.where(kept, taken, data.dtype.type(0))
 
 
-def _replace(graph: Graph, node: Node, op: Op, inputs: list[Value | None]) -> Value:
+def _replace(graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> Value:
     """Replace a node by one with other inputs; return its first result."""
     new = graph.insert(op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,))
     infer_node(new)

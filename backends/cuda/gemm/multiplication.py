@@ -145,7 +145,8 @@ def stack_of(y: Tensor, a: Tensor, b: Tensor) -> tuple[Ints, Ints, Ints] | None:
         for own in (((1,) * (y.rank - t.rank) + t.dims)[:separate] for t in (a, b))
     )
     sizes, walks = merge(dims, (of_a, of_b)) if dims else ((1,), ((0,), (0,)))
-    return None if len(sizes) > 2 else (sizes, *walks)
+    steps_a, steps_b = walks
+    return None if len(sizes) > 2 else (sizes, steps_a, steps_b)
 
 
 def multiplication(context: RecipeContext) -> Multiplication | str:
