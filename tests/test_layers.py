@@ -60,8 +60,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "fusion": "recipe codegen algorithms gemm norm conv attention",
         "cutting": "algorithms attention fusion",
         "tuning": "recipe codegen driver algorithms families",
+        "group_recipes": "recipe codegen algorithms gemm norm conv attention fusion families",
         "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
-        " cutting families tuning",
+        " cutting families tuning group_recipes",
     },
     "backends/numpy": {
         "numerics": "",

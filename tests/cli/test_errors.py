@@ -227,10 +227,22 @@ def test_usage(tercet: Tercet, arguments: list[str], words: str) -> None:
     assert words in done.err
 
 
+def is_loaded(file: Path) -> bool:
+    """Whether the onnxruntime that is installed knows the versions of a file."""
+    from onnxruntime import InferenceSession
+    from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+    try:
+        InferenceSession(file, providers=["CPUExecutionProvider"])
+    except Fail:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("ir", "opset"), [(onnx.IR_VERSION, 21), (13, onnx.defs.onnx_opset_version())]
 )
-def test_a_model_that_is_newer_than_onnxruntime(
+def test_a_model_that_may_be_newer_than_onnxruntime(
     tercet: Tercet, folder: Path, ir: int, opset: int
 ) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
@@ -240,8 +252,9 @@ def test_a_model_that_is_newer_than_onnxruntime(
     proto.opset_import[0].version = opset
     models.write(proto, folder / "new.onnx")
     done = tercet("compare", "new.onnx", "-b", "onnxruntime", "-b", "numpy")
-    if done.code == 0:
-        pytest.skip("this onnxruntime is as new as this onnx")
+    if is_loaded(folder / "new.onnx"):
+        assert done.code == 0
+        return
     assert done.code == 3
     remedy = re.search(r"`tercet (export MODEL OUT .*)` writes", done.err)
     assert remedy is not None

@@ -14,6 +14,7 @@ from tercet.backends.cuda.codegen.tiled_copies import tiling
 from tercet.backends.cuda.recipe.operands import strides
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
+from tercet.runtime.ops.movement import Expand, Slice
 from tercet.runtime.plan.backend import Format
 
 from .cubins import all_compile
@@ -25,40 +26,59 @@ from .test_moves import Chain
 COMPILES = {"move/copy_tiles.cu"}
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tercet.backends.cuda.backend import CudaBackend
 
-#: The shape of x and the axes of y: one axis or many, whole tiles or not, short and long.
-TURNED = {
-    "square": ((3, 64, 128), (0, 2, 1)),
-    "ragged": ((2, 99, 67), (0, 2, 1)),
-    "three channels": ((2, 3, 50, 41), (0, 2, 3, 1)),
-    "pixels of few channels": ((2, 45, 40, 3), (0, 3, 1, 2)),
-    "short rows": ((2, 33, 21, 19), (0, 2, 1, 3)),
-    "shuffled pixels": ((2, 8, 9, 16, 2, 2), (0, 1, 4, 2, 5, 3)),
-    "reversed": ((5, 6, 7, 8, 9), (4, 3, 2, 1, 0)),
+
+def turned(dims: tuple[int, ...], *perm: int) -> Callable[[DType], Chain]:
+    return lambda dtype: Chain(*dims, dtype=dtype).transpose(*perm)
+
+
+def repeated(dtype: DType) -> Chain:
+    """Each row several times, among axes of other sizes."""
+    return Chain(3, 1, 33, 40, dtype=dtype).add(Expand(), [3, 5, 33, 40])
+
+
+def backwards(dtype: DType) -> Chain:
+    """Every second row from the last one on, without the first columns."""
+    starts, ends, axes, steps = [-1, 8], [-38, 64], [1, 2], [-2, 1]
+    return Chain(3, 37, 64, dtype=dtype).add(Slice(), starts, ends, axes, steps)
+
+
+#: Whole tiles or not, short and long axes, few and many of them.
+TILED = {
+    "square": turned((3, 64, 128), 0, 2, 1),
+    "ragged": turned((2, 99, 67), 0, 2, 1),
+    "short rows": turned((2, 33, 21, 19), 0, 2, 1, 3),
+    "shuffled pixels": turned((2, 8, 9, 16, 2, 2), 0, 1, 4, 2, 5, 3),
+    "reversed": turned((5, 6, 7, 8, 9), 4, 3, 2, 1, 0),
+    "repeated": repeated,
+    "backwards": backwards,
 }
-
-
-def turned(name: str, dtype: DType) -> Chain:
-    dims, axes = TURNED[name]
-    chain = Chain(*dims, dtype=dtype).transpose(*axes)
-    chain.graph.set_outputs({"y": chain.value})
-    return chain
+#: What other kernels are for.
+OTHERS = {
+    "three channels": turned((2, 3, 50, 41), 0, 2, 3, 1),
+    "pixels of few channels": turned((2, 45, 40, 3), 0, 3, 1, 2),
+    "no neighbours": lambda dtype: Chain(4, 5, 70, dtype=dtype).slice(-1, -71, 2, -1),
+}
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [int8, float16, float32, float64], ids=lambda each: each.name)
-@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("name", [*TILED, *OTHERS])
 def test_results(
     name: str, dtype: DType, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiled_copies, "LARGE", 0)
     monkeypatch.setattr(tiled_copies, "SLOWER", 0)
-    graph = turned(name, dtype).graph
-    x = (100 * normal(*graph.inputs[0].tensor.dims)).astype(dtype)
-    compare(Sample(graph, {"x": x}), emulated)
+    chain = (TILED | OTHERS)[name](dtype)
+    chain.graph.set_outputs({"y": chain.value})
+    (launch,) = launches(planned(chain.graph))
+    assert (launch.entry == "copy_tiles") == (name in TILED)
+    x = (100 * normal(*chain.graph.inputs[0].tensor.dims)).astype(dtype)
+    compare(Sample(chain.graph, {"x": x}), emulated)
 
 
 def test_every_element_has_one_place() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.norm import BatchNormalization
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes.driver import Context
 
 from ..randomness import restarting
 
@@ -54,6 +55,17 @@ def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     verify(copy)
     infer(copy)
     return copy, log
+
+
+def passed(
+    graph: Graph, run: Callable[[Graph, Context], Iterator[str]], precision: Precision
+) -> tuple[Graph, list[str]]:
+    """Return a copy of a graph behind one pass, and what this said."""
+    copy = graph.clone()
+    said = list(run(copy, Context(Options(precision=precision), evaluate)))
+    verify(copy)
+    infer(copy)
+    return copy, said
 
 
 def optimised_file(proto: ModelProto) -> tuple[list[str], Rewrites]:

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.gather import Gather
@@ -19,11 +17,10 @@ from tercet.runtime.ops.norm import BatchNormalization, InstanceNormalization, S
 from tercet.runtime.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.options import Options
+from tercet.runtime.options import Precision
 from tercet.runtime.passes import pad_channels
-from tercet.runtime.passes.driver import Context
 
-from .graphs import Build, apply, make, normal, run
+from .graphs import Build, apply, make, normal, passed, run
 
 SHAPE = (2, 8, 6, 5)
 WINDOW: dict[str, Any] = {"pads": (1, 1, 1, 1)}
@@ -121,13 +118,8 @@ def focal(graph: Graph, x: Value) -> Value:
     return conv(graph, parts[0], 8)
 
 
-def padded(graph: Graph, precision: str = "float16") -> tuple[Graph, list[str]]:
-    copy = graph.clone()
-    options: Any = Options(precision=precision)  # pyright: ignore[reportArgumentType]
-    said = list(pad_channels.run(copy, Context(options, evaluate)))
-    verify(copy)
-    infer(copy)
-    return copy, said
+def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[str]]:
+    return passed(graph, pad_channels.run, precision)
 
 
 @pytest.mark.parametrize("build", [scales, grown, gated, resized, shuffled])

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
-from tercet.runtime.options import Options
+from tercet.runtime.options import Precision
 from tercet.runtime.passes import pad_heads
-from tercet.runtime.passes.driver import Context
 
-from .graphs import Build, apply, make, normal, run
+from .graphs import Build, apply, make, normal, passed, run
 
 SHAPE = (2, 7, 12)
 
@@ -61,13 +56,8 @@ def apart(g: Graph, x: Value) -> Value:
     return layer(g, apply(g, Attention(q_num_heads=2, kv_num_heads=2), q, k, v), 12)
 
 
-def padded(graph: Graph, precision: str = "float16") -> tuple[Graph, list[str]]:
-    copy = graph.clone()
-    options: Any = Options(precision=precision)  # pyright: ignore[reportArgumentType]
-    said = list(pad_heads.run(copy, Context(options, evaluate)))
-    verify(copy)
-    infer(copy)
-    return copy, said
+def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[str]]:
+    return passed(graph, pad_heads.run, precision)
 
 
 @pytest.mark.parametrize("build", [packed, without_bias, grouped, apart])

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ....runtime.ir.graph import Value
 from ..recipe.launch import Launch
-from ..recipe.operands import Given, Ints, Tensor, ceil_div, index_type, merge
-from .copies import divisors
+from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_type, merge
 from .elementwise import chain_of, compute_type
 from .recurrences import Part, Recurrence, aligned
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ..gemm.f16x3 import TOP, cut, exponents, scales_of
 from ..recipe.operands import ceil_div
@@ -28,8 +31,8 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
         width: rows of the projection.
         biases: whether convolutions before the projection have one.
     """
-    left, dtype = list(arrays), arrays[0].dtype
-    layers = [(left.pop(0), left.pop(0) if has_bias else np.zeros(0)) for has_bias in biases]
+    dtype = arrays[0].dtype
+    layers, left = layers_of(arrays, biases)
     windows, shift = layers[-1]
     hidden = len(windows)
     count = ceil_div(hidden, chunk) * chunk
@@ -56,6 +59,25 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
         ]
     if wide and width:
         parts.append(_scales(projection, width))
+    return joined(parts, dtype)
+
+
+def layers_of(
+    arrays: Sequence[Array], biases: Sequence[bool]
+) -> tuple[list[tuple[Array, Array]], list[Array]]:
+    """Return weights and bias of each convolution but the projection, and what is left.
+
+    Args:
+        arrays: see `pack_weights`.
+        biases: whether these convolutions have one; empty arrays stand for those they lack.
+    """
+    left = list(arrays)
+    layers = [(left.pop(0), left.pop(0) if has_bias else np.zeros(0)) for has_bias in biases]
+    return layers, left
+
+
+def joined(parts: Sequence[Array], dtype: DType) -> Array:
+    """Return the bytes of arrays of any types, one behind the other, as elements of a dtype."""
     return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in parts]).view(
         dtype
     )

@@ -21,7 +21,7 @@ from ....runtime.ir.types import Array
 from ..gemm.tile import MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, by_axis, ceil_div, sizes
-from .pack_residual import padded_floats, pitch, projection_rows
+from .pack_residual import joined, layers_of, padded_floats, pitch, projection_rows
 from .residual_forms import ResidualProblem, Tile
 
 #: Pixels of a patch, rows and columns; patches of a tile, down and across.
@@ -323,8 +323,7 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
         width: rows of the projection.
         biases: whether convolutions before the projection have one.
     """
-    left = list(arrays)
-    layers = [(left.pop(0), left.pop(0) if has_bias else np.zeros(0)) for has_bias in biases]
+    layers, left = layers_of(arrays, biases)
     windows, shift = layers[-1]
     hidden = len(windows)
     count, projection = ceil_div(hidden, chunk) * chunk, left.pop().reshape(-1, hidden)
@@ -339,9 +338,7 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
         here = slice(begin, begin + chunk)
         parts += [part[here] for pair in expansion for part in pair]
         parts += [taps[:, here], second[here], projection_rows(projection[:, here], width, chunk)]
-    return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in parts]).view(
-        arrays[0].dtype
-    )
+    return joined(parts, arrays[0].dtype)
 
 
 def _fragments(w: Array, count: int) -> Array:

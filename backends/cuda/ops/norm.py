@@ -212,11 +212,9 @@ def instance_normalization(
     setting: Setting,
 ) -> Answer:
     """Normalize every channel of every image."""
-    if x.is_channels_last:
-        return _channels_last(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
-    quick = _heads(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
-    if quick is not None:
-        return quick
+    found = _of_groups(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
+    if found is not None:
+        return found
     how, axes = Statistic(epsilon=op.epsilon), tuple(range(2, x.rank))
     parameters = ScaleShift(scale, b, channel=1)
     return standardize(y, x, axes, how, setting.target, parameters, epilogue=epilogue)
@@ -234,17 +232,15 @@ def group_normalization(
     setting: Setting,
 ) -> Answer:
     """Normalize groups of channels of every image."""
-    if x.is_channels_last:
-        return _channels_last(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
-    quick = _heads(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
-    if quick is not None:
-        return quick
+    found = _of_groups(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
+    if found is not None:
+        return found
     how = Statistic(epsilon=op.epsilon)
     parameters = ScaleShift(scale, bias, channel=1)
     return channel_groups(y, x, op.num_groups, how, setting.target, parameters, epilogue)
 
 
-def _heads(
+def _of_groups(
     op: InstanceNormalization | GroupNormalization,
     y: Tensor,
     x: Tensor,
@@ -252,11 +248,17 @@ def _heads(
     number: int,
     epilogue: Epilogue,
     target: Target,
-) -> Launch | None:
-    """Return the launch for `number` short groups of an image in C order, as heads of a row.
+) -> Answer | None:
+    """Return what normalizes `number` groups of channels of images, or why nothing does.
 
-    None if groups are long, or of several channels that have pixels.
+    None for images in C order whose groups are long, or of several channels that have pixels.
     """
+    if x.is_channels_last:
+        found = normalize_channels(y, x, *parameters, number, op.epsilon, target, epilogue)
+        if not isinstance(found, str):
+            return found
+        how, affine = Statistic(epsilon=op.epsilon), ScaleShift(*parameters, channel=1)
+        return channel_groups(y, x, number, how, target, affine, epilogue)
     pixels = prod(x.dims[2:])
     count = x.dims[1] // number * pixels
     if count > SHORT or not (number == x.dims[1] or pixels == 1) or epilogue.reads_channels:
@@ -268,23 +270,6 @@ def _heads(
         apart=True,
         target=target,
     )
-
-
-def _channels_last(
-    op: InstanceNormalization | GroupNormalization,
-    y: Tensor,
-    x: Tensor,
-    parameters: tuple[Tensor, Tensor],
-    number: int,
-    epilogue: Epilogue,
-    target: Target,
-) -> Answer:
-    """Normalize `number` groups of channels of images in words of channels, if groups fit."""
-    found = normalize_channels(y, x, *parameters, number, op.epsilon, target, epilogue)
-    if not isinstance(found, str):
-        return found
-    how, affine = Statistic(epsilon=op.epsilon), ScaleShift(*parameters, channel=1)
-    return channel_groups(y, x, number, how, target, affine, epilogue)
 
 
 @kernel(MeanVarianceNormalization)

@@ -1,7 +1,7 @@
 """Tiles of `strided.cu`: for 16-bit floats, and for numbers cut into tf32.
 
-Costs are fitted to products of 64 to 1024 rows and columns and 64 to 3136 terms on an H200.
-Estimates are within a quarter of most times.
+Costs are fitted by hand to six products of float32 on an H200, with 64 to 1024 rows and columns and
+64 to 3136 terms, less 10.8 us each that the measurement adds; those of 16-bit floats, loosely.
 """
 
 from __future__ import annotations

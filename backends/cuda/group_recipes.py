@@ -1,0 +1,217 @@
+"""The recipe of a group of nodes: which of the families of kernels computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from ...runtime.ir.graph import Node, Value
+from ...runtime.ops.conv import Conv
+from ...runtime.plan.backend import BuildContext, Format
+from .algorithms.registry import (
+    PLAIN,
+    Answer,
+    Kernel,
+    RecipeContext,
+    Setting,
+    Stored,
+)
+from .algorithms.selection import SELECTORS, TuningTask
+from .attention.channels import ChannelAttention, channel_attention
+from .attention.cut_heads import CutAttention, cut_attention
+from .attention.decode import DecodeAttention, decode_attention
+from .attention.relu_linear import ReluLinear, relu_linear
+from .attention.rotate_append import RotateAppend, rotate_append
+from .attention.sink import SinkAttention, sink_attention
+from .codegen.chain_kernel import copied_through, elementwise, refusal
+from .codegen.elementwise import chain_of, in_chains
+from .codegen.epilogue import epilogue_of, no_epilogue
+from .codegen.moves import Movement
+from .codegen.recurrence_kernel import recurrence
+from .codegen.recurrences import Recurrence
+from .conv.inverted_residual import InvertedResidual, inverted_residual
+from .conv.pooled import pooled_convolution
+from .families import kernel_of
+from .fusion import FusionGroup, Whole
+from .gemm.few_rows import FewRows, few_rows
+from .gemm.first_layer import reading_wide
+from .gemm.gated import GatedProducts, gated_products
+from .gemm.strided import StridedProduct, strided_product
+from .norm.head_rows import HeadRows, head_rows
+from .norm.unit_rows import UnitRows, unit_rows
+from .recipe.arguments import as_reason
+from .recipe.launch import launches_of
+from .recipe.operands import Tensor
+
+NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
+
+
+@as_reason
+def recipe_of(
+    group: FusionGroup,
+    formats: Mapping[Value, Format],
+    results: Sequence[Value],
+    setting: Setting,
+    pitches: Mapping[Value, int] = NO_PITCHES,
+    stored: Stored = PLAIN,
+) -> Answer:
+    """Return the recipe of a group, or why there is none.
+
+    Args:
+        group: the nodes.
+        formats: of its tensors; contiguous if missing.
+        results: the outputs that are read.
+        setting: the GPU and the user's options.
+        pitches: of its tensors with gaps; see `Formats.pitched`.
+        stored: how the result is stored.
+    """
+
+    def operand(value: Value) -> Tensor:
+        return Tensor(value, formats.get(value, Format.CONTIGUOUS), pitches.get(value, 0))
+
+    def tensor(value: Value | None) -> Tensor | None:
+        return None if value is None else operand(value)
+
+    y = operand(group.nodes[-1].output)
+    head = group.head
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
+    if group.whole is not None:
+        return _storing(_recipe_of_whole(group.whole, y, operand, setting, stored), halves)
+    if head is None:
+        return _recipe_of_chain(group, y, operand)
+    registered = kernel_of_head(head)
+    setting = setting.for_node(head)
+    if setting.asked and type(head.op) not in SELECTORS:
+        return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has only one"
+    more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
+    if registered.outputs == 1 and any(more):
+        return "only its first output is computed"
+    if registered.outputs == 1 and y.value not in results:
+        return "its first output is not read"
+    inputs = tuple(tensor(v) for v in _read_by(group, head))
+    context = RecipeContext(head.op, y, inputs, setting, more)
+    if y.value not in results:
+        empty = no_epilogue(y.dtype) if registered.epilogue else None
+        return registered.build(replace(context, y=None, epilogue=empty))
+    if group.pool is not None:
+        before = Tensor(group.nodes[-2].output, y.format)
+        epilogue = epilogue_of(group.epilogue, before, head.output)
+        if isinstance(epilogue, str):
+            return epilogue
+        epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+        recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
+        return _reading_wide(_storing(recipe, halves), group, operand)
+    if not registered.epilogue:
+        return _storing(registered.build(replace(context, stored=stored)), halves)
+    epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
+    if isinstance(epilogue, str):
+        return epilogue
+    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+    recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
+    return _reading_wide(recipe, group, operand)
+
+
+def _recipe_of_whole(
+    whole: Whole, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting, stored: Stored
+) -> Answer:
+    """Return the recipe of nodes that a dedicated kernel computes together."""
+    match whole:
+        case ReluLinear():
+            return relu_linear(whole, y, operand(whole.x))
+        case ChannelAttention():
+            return channel_attention(whole, operand, setting.target)
+        case CutAttention():
+            return cut_attention(whole, y, operand, setting, stored)
+        case RotateAppend():
+            return rotate_append(whole, operand)
+        case DecodeAttention():
+            return decode_attention(whole, operand, setting.target)
+        case SinkAttention():
+            return sink_attention(whole, operand, setting)
+        case FewRows():
+            return few_rows(whole, y, operand, setting)
+        case GatedProducts():
+            return gated_products(whole, y, operand, setting)
+        case StridedProduct():
+            return strided_product(whole, y, operand, setting)
+        case UnitRows():
+            return unit_rows(whole, y, operand)
+        case InvertedResidual():
+            return inverted_residual(whole, y, operand, setting)
+        case HeadRows():
+            return head_rows(whole, y, operand)
+        case Movement():
+            return copied_through(whole, y, operand(whole.x))
+        case Recurrence():
+            return recurrence(whole, operand)
+
+
+def _recipe_of_chain(group: FusionGroup, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the recipe of elementwise nodes alone."""
+    chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
+    if isinstance(chain, str):
+        return chain
+    moved = {each.y: each for each in group.moves}
+    places = {i: moved[v] for i, v in enumerate(chain.operands) if v in moved}
+    read = [operand(moved[v].x if v in moved else v) for v in chain.operands]
+    return refusal(y, read, places) or elementwise(chain, y, read, places)
+
+
+def task_of(
+    group: FusionGroup, formats: Mapping[Value, Format], setting: Setting, site: BuildContext
+) -> TuningTask | None:
+    """Return the problem of a group for which one of several recipes was chosen; None if none was.
+
+    That is a node with a selector and nothing around it but an epilogue.
+    """
+    head = group.head
+    if head is None or group.whole or group.pool or group.cast or type(head.op) not in SELECTORS:
+        return None
+    setting = setting.for_node(head)
+    y = group.nodes[-1].output
+    if setting.asked or y not in site.outputs:
+        return None
+
+    def operand(value: Value) -> Tensor:
+        return Tensor(value, formats.get(value, Format.CONTIGUOUS), site.pitches.get(value, 0))
+
+    epilogue = epilogue_of(group.epilogue, operand(y), head.output, pitches=site.pitches)
+    if isinstance(epilogue, str):
+        return None
+    inputs = tuple(None if v is None else operand(v) for v in head.inputs)
+    selector = SELECTORS[type(head.op)]
+    context = RecipeContext(head.op, operand(y), inputs, setting, epilogue=epilogue)
+    task = selector.task(context)
+    return None if isinstance(task, str) else TuningTask(selector, task, head)
+
+
+def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the recipe of a convolution that rounds what it reads, if there is a Cast."""
+    if group.cast is None or group.head is None or not isinstance(group.head.op, Conv):
+        return recipe
+    image, wide = (operand(value) for value in (group.cast.output, group.cast.operands[0]))
+    return reading_wide(recipe, image, wide)
+
+
+def _storing(recipe: Answer, halves: Tensor | None) -> Answer:
+    """Return a recipe, or that it does not store halves."""
+    if halves is None or isinstance(recipe, str):
+        return recipe
+    stored = any(halves in launch.arguments.values() for launch in launches_of(recipe))
+    return recipe if stored else "its kernel does not store halves"
+
+
+def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
+    """Return the inputs of the head; of a reduction, the first as it is before the Cast."""
+    cast = group.cast
+    if cast is None or isinstance(head.op, Conv):
+        return head.inputs
+    return tuple(cast.inputs[0] if v is cast.output else v for v in head.inputs)
+
+
+def kernel_of_head(node: Node) -> Kernel:
+    """Return how recipes for the head of a group are made."""
+    found = kernel_of(node.op)
+    assert found is not None
+    return found
