@@ -1,4 +1,4 @@
-"""Replaces a Split by Slices where its parts end up in different places."""
+"""Replaces a Split by Slices where its parts end up in different places, or in many steps."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from .driver import Context
 from .editing import Builder
 
 
+#: Minimum number of parts of one element that are the steps of an unrolled loop.
+STEPS = 4
+
+
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace a Split by Slices if a Concat along its axis reads some of its parts, but not all.
 
     What a Concat reads is computed in its result. As a part of a Split it would have to be copied
-    there together with all others, which could be read where they are.
+    there together with all others, which could be read where they are. And replace it if each part
+    is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices.
     """
     for node in list(graph.nodes):
         if not isinstance(node.op, Split) or not _is_static(node):
             continue
         read = [value for value in node.outputs if value.consumers or graph.is_output(value)]
         joined = [value for value in read if any(_joins(node, c) for c in value.consumers)]
-        if not joined or len(joined) == len(read):
-            continue
         axis = normalize_axis(node.op.axis, len(node.outputs[0].tensor.dims))
         sizes = [value.tensor.dims[axis] for value in node.outputs]
+        is_steps = len(sizes) >= STEPS and set(sizes) == {1}
+        if not is_steps and (not joined or len(joined) == len(read)):
+            continue
         add = Builder(graph, node, node.name, (node,))
         ends = list(accumulate(sizes))
         bounds = [
@@ -35,7 +41,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             for size, end in zip(sizes, ends, strict=True)
         ]
         graph.replace(node, [add(Slice(), node.inputs[0], *each) for each in bounds])
-        yield f"parts of Split '{node.name}' are Slices, as a Concat reads {len(joined)} of them"
+        reason = "they are steps" if is_steps else f"a Concat reads {len(joined)} of them"
+        yield f"parts of Split '{node.name}' are Slices, as {reason}"
 
 
 def _is_static(node: Node) -> bool:

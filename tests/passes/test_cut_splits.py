@@ -66,3 +66,22 @@ def test_a_part_that_is_read_twice() -> None:
     copy = cut(graph)
     assert kinds(copy) == ["Slice", "Slice", "Add", "Concat"]
     assert_same(graph, copy)
+
+
+def steps(graph: Graph, x: Value) -> Value:
+    """Running sums over the first of two axes, from a Split (torch.unbind)."""
+    count = SHAPE[1]
+    parts = graph.insert(Split(axis=1, num_outputs=count), [apply(graph, Relu(), x)], count).outputs
+    infer(graph)
+    sums = [parts[0]]
+    for part in parts[1:]:
+        sums.append(apply(graph, Add(), apply(graph, Relu(), sums[-1]), part))
+    infer(graph)
+    return apply(graph, Concat(axis=1), *sums)
+
+
+def test_steps_of_a_loop() -> None:
+    graph = make(steps, SHAPE)
+    copy = cut(graph)
+    assert (kinds(copy).count("Slice"), kinds(copy).count("Split")) == (SHAPE[1], 0)
+    assert_same(graph, copy)
