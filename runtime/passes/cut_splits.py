@@ -12,7 +12,6 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder
 
-
 #: Minimum number of parts of one element that are the steps of an unrolled loop.
 STEPS = 4
 
