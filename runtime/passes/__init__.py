@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..ir.graph import Graph
 from . import (
+    add_to_heads,
     add_to_slices,
     batch_scans,
     compose_moves,
@@ -19,6 +20,7 @@ from . import (
     drop_zero_units,
     factor_filters,
     flatten_batches,
+    flatten_pixels,
     fold_affine,
     fold_batchnorm,
     fold_constants,
@@ -227,6 +229,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before the patterns below, which find heads by one Transpose",
     ),
     Pass(
+        "add_to_heads",
+        add_to_heads.run,
+        "after it: heads are a Reshape and a Transpose of a layer's columns",
+    ),
+    Pass(
         "fuse_rotary",
         fuse_rotary.run,
         "before heads are joined, which may then be rotated in place",
@@ -275,6 +282,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "unfold_patches",
         unfold_patches.run,
         "before transposes move: it is recognised by the one after a convolution",
+    ),
+    Pass(
+        "flatten_pixels",
+        flatten_pixels.run,
+        "before transposes move: it adds one that is free where channels are last in memory",
     ),
     Pass(
         "compose_moves",

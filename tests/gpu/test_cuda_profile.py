@@ -26,13 +26,13 @@ def large_convolutions() -> tuple[bytes, dict[str, np.ndarray]]:
     graph = helper.make_graph(
         nodes,
         "large",
-        [helper.make_tensor_value_info("x0", kind, [32, 64, 112, 112])],
-        [helper.make_tensor_value_info("y", kind, [32, 64, 1, 1])],
+        [helper.make_tensor_value_info("x0", kind, [128, 64, 112, 112])],
+        [helper.make_tensor_value_info("y", kind, [128, 64, 1, 1])],
         [numpy_helper.from_array(data, name) for name, data in weights.items()],
     )
     opsets = [helper.make_opsetid("", 21)]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return proto.SerializeToString(), {"x0": rng.standard_normal((32, 64, 112, 112), np.float32)}
+    return proto.SerializeToString(), {"x0": rng.standard_normal((128, 64, 112, 112), np.float32)}
 
 
 @pytest.mark.parametrize("backend", ["cuda", "cudnn"])

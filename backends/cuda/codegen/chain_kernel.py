@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 
 import numpy as np
@@ -31,6 +31,8 @@ from .elementwise import ElementwiseChain
 from .moves import Movement, Walk
 
 THREADS = 256
+#: Maximum number of reads per thread and operand: with more, their cache lines take longer than memory.
+MAX_READS = 4
 NO_MOVES: Mapping[int, Movement] = MappingProxyType({})
 
 
@@ -66,11 +68,11 @@ def elementwise(
     rows = [own, *(walk.strides for walk in walks), *(walk.turns for walk in walks)]
     sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
     result, moves, turns = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
-    vector = _vector((y, *operands), sizes, merged, walks)
+    vector, reads = _vector((y, *operands), sizes, merged, walks)
     index = index_type(y.extent, *(x.extent for x in operands))
     numbers = range(len(operands))
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
-    constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
+    constants += [(f"INNER{i}", read) for i, read in enumerate(reads)]
     args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
     args |= divisors(sizes)
     for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
@@ -186,25 +188,28 @@ def _table(table: Array | None) -> Packed | None:
 
 def _vector(
     tensors: Sequence[Tensor], sizes: Ints, merged: Sequence[Ints], walks: Sequence[Walk]
-) -> int:
-    """Return how many adjacent elements a thread computes: up to 16 bytes of the widest operand.
+) -> tuple[int, list[int]]:
+    """Return how many adjacent elements a thread computes, and reads at once of each operand.
 
     Args:
         tensors: the result and the operands.
         sizes: of the axes.
         merged: the strides of the result and the operands, and the turns of the latter.
         walks: the places of the operands.
+
+    Returns:
+        A power of two: at most 16 bytes of the widest tensor. By operand, the part of it that is
+        aligned; 0 where all elements are the same one.
     """
     moves, turns = merged[: len(tensors)], merged[len(tensors) :]
     if any(move[-1] not in (0, 1) for move in moves) or any(turn[-1] for turn in turns):
-        return 1
-    needed = [sizes[-1], *(step for move in moves if move[-1] == 1 for step in move[:-1])]
+        return 1, [int(move[-1] == 1) for move in moves[1:]]
+    own = moves[0][:-1] if moves[0][-1] else ()
+    vector = gcd(16 // max(x.dtype.itemsize for x in tensors), sizes[-1], *own)
+    aligned: list[int] = []
     for walk, move in zip(walks, moves[1:], strict=True):
-        if move[-1] == 1:
-            needed.append(walk.origin)
-            if walk.table is not None:
-                needed.append(int(np.gcd.reduce(walk.table[walk.table >= 0])))
-    vector = 16 // max(x.dtype.itemsize for x in tensors)
-    while vector > 1 and any(n % vector for n in needed):
-        vector //= 2
-    return vector
+        starts = 0 if walk.table is None else int(np.gcd.reduce(walk.table[walk.table >= 0]))
+        near = gcd(vector, walk.origin, starts, *move[:-1])
+        aligned.append(near if move[-1] else 0)
+    vector = min([vector, *(MAX_READS * n for n in aligned if n)])
+    return vector, [min(n, vector) for n in aligned]

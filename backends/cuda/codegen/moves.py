@@ -84,6 +84,9 @@ class Movement:
             return Walk(origin, tuple(strides), None, (0,) * rank)
         sums = sum((at * stride for at, stride in loose), start=np.zeros((1,) * rank, np.int64))
         outside = np.logical_or.reduce(np.broadcast_arrays(*(at < 0 for at, _ in loose)))
+        if not outside.any() and (steps := linear(sums)) is not None:
+            strides = [s + step for s, step in zip(strides, steps, strict=True)]
+            return Walk(origin + int(sums.flat[0]), tuple(strides), None, (0,) * rank)
         table: Array = np.where(outside, -1, sums).astype(np.int32)
         turns = (prod(table.shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(table.shape))
         return Walk(origin, tuple(strides), table.reshape(-1), tuple(turns))

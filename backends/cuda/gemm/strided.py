@@ -1,4 +1,4 @@
-"""Products of two computed matrices that are read where they are, with the nodes that move them.
+"""Products of stacks of matrices that are read where they are, with the nodes that move them.
 
 Heads beside one another in rows, transposed matrices, and 16-bit floats that are widened where
 nothing bounds a product: such nodes only bring matrices into an order that kernels do not need.
@@ -21,10 +21,11 @@ from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
 from ..codegen.moves import MAX_NODES, VIEWS, Movement, movement, moves
-from ..recipe.operands import Ints, Tensor, merge
+from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
 from .atoms import HALVES
 from .multiplication import Multiplication, multiplication
-from .problem import Batch, GemmArguments, Matrix, Problem, widest
+from .pack import EIGHTS
+from .problem import Batch, GemmArguments, Matrix, Problem, packed_matrix, widest
 from .schedules import multistage
 from .schedules.strided import StridedMatrix, StridedProducts, choose, is_direct
 from .tile import LAUNCH, MEMORY
@@ -137,12 +138,14 @@ class StridedProduct:
 def strided_product_at(
     graph: Graph, product: Node, free: Set[Node], tail: Tail
 ) -> StridedProduct | None:
-    """Return the product of two computed matrices that a node is, if any of them is only moved."""
+    """Return the product of stacks that a node is, if any of them is only moved."""
     if product not in free or not isinstance(product.op, MatMul):
         return None
     values = product.operands
     floats = HALVES | {float32}
-    if any(v.is_constant or len(v.tensor.dims) < 2 or v.tensor.dtype not in floats for v in values):
+    if any(len(v.tensor.dims) < 2 or v.tensor.dtype not in floats for v in values):
+        return None
+    if values[0].is_constant or (values[1].is_constant and prod(values[1].tensor.dims[:-2]) == 1):
         return None
     left, right = (_factor(graph, product, value, free) for value in values)
     epilogue = tail(graph, product, free)
@@ -233,7 +236,7 @@ def strided_product(
     target = setting.target
     if (gemm := _stack(products)) is not None:
         first, *rest = multistage.multiply_halves(gemm, epilogue, target)
-        read = products.a.data, products.b.data
+        read = [x.data for x in (products.a, products.b) if x.data.data is None]
         return replace(first, pitched=(*first.pitched, *read)), *rest
     if _time(products, setting) >= _time_apart(found, setting):
         return "estimated to take as long as copies and a product"
@@ -266,13 +269,19 @@ def _stack(products: StridedProducts) -> GemmArguments | None:
         return None
     if a.term != 1 or not (across or b.term == 1) or len(stack) > 2 or prod(stack) > MAX_STACKED:
         return None
+    data: Tensor | Packed = b.data
+    ldb = b.term if across else b.line
+    if b.data.data is not None:  # packed, with terms adjacent
+        data, across = packed_matrix(b.data, (1.0, False), "in eights", EIGHTS), False
+        ldb = ceil_div(k, EIGHT) * EIGHT
+        b = replace(b, batch=tuple(step // (n * k) * n * ldb for step in b.batch), term=1)
     (of_a, *head_a), (of_b, *head_b) = a.batch, b.batch
     gemm = GemmArguments(
         a=Matrix(a.data, a.line, widest(VECTORS, k, a.line, *a.batch)),
-        b=b.data,
+        b=data,
         c=c.data,
         shape=products.shape,
-        ldb=b.term if across else b.line,
+        ldb=ldb,
         ldc=n,
         batch=Batch(
             *(prod(stack), of_a, of_b, m * n, prod(stack[1:])),

@@ -4,8 +4,8 @@
 //
 // Generated: R, the type of the result; A0, A1, ... the types of the operands; chain(a0, a1, ...),
 // the arithmetic; OPERANDS(X), which is X(0) X(1) ...; CHAIN_ARGUMENTS, the elements of one result;
-// and INNER0, INNER1, ...: 1 where an operand is contiguous along with the result, 0 where it is
-// repeated (or VECTOR is 1).
+// and INNER0, INNER1, ...: how many elements of an operand are read at once where it is contiguous along
+// with the result, 0 where it is repeated (or VECTOR is 1).
 
 #include "elementwise/words.cuh"
 #include "move/axes.cuh"
