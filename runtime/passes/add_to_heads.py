@@ -115,10 +115,9 @@ def _biased(graph: Graph, product: Node) -> Value:
 def _parts(graph: Graph, result: Value) -> tuple[Node | None, Sequence[Value]]:
     """Return the Split that cuts a layer's columns, or None, and its parts."""
     reader, rank = graph.sole_consumer(result), rank_of(result)
-    if reader is not None and isinstance(reader.op, Split) and rank:
-        if reader.op.axis % rank == rank - 1:
-            return reader, reader.outputs
-    return None, [result]
+    if reader is None or not isinstance(reader.op, Split) or not rank:
+        return None, [result]
+    return (reader, reader.outputs) if reader.op.axis % rank == rank - 1 else (None, [result])
 
 
 def _part(graph: Graph, value: Value) -> _Part:

@@ -95,6 +95,13 @@ def skewed() -> Chain:
     return chain.slice(0, 5, 1).slice(4, 9, 2)
 
 
+def sheared(size: int = 8) -> Chain:
+    """Scores by relative position as scores by position: places are linear in the positions."""
+    chain = Chain(6, size, 2 * size - 1).pad(0, 0, 0, 0, 0, 1).reshape(6, 2 * size * size)
+    chain.slice(0, size * (2 * size - 1), 1).reshape(6, size, 2 * size - 1)
+    return chain.slice(size - 1, 2 * size - 1, 2)
+
+
 def repeated() -> Chain:
     chain = skewed().reshape(2, 3, 5, 1, 5).add(Expand(), [2, 3, 5, 4, 5])
     return chain.transpose(0, 1, 2, 4, 3)
@@ -128,6 +135,7 @@ CHAINS: dict[str, tuple[Callable[[], Chain], list[str]]] = {
     "halo": (halo, ["moved"]),
     "halo heads": (lambda: halo(channels_last=True), ["moved"]),
     "skewed": (skewed, ["moved"]),
+    "sheared": (sheared, ["moved"]),
     "repeated": (repeated, ["moved"]),
     "strided": (strided, ["moved"]),
     "tiled": (tiled, ["moved"]),
@@ -154,6 +162,19 @@ def test_results(name: str, emulated: CudaBackend) -> None:
     graph = graph_of(name)
     feeds = {"x": normal(*graph.inputs[0].tensor.dims).astype(np.float16)}
     compare(Sample(graph, feeds), emulated)
+
+
+def test_linear_places_need_no_table() -> None:
+    """Threads compute several adjacent elements, which are read in parts that are aligned."""
+    (launch,) = launches(planned(graph_of("sheared")))
+    constants = dict(launch.constants)
+    assert not constants["TABLED0"]
+    assert (constants["VECTOR"], constants["INNER0"]) == (4, 1)
+    graph = sheared(8).graph
+    found = movement(graph.nodes)
+    assert found is not None
+    walk = found.walk(Tensor(found.x))
+    assert (walk.origin, walk.strides[-2:], walk.table) == (7, (14, 1), None)
 
 
 # ── what reads them ──────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Products of two computed stacks of 16-bit matrices, read where they lie."""
+"""Products of stacks of 16-bit matrices, read where they lie."""
 
 from __future__ import annotations
 
@@ -84,7 +84,17 @@ def turned_left() -> Graph:
     return net.done(net.add(MatMul(), a, net.heads(x, 0, 2, 1, 3, wide=True)))
 
 
+def positions(terms: int = 16) -> Graph:
+    """Queries times a constant matrix for each head, of an odd number of columns (Conformer)."""
+    net = Net()
+    q = net.heads(net.input("q", 2, 20, HEADS * terms), 0, 2, 1, 3, wide=False)
+    keys = net.graph.constant(normal(1, HEADS, terms, 13).astype(np.float16), "")
+    return net.done(net.add(MatMul(), q, keys))
+
+
 IN_PLACE = {
+    "constants": positions,
+    "constants of few terms": lambda: positions(4),
     "scores": lambda: scores(float16, wide=False),
     "wide scores": lambda: scores(float16, wide=True),
     "bfloat16": lambda: scores(bfloat16, wide=True),

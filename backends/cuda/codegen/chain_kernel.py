@@ -31,7 +31,7 @@ from .elementwise import ElementwiseChain
 from .moves import Movement, Walk
 
 THREADS = 256
-#: Maximum number of reads per thread and operand: with more, their cache lines take longer than memory.
+#: Maximum number of reads per thread and operand: with more, the cache takes longer than memory.
 MAX_READS = 4
 NO_MOVES: Mapping[int, Movement] = MappingProxyType({})
 

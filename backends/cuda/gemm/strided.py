@@ -290,8 +290,8 @@ def _stack(products: StridedProducts) -> GemmArguments | None:
         across=across,
         dtype=a.data.dtype,
     )
-    words = (k, gemm.ldb, *b.batch)
-    unaligned = not across and widest((EIGHT,), *words) == 1
+    is_read = isinstance(data, Tensor) and not across
+    unaligned = is_read and widest((EIGHT,), k, ldb, *b.batch) == 1
     return None if unaligned or 1 in (gemm.a.vector, gemm.vector_b) else gemm
 
 
