@@ -59,6 +59,7 @@ from . import (
     sink_transposes,
     sink_views,
     sizes_from_inputs,
+    split_batches,
     split_labels,
     split_products,
     stack_products,
@@ -242,6 +243,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fuse_attention",
         fuse_attention.run,
         "before transposes move: it finds keys by them",
+    ),
+    Pass(
+        "split_batches",
+        split_batches.run,
+        "after it: what an Attention of one head reads and writes is reshaped",
     ),
     Pass(
         "lift_windows",

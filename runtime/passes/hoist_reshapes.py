@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
-from ..ops.elementwise import Add
+from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import Softmax
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
@@ -100,17 +100,17 @@ def _split_batches(graph: Graph) -> Iterator[str]:
         split = _split_behind(graph, node, count, rows, columns)
         if split is None or count != other or not count * rows * inner * columns:
             continue
-        last, outer = split
+        last, outer, between = split
         add = Builder(graph, node, node.name, (node,))
         parts = (
             _reshaped(add, a, (*outer, rows, inner)),
             _reshaped(add, b, (*outer, inner, columns)),
         )
         product = add(MatMul(), *parts)
-        weights = graph.sole_consumer(node.output)
-        if weights is not None and isinstance(weights.op, Softmax):
-            after = Builder(graph, weights, weights.name, (weights,))
-            product = after(with_attributes(weights.op, axis=-1), product)
+        for each in between:
+            after = Builder(graph, each, each.name, (each,))
+            op = with_attributes(each.op, axis=-1) if isinstance(each.op, Softmax) else each.op
+            product = after(op, *(v if v and v.data is not None else product for v in each.inputs))
             add = Builder(graph, last)
         graph.redirect(last.output, _reshaped(add, product, shape_of(last.output) or ()))
         drop(graph, last)
@@ -149,14 +149,17 @@ def _static(value: Value) -> tuple[int, int, int] | None:
 
 def _split_behind(
     graph: Graph, node: Node, count: int, rows: int, columns: int
-) -> tuple[Node, tuple[int, ...]] | None:
+) -> tuple[Node, tuple[int, ...], list[Node]] | None:
     """Return the view after a product that splits its batch axis into several, and these.
 
-    Axes of size 1 may follow those of the matrices, and a Softmax of rows may precede the view.
+    Axes of size 1 may follow those of the matrices. Scales and a Softmax of rows may precede the
+    view; they are returned, too.
     """
-    last = node
+    last, between = node, list[Node]()
     while (reader := graph.sole_consumer(last.output)) is not None:
-        if last is node and isinstance(reader.op, Softmax) and reader.op.axis in (-1, 2):
+        weighs = isinstance(reader.op, Softmax) and reader.op.axis in (-1, 2)
+        if last in (node, *between) and (weighs or _scales(reader)):
+            between.append(reader)
             last = reader
             continue
         if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
@@ -168,8 +171,16 @@ def _split_behind(
         while len(sizes) > 3 and sizes[-2:] != (rows, columns) and sizes[-1] == 1:
             sizes = sizes[:-1]
         if len(sizes) > 3 and sizes[-2:] == (rows, columns):
-            return (last, sizes[:-2]) if prod(sizes[:-2]) == count else None
+            return (last, sizes[:-2], between) if prod(sizes[:-2]) == count else None
     return None
+
+
+def _scales(node: Node) -> bool:
+    """Whether a node multiplies or divides by one number."""
+    known = [value for value in node.operands if value.data is not None]
+    return isinstance(node.op, Mul | Div) and [
+        v.data.size for v in known if v.data is not None
+    ] == [1]
 
 
 def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:

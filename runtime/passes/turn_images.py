@@ -118,17 +118,20 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
 
     Channels are heads times their sizes; the rows in between have them together, as layers do.
     Linear attention cuts queries, keys and values from heads of an image, which it reads itself.
+    Samples and heads may share an axis.
     """
     before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
     sizes = (*(before or ()), *(between or ()), *(after or ()))
     x = source.inputs[0]
-    if x is None or not before or not between or not after or len(between) != 4:
+    if x is None or not before or not between or not after or len(between) not in (3, 4):
         return None
     known = [size for size in sizes if isinstance(size, int)]
     if len(known) < len(sizes):
         return None
-    n, heads, size, pixels = _ints(between, 0, 1, 2, 3)
-    if n * heads == before[0] or heads == 1:
+    image = before if isinstance(source.op, RESHAPES) else after
+    (n,), (batch, *_, size, pixels) = _ints(image, 0), _ints(between, *range(len(between)))
+    heads = batch // n if len(between) == 3 else _ints(between, 1)[0]
+    if prod(_ints(between, *range(len(between) - 2))) != n * heads or heads == 1:
         return None
     if _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) in IMAGES:
         cut = any(isinstance(each.op, (Slice, Split)) for each in node.output.consumers)
@@ -136,7 +139,8 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
             return None
         rows = add(Transpose(perm=to_channels_last(len(before))), x)
         rows = add(Reshape(), rows, add.integers((n, pixels, heads, size), "heads"))
-        return add(Transpose(perm=(0, 2, 1, 3)), rows)
+        turned = add(Transpose(perm=(0, 2, 1, 3)), rows)
+        return turned if len(after) == 4 else add.view(turned, after)
     if isinstance(node.op, RESHAPES) and order_of(source) == (0, 2, 3, 1) and len(after) in IMAGES:
         if _ints(after, 0, 1) != [n, heads * size]:
             return None

@@ -1,0 +1,96 @@
+"""Heads that share an axis with samples are read and written in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Reshape
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+N, HEADS, SIZE, SIDE = 3, 2, 4, 5
+WIDTH, PIXELS = HEADS * SIZE, SIDE * SIDE
+
+
+def attended(g: Graph, q: Value, k: Value, v: Value, bias: Value | None = None) -> Value:
+    """Attention of batched products of three axes: q and v [b, t, d], k [b, d, t]."""
+    scores = apply(g, Mul(), apply(g, MatMul(), q, k), np.array(0.5, np.float32))
+    if bias is not None:
+        scores = apply(g, Add(), scores, bias)
+    return apply(g, MatMul(), apply(g, Softmax(axis=-1), scores), v)
+
+
+def of_image(g: Graph, x: Value, *, positions: bool) -> Value:
+    """Attention of pixels (BoTNet), whose queries are also multiplied by positions."""
+    channels = apply(g, Conv(), x, normal(3 * WIDTH, WIDTH, 1, 1))
+    parts = g.insert(Split(axis=1, num_outputs=3), [channels], 3).outputs
+    shape = np.array([N * HEADS, SIZE, PIXELS])
+    turned = [apply(g, Reshape(), part, shape) for part in parts]
+    q, v = (apply(g, Transpose(perm=(0, 2, 1)), turned[i]) for i in (0, 2))
+    bias = apply(g, MatMul(), q, normal(SIZE, PIXELS)) if positions else None
+    mixed = attended(g, q, turned[1], v, bias)
+    image = apply(g, Reshape(), apply(g, Transpose(perm=(0, 2, 1)), mixed), image_shape())
+    return apply(g, Conv(), image, normal(WIDTH, WIDTH, 1, 1))
+
+
+def image_shape() -> np.ndarray:
+    return np.array([N, WIDTH, SIDE, SIDE])
+
+
+def of_rows(g: Graph, x: Value) -> Value:
+    """Attention of words (BART): heads are moved to the front, and merged with samples."""
+
+    def heads(order: tuple[int, ...]) -> Value:
+        rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+        cut = apply(g, Reshape(), rows, np.array([N, PIXELS, HEADS, SIZE]))
+        turned = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
+        merged = apply(g, Reshape(), turned, np.array([N * HEADS, PIXELS, SIZE]))
+        return merged if order == (0, 1, 2) else apply(g, Transpose(perm=order), merged)
+
+    mixed = attended(g, heads((0, 1, 2)), heads((0, 2, 1)), heads((0, 1, 2)))
+    cut = apply(g, Reshape(), mixed, np.array([N, HEADS, PIXELS, SIZE]))
+    rows = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
+    return apply(g, MatMul(), apply(g, Reshape(), rows, np.array([N, PIXELS, WIDTH])), eye())
+
+
+def eye() -> np.ndarray:
+    return np.eye(WIDTH, dtype=np.float32)
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_pixels(positions: bool) -> None:
+    graph = make(lambda g, x: of_image(g, x, positions=positions), (N, WIDTH, SIDE, SIDE))
+    after, log = optimised(graph)
+    assert log.counts["split_batches"] == 1
+    (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert attention.op.q_num_heads == attention.op.kv_num_heads == HEADS
+    turns = [node for node in after.nodes if isinstance(node.op, Transpose)]
+    free = [node for node in turns if node.op.perm in ((0, 2, 3, 1), (0, 3, 1, 2))]
+    assert len(turns) - len(free) == positions  # the queries for positions
+    assert_same(graph, after)
+
+
+def test_words() -> None:
+    graph = make(of_rows, (N, PIXELS, WIDTH))
+    after, _ = optimised(graph)
+    assert "Transpose" not in kinds(after)
+    assert_same(graph, after)
+
+
+def test_batches_that_are_samples_stay() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        rows = [apply(g, MatMul(), x, normal(WIDTH, WIDTH)) for _ in range(3)]
+        return attended(g, rows[0], apply(g, Transpose(perm=(0, 2, 1)), rows[1]), rows[2])
+
+    graph = make(build, (N, PIXELS, WIDTH))
+    after, log = optimised(graph)
+    assert "split_batches" not in log.counts
+    assert_same(graph, after)
