@@ -62,6 +62,7 @@ from . import (
     split_batches,
     split_labels,
     split_products,
+    stack_branches,
     stack_products,
     stack_tables,
     sum_branches,
@@ -213,6 +214,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "stack_products",
         stack_products.run,
         "before views are composed: it finds what steps cut by them",
+    ),
+    Pass(
+        "stack_branches",
+        stack_branches.run,
+        "likewise",
     ),
     Pass(
         "sum_branches",

@@ -1,0 +1,281 @@
+"""Computes equal branches of small layers, which one Concat joins, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import with_attributes
+from ..ir.types import Array
+from ..ops.elementwise import Add, Mul
+from ..ops.gather import Gather
+from ..ops.matmul import Gemm, MatMul
+from ..ops.movement import Concat, Split, Transpose
+from ..ops.norm import LayerNormalization, Softmax
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, drop, shape_of
+from .sink_transposes import FREE
+from .stack_products import joined, stacked
+
+_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Minimum number of branches, and maximum number of elements of a tensor of each: of larger ones,
+#: kernels take longer than launches.
+_COUNT, _SMALL = 3, 1 << 18
+#: Maximum number of nodes between the Concat and the first ones of a branch.
+_LENGTH = 24
+
+Branches = tuple[Node, ...]
+Values = tuple[Value, ...]
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace branches that differ only in their weights by one with an axis for all.
+
+    Layers per variable (Temporal Fusion Transformer), experts that are all computed, heads that are
+    written one by one: each of the branches' nodes is one of a stack of matrices, and what they cut
+    out of one tensor is its own stack.
+    """
+    for node in list(graph.nodes):
+        if node in graph and isinstance(node.op, Concat) and len(node.inputs) >= _COUNT:
+            found = _Stack(graph, node)
+            if found.fits():
+                yield found.rewrite()
+
+
+@dataclass(slots=True)
+class _Stack:
+    """Branches that a Concat joins.
+
+    Attributes:
+        graph: the graph.
+        node: the Concat.
+        before: the first node that reads results of the branches.
+        branches: the nodes of all branches that are stacked, by that of the first one.
+        made: the stacks of values, by those of all branches.
+    """
+
+    graph: Graph
+    node: Node
+    before: Node = field(init=False)
+    branches: dict[Node, Branches] = field(default_factory=dict[Node, Branches])
+    made: dict[Values, Value] = field(default_factory=dict[Values, Value])
+
+    def fits(self) -> bool:
+        """Find the nodes; return whether layers are among them, and they may be stacked."""
+        values = self.node.operands
+        shapes = {shape_of(value) for value in values}
+        if len(shapes) != 1 or not self._follow(values, _LENGTH):
+            return False
+        if not any(isinstance(node.op, MatMul | Gemm) for node in self.branches):
+            return False
+        nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
+        inside, behind = set(nodes), set[Node]()
+        for node in nodes:
+            behind.update(reader for value in node.outputs for reader in value.consumers)
+        self.before, *_ = self.graph.in_order(behind - inside | {self.node})
+        # No branch may depend on another one, and what all read must be there in time.
+        given = [value.producer for value in self._given()]
+        makers = {node for node in given if node is not None}
+        return (
+            not makers & inside and self.graph.in_order(makers | {self.before})[-1] is self.before
+        )
+
+    def _given(self) -> Iterator[Value]:
+        """Yield the values that branches read, except constants and results of their own nodes."""
+        for nodes in self.branches.values():
+            for values in zip(*(node.inputs for node in nodes), strict=True):
+                known = tuple(value for value in values if value is not None and value.data is None)
+                if known and self._nodes_of(known) is None:
+                    yield from known
+
+    def _nodes_of(self, values: Values) -> Branches | None:
+        """Return the nodes of the branches that compute values, if they are stacked."""
+        first = values[0].producer
+        nodes = None if first is None else self.branches.get(first)
+        return nodes if nodes == tuple(value.producer for value in values) else None
+
+    def _follow(self, values: Values, left: int) -> bool:
+        """Add the nodes that compute values of all branches; return whether there are any."""
+        makers = tuple(value.producer for value in values)
+        nodes = tuple(node for node in makers if node is not None)
+        first = nodes[0] if nodes else None
+        if first is None or len(set(nodes)) < len(values) or not left or not _is_small(values):
+            return False
+        if first in self.branches:
+            return self.branches[first] == nodes
+        alike = all(_is_alike(first, node) for node in nodes)
+        places = {node.outputs.index(value) for node, value in zip(nodes, values, strict=True)}
+        if not alike or len(places) > 1 or not _is_stackable(first, nodes):
+            return False
+        self.branches[first] = nodes
+        for i, value in enumerate(first.inputs):
+            if value is not None and value.data is None:
+                self._follow(tuple(node.operands[i] for node in nodes), left - 1)
+        return True
+
+    def rewrite(self) -> str:
+        """Replace the branches; return a sentence about it."""
+        count, name = len(self.node.inputs), self.node.name
+        stack = self._stacked(tuple(self.node.operands))
+        nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
+        inside = {self.node, *nodes}
+        for values, whole in self.made.items():
+            for place, value in enumerate(values):
+                if not inside.issuperset(value.consumers) or self.graph.is_output(value):
+                    cut = Builder(self.graph, self.before, value.name)
+                    part = cut(Gather(axis=0), whole, cut.constant(np.array(place)))
+                    self.graph.redirect(value, part)
+        add = Builder(self.graph, self.node, name, (self.node,))
+        axis = normalize_axis(getattr(self.node.op, "axis", 0), len(stack.tensor.dims) - 1)
+        dims = add.integers(self.node.output.tensor.dims, "joined")
+        self.graph.redirect(self.node.output, add(Reshape(), joined(add, stack, axis), dims))
+        drop(self.graph, self.node)
+        for node in reversed(nodes):
+            drop(self.graph, node)
+        return f"{count} branches that Concat '{name}' joins are computed at once"
+
+    # ── one node of all branches ─────────────────────────────────────────────────────────────────
+
+    def _stacked(self, values: Values) -> Value:
+        """Return [count, ...] for values [...] of all branches."""
+        if values in self.made:
+            return self.made[values]
+        nodes = self._nodes_of(values)
+        if nodes is None:
+            add = Builder(self.graph, self.before, values[0].name)
+            return stacked(add, values, len(values[0].tensor.dims))
+        for place, result in enumerate(self._computed(nodes)):
+            self.made[tuple(node.outputs[place] for node in nodes)] = result
+        return self.made[values]
+
+    def _computed(self, nodes: Branches) -> Sequence[Value]:
+        """Return the stacked results of a node of all branches."""
+        first, dims = nodes[0], nodes[0].outputs[0].tensor.dims
+        add, count = Builder(self.graph, self.before, first.name, nodes), len(nodes)
+        op, inputs = first.op, list(zip(*(node.inputs for node in nodes), strict=True))
+        if isinstance(op, MatMul | Gemm):
+            return [self._product(add, nodes)]
+        if isinstance(op, _VIEWS):
+            x = self._operand(add, inputs[0], 0)
+            return [add(Reshape(), x, add.integers((count, *dims), "shape"))]
+        if isinstance(op, LayerNormalization):
+            return [self._normalized(add, nodes)]
+        if isinstance(op, Split):
+            axis = normalize_axis(op.axis, len(dims)) - len(dims)
+            x = self._operand(add, inputs[0], 0)
+            op = with_attributes(op, axis=axis)
+            return add.node(op, x, *first.inputs[1:], outputs=len(first.outputs)).outputs
+        if isinstance(op, Softmax):
+            op = with_attributes(op, axis=normalize_axis(op.axis, len(dims)) - len(dims))
+        return [add(op, *(self._operand(add, each, len(dims)) for each in inputs))]
+
+    def _operand(self, add: Builder, values: Sequence[Value | None], rank: int) -> Value | None:
+        """Return an operand of an elementwise node of this rank; the same for all as it is."""
+        known = tuple(value for value in values if value is not None)
+        if not known:
+            return None
+        data = [value.data for value in known]
+        if len(set(known)) == 1 or _is_equal(data):
+            return known[0]
+        dims = known[0].tensor.dims
+        ones = (1,) * (rank - len(dims))
+        if data[0] is not None:
+            return add.constant(
+                np.stack([each for each in data if each is not None]).reshape(-1, *ones, *dims)
+            )
+        value = self._stacked(known)
+        return (
+            value
+            if not ones
+            else add(Reshape(), value, add.integers((len(known), *ones, *dims), "wide"))
+        )
+
+    def _product(self, add: Builder, nodes: Branches) -> Value:
+        """Return the products of rows by matrices of their own, with what a Gemm adds."""
+        first, count = nodes[0], len(nodes)
+        dims = first.output.tensor.dims
+        rows = tuple(node.operands[0] for node in nodes)
+        across = getattr(first.op, "transB", 0)
+        matrices = [node.operands[1].data for node in nodes]
+        weights = [m.T if across else m for m in matrices if m is not None]
+        k, n = weights[0].shape
+        if len(set(rows)) == 1:
+            columns = add.constant(np.concatenate(weights, 1))
+            wide = add(MatMul(), rows[0], columns)
+            cut = add(Reshape(), wide, add.integers((*dims[:-1], count, n), "branches"))
+            rank = len(dims)
+            value = add(Transpose(perm=(rank - 1, *range(rank - 1), rank)), cut)
+        else:
+            flat = add.integers((count, prod(dims[:-1]), k), "rows")
+            x = add(Reshape(), self._stacked(rows), flat)
+            # Outer products need no tensor cores.
+            value = add(Mul() if k == 1 else MatMul(), x, add.constant(np.stack(weights)))
+            value = add(Reshape(), value, add.integers((count, *dims), "results"))
+        addends = [node.inputs[2] for node in nodes if len(node.inputs) > 2]
+        if not addends or addends[0] is None:
+            return value
+        return add(Add(), value, self._operand(add, addends, len(dims)))
+
+    def _normalized(self, add: Builder, nodes: Branches) -> Value:
+        """Return rows normalized alike, with scales and shifts of their own."""
+        first, rank = nodes[0], len(nodes[0].output.tensor.dims)
+        x = self._stacked(tuple(node.operands[0] for node in nodes))
+        scale, *shift = (
+            self._operand(add, values, rank)
+            for values in list(zip(*(node.inputs for node in nodes), strict=True))[1:]
+        )
+        ones = first.operands[1].data
+        assert ones is not None
+        op = with_attributes(first.op, axis=-1)
+        value = add(op, x, add.constant(np.ones_like(ones)))
+        value = add(Mul(), value, scale)
+        return add(Add(), value, shift[0]) if shift and shift[0] is not None else value
+
+
+def _is_small(values: Sequence[Value]) -> bool:
+    """Whether all have the same few elements."""
+    shapes = {shape_of(value) for value in values}
+    sizes = [size for size in next(iter(shapes)) or (None,) if isinstance(size, int)]
+    whole = len(shapes) == 1 and len(sizes) == len(next(iter(shapes)) or (None,))
+    return whole and 0 < prod(sizes) <= _SMALL
+
+
+def _is_alike(one: Node, other: Node) -> bool:
+    """Whether nodes do the same with operands of equal shapes."""
+    if one.op != other.op or len(one.inputs) != len(other.inputs):
+        return False
+    for a, b in zip(one.inputs, other.inputs, strict=True):
+        if (a is None) != (b is None) or shape_of(a) != shape_of(b):
+            return False
+        if a is not None and b is not None and (a.data is None) != (b.data is None):
+            return False
+    return True
+
+
+def _is_equal(data: Sequence[Array | None]) -> bool:
+    first = data[0]
+    return first is not None and all(d is not None and np.array_equal(first, d) for d in data)
+
+
+def _is_stackable(first: Node, nodes: Branches) -> bool:
+    """Whether nodes of all branches can be one with another axis in front."""
+    op, constants = first.op, [value.data is not None for value in first.operands]
+    rank = len(shape_of(first.outputs[0]) or ())
+    if isinstance(op, MatMul | Gemm):
+        weight = first.operands[1].data
+        plain = isinstance(op, MatMul) or (op.alpha, op.beta, op.transA) == (1, 1, 0)
+        added = len(constants) < 3 or constants[2]
+        return plain and added and weight is not None and weight.ndim == 2 and not constants[0]
+    if isinstance(op, LayerNormalization):
+        return op.axis in (-1, rank - 1) and len(first.outputs) == 1 and all(constants[1:])
+    if isinstance(op, Split):
+        sizes = [node.operands[1].data for node in nodes if len(node.inputs) > 1]
+        return not sizes or _is_equal(sizes)
+    views = isinstance(op, (*_VIEWS, Softmax))
+    return (views or (isinstance(op, FREE) and len(first.outputs) == 1)) and not all(constants)

@@ -1,0 +1,116 @@
+"""Equal branches of layers that a Concat joins are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Elu, Mul, Relu, Sigmoid
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Concat, Slice, Split
+from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+COUNT, ROWS, WIDTH = 4, 5, 6
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def gated(g: Graph, x: Value) -> Value:
+    """A gated residual layer of one variable."""
+    hidden = apply(
+        g, Elu(), apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, WIDTH)), normal(WIDTH))
+    )
+    wide = apply(g, Add(), apply(g, MatMul(), hidden, normal(WIDTH, 2 * WIDTH)), normal(2 * WIDTH))
+    first, gate = g.insert(Split(axis=-1, num_outputs=2), [wide], 2).outputs
+    total = apply(g, Add(), x, apply(g, Mul(), first, apply(g, Sigmoid(), gate)))
+    return apply(g, LayerNormalization(axis=-1), total, normal(WIDTH), normal(WIDTH))
+
+
+def variables(g: Graph, x: Value) -> Value:
+    """Layers of each column, all of which select among those of one variable (TFT)."""
+    parts: list[Value] = []
+    for i in range(COUNT):
+        part = apply(g, Slice(), x, ints(i), ints(i + 1), ints(2))
+        parts.append(apply(g, Add(), apply(g, MatMul(), part, normal(1, WIDTH)), normal(WIDTH)))
+    flat = apply(g, Concat(axis=-1), *parts)
+    weights = apply(g, Softmax(axis=-1), apply(g, MatMul(), flat, normal(COUNT * WIDTH, COUNT)))
+    stack = apply(
+        g, Concat(axis=-2), *(apply(g, Unsqueeze(), gated(g, p), ints(-2)) for p in parts)
+    )
+    return apply(g, Mul(), stack, apply(g, Unsqueeze(), weights, ints(-1)))
+
+
+def experts(g: Graph, x: Value) -> Value:
+    """Layers of the same rows."""
+    rows = apply(g, Reshape(), x, ints(-1, COUNT))
+    parts: list[Value] = []
+    for _ in range(COUNT):
+        hidden = apply(g, Relu(), apply(g, Gemm(), rows, normal(COUNT, WIDTH), normal(WIDTH)))
+        last = apply(g, Gemm(transB=1), hidden, normal(3, WIDTH), normal(3))
+        parts.append(apply(g, Unsqueeze(), last, ints(1)))
+    return apply(g, Concat(axis=1), *parts)
+
+
+def chunks(g: Graph, x: Value) -> Value:
+    """Layers of the parts of a tensor."""
+    parts = g.insert(Split(axis=-1, num_outputs=COUNT), [x], COUNT).outputs
+    return apply(g, Concat(axis=-1), *(apply(g, MatMul(), part, normal(1, 2)) for part in parts))
+
+
+BUILT = {"variables": (variables, 2), "experts": (experts, 1), "chunks": (chunks, 1)}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_branches(name: str) -> None:
+    build, stacks = BUILT[name]
+    graph = make(build, (2, ROWS, COUNT))
+    after, log = optimised(graph)
+    assert log.counts["stack_branches"] == stacks
+    assert "Concat" not in kinds(after)
+    assert kinds(after).count("MatMul") <= kinds(graph).count("MatMul") // COUNT + 2
+    assert_same(graph, after)
+
+
+def recurrent(g: Graph, x: Value) -> Value:
+    """Each branch reads the one before."""
+    parts = [x]
+    for _ in range(COUNT):
+        parts.append(apply(g, Relu(), apply(g, MatMul(), parts[-1], normal(COUNT, COUNT))))
+    return apply(g, Concat(axis=-1), *parts[1:])
+
+
+def woven(g: Graph, x: Value) -> Value:
+    """Others read results of the first branches before the last ones are computed."""
+    parts: list[Value] = []
+    for _ in range(COUNT):
+        scale = apply(g, Softmax(axis=-1), parts[-1]) if parts else x
+        parts.append(apply(g, MatMul(), apply(g, Mul(), x, scale), normal(COUNT, COUNT)))
+    return apply(g, Concat(axis=-1), *parts)
+
+
+def unlike(g: Graph, x: Value) -> Value:
+    """An activation differs."""
+    products = [apply(g, MatMul(), x, normal(COUNT, COUNT)) for _ in range(3)]
+    kinds = (Relu(), Sigmoid(), Relu())
+    return apply(g, Concat(axis=-1), *map(lambda op, value: apply(g, op, value), kinds, products))
+
+
+def without_layers(g: Graph, x: Value) -> Value:
+    parts = [apply(g, Slice(), x, ints(i), ints(i + 1), ints(2)) for i in range(COUNT)]
+    return apply(g, Concat(axis=1), *(apply(g, Relu(), part) for part in parts))
+
+
+@pytest.mark.parametrize("build", [recurrent, woven, unlike, without_layers])
+def test_others_stay(build: Callable[[Graph, Value], Value]) -> None:
+    graph = make(build, (2, ROWS, COUNT))
+    after, log = optimised(graph)
+    assert "stack_branches" not in log.counts
+    assert_same(graph, after)
