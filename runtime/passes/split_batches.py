@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
+from ..ir.types import Shape
 from ..ops.attention import Attention
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
@@ -41,23 +42,29 @@ def _samples(graph: Graph, node: Node) -> int | None:
     shapes = [shape_of(value) or () for value in node.inputs[:3]]
     if any(len(shape) != 3 or None in shape for shape in shapes):
         return None
-    batches, counts = {shape[0] for shape in shapes}, {_first(value) for value in node.operands[:3]}
-    if len(batches) != 1 or len(counts) != 1:
+    batches, sources = {shape[0] for shape in shapes}, [_source(v) for v in node.operands[:3]]
+    if len(batches) != 1 or len({source[:1] for source in sources}) != 1 or not all(sources):
         return None
-    (batch,), (count,) = batches, counts
+    (batch,), count = batches, sources[0][0]
     if not isinstance(batch, int) or not isinstance(count, int) or not 0 < count < batch:
         return None
+    for source, (*_, size) in zip(sources, shapes, strict=True):
+        # The elements of a head are beside those of others, in a row or among channels.
+        wide = isinstance(size, int) and batch // count * size
+        if wide not in (source[1], source[-1]):
+            return None
     mask = shape_of(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else ()
     if mask is None or (len(mask) > 2 and (len(mask) != 4 or mask[1] != 1 or None in mask)):
         return None
     return count if batch % count == 0 and mask[:-3] in ((), (1,), (batch,)) else None
 
 
-def _first(value: Value) -> object:
-    """Return the first size of the tensor that a value is a view of."""
+def _source(value: Value) -> Shape:
+    """Return the shape of the tensor that a value is a view of; empty if it is unknown."""
     while (made := value.producer) is not None and isinstance(made.op, _VIEWS):
         value = made.operands[0]
-    return (shape_of(value) or (None,))[0]
+    shape = shape_of(value) or ()
+    return shape if len(shape) > 2 else ()
 
 
 def _rewrite(graph: Graph, node: Node, count: int) -> None:

@@ -149,7 +149,9 @@ def strided_product_at(
         return None
     left, right = (_factor(graph, product, value, free) for value in values)
     epilogue = tail(graph, product, free)
-    behind = _behind(graph, (product, *epilogue)[-1], free, narrows=not epilogue)
+    last, behind = (product, *epilogue)[-1], tuple[Node, ...]()
+    if not values[1].is_constant:  # others move what a layer computes while they read it
+        behind = _behind(graph, last, free, narrows=not epilogue)
     found = StridedProduct(product, (left, right), epilogue, behind)
     return found if found.copies else None
 
