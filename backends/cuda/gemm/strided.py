@@ -240,7 +240,7 @@ def strided_product(
         first, *rest = multistage.multiply_halves(gemm, epilogue, target)
         read = [x.data for x in (products.a, products.b) if x.data.data is None]
         return replace(first, pitched=(*first.pitched, *read)), *rest
-    if _time(products, setting) >= _time_apart(found, setting):
+    if products.b.data.data is not None or _time(products, setting) >= _time_apart(found, setting):
         return "estimated to take as long as copies and a product"
     return products.launch(epilogue, target)
 
