@@ -42,15 +42,18 @@ def _samples(graph: Graph, node: Node) -> int | None:
     shapes = [shape_of(value) or () for value in node.inputs[:3]]
     if any(len(shape) != 3 or None in shape for shape in shapes):
         return None
-    batches, sources = {shape[0] for shape in shapes}, [_source(v) for v in node.operands[:3]]
-    if len(batches) != 1 or len({source[:1] for source in sources}) != 1 or not all(sources):
+    sources = [_source(value) for value in node.operands[:3]]
+    batches = {shape[0] for shape in shapes}
+    counts = {source[0] if len(source) > 2 else None for source in sources}
+    if len(batches) != 1 or len(counts) != 1:
         return None
-    (batch,), count = batches, sources[0][0]
+    (batch,), (count,) = batches, counts
     if not isinstance(batch, int) or not isinstance(count, int) or not 0 < count < batch:
         return None
-    for source, (*_, size) in zip(sources, shapes, strict=True):
+    for source, shape in zip(sources, shapes, strict=True):
         # The elements of a head are beside those of others, in a row or among channels.
-        wide = isinstance(size, int) and batch // count * size
+        size = shape[-1]
+        wide = batch // count * size if isinstance(size, int) else None
         if wide not in (source[1], source[-1]):
             return None
     mask = shape_of(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else ()
@@ -63,8 +66,7 @@ def _source(value: Value) -> Shape:
     """Return the shape of the tensor that a value is a view of; empty if it is unknown."""
     while (made := value.producer) is not None and isinstance(made.op, _VIEWS):
         value = made.operands[0]
-    shape = shape_of(value) or ()
-    return shape if len(shape) > 2 else ()
+    return shape_of(value) or ()
 
 
 def _rewrite(graph: Graph, node: Node, count: int) -> None:
