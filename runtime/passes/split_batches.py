@@ -39,7 +39,7 @@ def _samples(graph: Graph, node: Node) -> int | None:
         return None
     if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
         return None
-    shapes = [shape_of(value) or () for value in node.inputs[:3]]
+    shapes: list[Shape] = [shape_of(value) or () for value in node.inputs[:3]]
     if any(len(shape) != 3 or None in shape for shape in shapes):
         return None
     sources = [_source(value) for value in node.operands[:3]]
