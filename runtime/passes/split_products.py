@@ -10,12 +10,17 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops import elementwise
+from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
-from ..ops.movement import Split
+from ..ops.movement import Split, Transpose
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 from .pattern import without_addend
+from .turn_images import to_channels_first, to_channels_last
+
+#: Parts of a gated layer, and the number of channels that a word of 16 bytes has.
+GATED, WORD = 2, 8
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -23,16 +28,23 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``a, b = split(x W + c)`` followed by ``silu(a) * b`` (SwiGLU, GeGLU, GLU) copies both parts;
     two products with the columns of W do not, and one of them computes the gate as its epilogue.
-    Parts with readers other than elementwise nodes, such as an Attention, stay together.
+    Parts with readers other than elementwise nodes, such as an Attention, stay together. For 16-bit
+    floats, a convolution of single pixels whose channels are cut (NAFNet) becomes such products of
+    rows of pixels, as images with channels last are.
     """
+    halves = context.options.precision in ("float16", "bfloat16")
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Split):
             continue
-        layer, widths = _layer(graph, node), _widths(node)
-        if layer is None or widths is None or not _is_gated(graph, node):
+        conv = _pixels(graph, node) if halves else None
+        if conv is None and not _is_gated(graph, node):
+            continue
+        cut = node if conv is None else _on_rows(graph, node, conv)
+        layer, widths = _layer(graph, cut), _widths(cut)
+        if layer is None or widths is None:
             continue
         product, bias = layer
-        _rewrite(graph, node, product, bias, widths)
+        _rewrite(graph, cut, product, bias, widths)
         yield f"{len(widths)} parts of '{product.name}' became separate products"
 
 
@@ -45,6 +57,46 @@ def _is_gated(graph: Graph, node: Node) -> bool:
         if any(kind.__module__ != elementwise.__name__ for kind in kinds):
             return False
     return True
+
+
+def _pixels(graph: Graph, node: Node) -> Node | None:
+    """Return the convolution of single pixels whose gated channels a Split separates."""
+    value, rank = node.inputs[0], rank_of(node.inputs[0]) or 0
+    conv = None if value is None else value.producer
+    if value is None or graph.sole_consumer(value) is not node or conv is None:
+        return None
+    if not isinstance(node.op, Split) or not isinstance(conv.op, Conv) or rank < 3:
+        return None
+    sizes = {(shape_of(part) or (None,) * rank)[1] for part in node.outputs}
+    weight, *bias = conv.operands[1:]
+    known = weight.data is not None and all(each.data is not None for each in bias)
+    if not known or node.op.axis % rank != 1 or len(sizes) != 1 or len(node.outputs) != GATED:
+        return None
+    op, size = conv.op, next(iter(sizes))
+    plain = op.group == 1 and set(op.strides or (1,)) == {1} and not any(op.pads or ())
+    if not plain or weight.data is None or set(weight.data.shape[2:]) != {1}:
+        return None
+    words = isinstance(size, int) and size % WORD == 0 and weight.data.shape[1] % WORD == 0
+    return conv if words and _is_gated(graph, node) else None
+
+
+def _on_rows(graph: Graph, node: Node, conv: Node) -> Node:
+    """Return the Split of a product of pixels as rows, of which its parts are images."""
+    x, weight, *bias = conv.operands
+    rank = len(shape_of(x) or ())
+    assert weight.data is not None
+    add = Builder(graph, node, conv.name, (conv,))
+    rows = add(Transpose(perm=to_channels_last(rank)), x)
+    matrix = np.ascontiguousarray(weight.data.reshape(weight.data.shape[:2]).T)
+    value = add(MatMul(), rows, add.constant(matrix, f"{weight.name}.rows"))
+    if bias:
+        value = add(Add(), value, bias[0])
+    cut = Builder(graph, node, node.name, (node,))
+    parts = cut.node(Split(axis=-1, num_outputs=GATED), value, outputs=GATED)
+    for old, part in zip(node.outputs, parts.outputs, strict=True):
+        graph.redirect(old, cut(Transpose(perm=to_channels_first(rank)), part))
+    drop(graph, node)
+    return parts
 
 
 def _widths(node: Node) -> list[int] | None:
