@@ -9,12 +9,14 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
+from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.passes import split_products
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 
 Parts = tuple[Value, ...]
 
@@ -81,3 +83,27 @@ def test_a_product_that_others_read_stays_whole() -> None:
     after, _ = optimised(graph)
     assert kinds(after).count("Split") == 1
     assert_same(graph, after)
+
+
+def gated_pixels(g: Graph, x: Value, *, kernel: int = 1) -> Value:
+    """Half of the channels of each pixel gate the other half (NAFNet)."""
+    pads = (kernel // 2,) * 4
+    channels = apply(g, Conv(pads=pads), x, normal(32, 8, kernel, kernel), normal(32))
+    first, second = g.insert(Split(axis=1, num_outputs=2), [channels], 2).outputs
+    return apply(g, Conv(), apply(g, Mul(), first, second), normal(8, 16, 1, 1))
+
+
+def test_pixels_are_rows_for_halves() -> None:
+    graph = make(gated_pixels, (2, 8, 5, 6))
+    after, _ = passed(graph, split_products.run, "float16")
+    assert [kinds(after).count(kind) for kind in ("MatMul", "Split", "Conv")] == [2, 0, 1]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_images_stay(kernel: int) -> None:
+    """Float32 has no kernel of two products, and windows are no rows."""
+    graph = make(lambda g, x: gated_pixels(g, x, kernel=kernel), (2, 8, 5, 6))
+    precision = "float32" if kernel == 1 else "float16"
+    _, said = passed(graph, split_products.run, precision)
+    assert not said
