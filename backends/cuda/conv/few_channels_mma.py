@@ -41,7 +41,7 @@ BLOCK, STEP, STEP_FLOAT32 = 5.0, 0.0085, 0.0255
 #: one pixel apart; what they take likewise, and a pooling. Fitted to six layers on an H200.
 SQUARES = ((16, 16), (8, 32), (32, 8))
 POOLED = 0.4, 2.0
-SQUARE_BLOCK, SQUARE_STEP = (3.8, 5.4), (0.0051, 0.026)
+SQUARE_BLOCK, SQUARE_STEP = (3.1, 5.4), (0.0025, 0.026)
 
 
 @dataclass(frozen=True, slots=True)
