@@ -55,7 +55,7 @@ from .tile import LAUNCH, MARGIN, MEMORY, STEPS_AHEAD, WEIGHTS_MARGIN, TimedConf
 FEW_ROWS, LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 64, 8 << 20, 1.2, 32
 #: How much longer convolutions of packed images take than estimated, as their windows have few
 #: terms. With it, `few_channels_mma` is chosen in 24 first layers on an H200 (1 and 32 images, 1 to
-#: 4 channels, 16 to 320 filters), of which it takes up to 25 % less time in 23, and 2 % more in one.
+#: 4 channels, 16 to 320 filters): it takes up to 25 % less time in 23, and 2 % more in one.
 PACKED = 1.45
 #: The algorithm with float16 accumulators.
 HALF_SUMS = "half_sums"
