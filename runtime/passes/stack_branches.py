@@ -11,7 +11,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
-from ..ops.elementwise import Add, Mul
+from ..ops.elementwise import Add, Clip, Mul
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Split, Transpose
@@ -80,11 +80,10 @@ class _Stack:
             behind.update(reader for value in node.outputs for reader in value.consumers)
         self.before, *_ = self.graph.in_order(behind - inside | {self.node})
         # No branch may depend on another one, and what all read must be there in time.
-        given = [value.producer for value in self._given()]
-        makers = {node for node in given if node is not None}
-        return (
-            not makers & inside and self.graph.in_order(makers | {self.before})[-1] is self.before
-        )
+        given = list(self._given())
+        makers = {value.producer for value in given if value.producer is not None}
+        in_time = self.graph.in_order(makers | {self.before})[-1] is self.before
+        return in_time and not makers & inside and all(map(_is_known, given))
 
     def _given(self) -> Iterator[Value]:
         """Yield the values that branches read, except constants and results of their own nodes."""
@@ -116,7 +115,8 @@ class _Stack:
         self.branches[first] = nodes
         for i, value in enumerate(first.inputs):
             if value is not None and value.data is None:
-                self._follow(tuple(node.operands[i] for node in nodes), left - 1)
+                read = (node.inputs[i] for node in nodes)
+                self._follow(tuple(each for each in read if each is not None), left - 1)
         return True
 
     def rewrite(self) -> str:
@@ -185,16 +185,12 @@ class _Stack:
             return known[0]
         dims = known[0].tensor.dims
         ones = (1,) * (rank - len(dims))
+        wide = (len(known), *ones, *dims)
         if data[0] is not None:
-            return add.constant(
-                np.stack([each for each in data if each is not None]).reshape(-1, *ones, *dims)
-            )
+            stack = np.stack([each for each in data if each is not None])
+            return add.constant(stack.reshape(wide))
         value = self._stacked(known)
-        return (
-            value
-            if not ones
-            else add(Reshape(), value, add.integers((len(known), *ones, *dims), "wide"))
-        )
+        return add(Reshape(), value, add.integers(wide, "wide")) if ones else value
 
     def _product(self, add: Builder, nodes: Branches) -> Value:
         """Return the products of rows by matrices of their own, with what a Gemm adds."""
@@ -238,12 +234,18 @@ class _Stack:
         return add(Add(), value, shift[0]) if shift and shift[0] is not None else value
 
 
+def _is_known(value: Value) -> bool:
+    """Whether all sizes are known."""
+    shape = shape_of(value)
+    return shape is not None and all(isinstance(size, int) for size in shape)
+
+
 def _is_small(values: Sequence[Value]) -> bool:
     """Whether all have the same few elements."""
-    shapes = {shape_of(value) for value in values}
-    sizes = [size for size in next(iter(shapes)) or (None,) if isinstance(size, int)]
-    whole = len(shapes) == 1 and len(sizes) == len(next(iter(shapes)) or (None,))
-    return whole and 0 < prod(sizes) <= _SMALL
+    first, *others = (shape_of(value) for value in values)
+    if not _is_known(values[0]) or any(shape != first for shape in others):
+        return False
+    return 0 < prod(values[0].tensor.dims) <= _SMALL
 
 
 def _is_alike(one: Node, other: Node) -> bool:
@@ -265,17 +267,28 @@ def _is_equal(data: Sequence[Array | None]) -> bool:
 
 def _is_stackable(first: Node, nodes: Branches) -> bool:
     """Whether nodes of all branches can be one with another axis in front."""
-    op, constants = first.op, [value.data is not None for value in first.operands]
-    rank = len(shape_of(first.outputs[0]) or ())
+    op, rank = first.op, len(shape_of(first.outputs[0]) or ())
+    read = list(zip(*(node.inputs for node in nodes), strict=True))
+    data = [[None if value is None else value.data for value in values] for values in read]
+    constant = [each[0] is not None for each in data]
     if isinstance(op, MatMul | Gemm):
-        weight = first.operands[1].data
+        weight = data[1][0]
         plain = isinstance(op, MatMul) or (op.alpha, op.beta, op.transA) == (1, 1, 0)
-        added = len(constants) < 3 or constants[2]
-        return plain and added and weight is not None and weight.ndim == 2 and not constants[0]
+        added = len(read) < 3 or first.inputs[2] is None or constant[2]
+        return plain and added and weight is not None and weight.ndim == 2 and not constant[0]
+    if isinstance(op, FREE):
+        varying = [
+            len(set(each)) > 1 and not _is_equal(of) for each, of in zip(read, data, strict=True)
+        ]
+        limits = isinstance(op, Clip) and any(varying[1:])  # these have one element
+        return len(first.outputs) == 1 and any(varying) and not all(constant) and not limits
+    if constant[0] or len(set(read[0])) == 1:
+        return False
     if isinstance(op, LayerNormalization):
-        return op.axis in (-1, rank - 1) and len(first.outputs) == 1 and all(constants[1:])
+        others = all(
+            each[0] is None or known for each, known in zip(read[1:], constant[1:], strict=True)
+        )
+        return op.axis in (-1, rank - 1) and len(first.outputs) == 1 and others
     if isinstance(op, Split):
-        sizes = [node.operands[1].data for node in nodes if len(node.inputs) > 1]
-        return not sizes or _is_equal(sizes)
-    views = isinstance(op, (*_VIEWS, Softmax))
-    return (views or (isinstance(op, FREE) and len(first.outputs) == 1)) and not all(constants)
+        return all(map(_is_equal, data[1:]))
+    return isinstance(op, (*_VIEWS, Softmax))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Elu, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Clip, Elu, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
@@ -79,6 +79,20 @@ def test_branches(name: str) -> None:
     assert_same(graph, after)
 
 
+def test_what_is_computed_alike_is_no_branch() -> None:
+    """Without `merge_duplicates`, each branch may have a copy of a node of its own."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [apply(g, Relu(), apply(g, Sigmoid(), x)) for _ in range(COUNT)]
+        layers = (apply(g, MatMul(), part, normal(COUNT, 3)) for part in parts)
+        return apply(g, Concat(axis=-1), *layers)
+
+    graph = make(build, (2, ROWS, COUNT))
+    after, log = optimised(graph, skip=("merge_duplicates",))
+    assert log.counts["stack_branches"] == 1
+    assert_same(graph, after)
+
+
 def recurrent(g: Graph, x: Value) -> Value:
     """Each branch reads the one before."""
     parts = [x]
@@ -108,7 +122,17 @@ def without_layers(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=1), *(apply(g, Relu(), part) for part in parts))
 
 
-@pytest.mark.parametrize("build", [recurrent, woven, unlike, without_layers])
+def limited(g: Graph, x: Value) -> Value:
+    """Limits have one element, and cannot differ within a tensor."""
+    parts: list[Value] = []
+    for i in range(COUNT):
+        low, high = np.array(-i, np.float32), np.array(i + 1, np.float32)
+        y = apply(g, Clip(), x, low, high)
+        parts.append(apply(g, Clip(), apply(g, MatMul(), y, normal(COUNT, 3)), low, high))
+    return apply(g, Concat(axis=-1), *parts)
+
+
+@pytest.mark.parametrize("build", [recurrent, woven, unlike, without_layers, limited])
 def test_others_stay(build: Callable[[Graph, Value], Value]) -> None:
     graph = make(build, (2, ROWS, COUNT))
     after, log = optimised(graph)
