@@ -1,4 +1,4 @@
-"""Reductions of few rows, in which a thread has several columns to itself."""
+"""Reductions in which a thread has several elements: columns of few rows, words of a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.ops import reduce
-from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, int8
+from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, int8, int64
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
@@ -41,3 +41,21 @@ def test_columns_of_a_thread(
         (launch,) = launches(planned(tested.graph))
         assert launch.entry == "reduce_few"
         compare(tested, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [bool_, float16, float32, int64], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("dims", "elements"), [((3, 1000), 2), ((2, 4096), 16), ((2, 8200), 4), ((2, 4098), 2)]
+)
+def test_words_of_a_row(
+    dims: tuple[int, int], elements: int, dtype: DType, emulated: CudaBackend
+) -> None:
+    """Rows of one part, and of parts of 1024 elements, the last of which are two or one words."""
+    x = (4 * normal(*dims)).astype(dtype)
+    tested = [] if dtype == bool_ else [sample("ArgMax", [x], axis=1)]
+    for each in (*tested, sample("ReduceMax", [x, np.array([1])], (1,))):
+        first, *_ = launches(planned(each.graph))
+        assert first.entry == "reduce_rows"
+        assert dict(first.constants)["VECTOR"] == min(elements, 16 // dtype.itemsize)
+        compare(each, emulated)

@@ -232,6 +232,8 @@ def _pass(
     if inner == 1:
         entry, chunk = "reduce_rows", _row_chunk(outer, count)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
+        if warps > 1:
+            vector = _word(min(chunk, count) // (COLUMNS * warps), count, operands[0])
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
         first = {"results": outer * parts}
     else:
@@ -250,7 +252,7 @@ def _pass(
             **{"count": count, "total": total},
         },
         constants=(
-            *(("ROWS", of_block), ("WARPS", warps), ("VECTOR", 1)),
+            *(("ROWS", of_block), ("WARPS", warps), ("VECTOR", max(1, vector))),
             *(("FIRST", ends[0]), ("LAST", ends[1])),
         ),
         note=f"of {count}",
@@ -261,8 +263,13 @@ def _adjacent(outer: int, count: int, inner: int, x: Tensor | Scratch) -> int:
     """Return how many adjacent columns a thread reduces on its own; 0 if blocks should."""
     if inner == 1 or not 0 < count <= FEW_ROWS or outer * inner < FEW_THREADS:
         return 0
+    return _word(outer * inner // FEW_THREADS, inner, x)
+
+
+def _word(most: int, count: int, x: Tensor | Scratch) -> int:
+    """Return how many adjacent elements of `count` a thread reads at once: up to `most`, or one."""
     widest = WORD // x.dtype.itemsize if isinstance(x, Tensor) else 1
-    return gcd(inner, min(widest, 1 << (outer * inner // FEW_THREADS).bit_length() - 1))
+    return gcd(count, min(widest, 1 << max(1, most).bit_length() - 1))
 
 
 def _of_few(

@@ -4,8 +4,8 @@
 //
 // X is the type of the first operands, Y that of the final results, A that of the arithmetic. Generated:
 // State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
-// the warps of a block; WARPS that share a row; VECTOR, adjacent columns of a thread; FIRST and LAST: whether this launch reads elements, and
-// whether it stores results.
+// the warps of a block; WARPS that share a row; VECTOR, adjacent elements that a thread reads at once; FIRST and LAST:
+// whether this launch reads elements, and whether it stores results.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
@@ -34,10 +34,14 @@ template <typename V> __device__ __forceinline__ To give(V a, long long total)
     }
 }
 
-// Elements that a thread reads before it combines them.
-constexpr int AT_ONCE = sizeof(From) <= 4 ? 8 : 4;
+template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
+    V at[VECTOR];
+};
 
-// inner = 1: WARPS warps share a part, adjacent lanes read adjacent elements.
+// Words that a thread reads before it combines their elements.
+constexpr int AT_ONCE = sizeof(From) * VECTOR <= 4 ? 8 : 4;
+
+// inner = 1: WARPS warps share a part, adjacent lanes read adjacent words. `chunk` and `count` are multiples of VECTOR.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long long count,
             long long total)
@@ -48,17 +52,21 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
     State result = start();
     if (i < results) {
         const long long first = i % parts * chunk;
-        const From* from = x + i / parts * count + first;
-        const int length = min((long long)chunk, count - first);
+        const Words<From>* from = (const Words<From>*)(x + i / parts * count + first);
+        const int length = min((long long)chunk, count - first) / VECTOR;
         constexpr int STRIDE = 32 * WARPS;
         for (int begin = share * 32 + lane; begin < length; begin += AT_ONCE * STRIDE) {
-            From found[AT_ONCE];
+            Words<From> found[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < AT_ONCE; ++e)
-                if (begin + e * STRIDE < length) found[e] = from[begin + e * STRIDE];
+            for (int w = 0; w < AT_ONCE; ++w)
+                if (begin + w * STRIDE < length) found[w] = from[begin + w * STRIDE];
 #pragma unroll
-            for (int e = 0; e < AT_ONCE; ++e)
-                if (begin + e * STRIDE < length) result = combine(result, read(found[e], first + begin + e * STRIDE));
+            for (int w = 0; w < AT_ONCE; ++w) {
+                if (begin + w * STRIDE >= length) break;
+#pragma unroll
+                for (int e = 0; e < VECTOR; ++e)
+                    result = combine(result, read(found[w].at[e], first + (begin + w * STRIDE) * VECTOR + e));
+            }
         }
     }
 #pragma unroll
@@ -99,10 +107,6 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
         y[blockIdx.x * (long long)inner + column] = give(result, total);
     }
 }
-
-template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
-    V at[VECTOR];
-};
 
 // inner > 1, few rows: a thread reduces VECTOR adjacent columns. `inner` and `results` are in words of these.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
