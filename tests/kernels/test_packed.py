@@ -14,6 +14,7 @@ from tercet.backends.cuda.gemm import packed
 from tercet.backends.cuda.gemm.gemv import RowTile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ops.packed import MatMulNBits
 
 from .cubins import assert_plans_compile
 from .dry import launches, planned
@@ -67,6 +68,19 @@ def test_gated_layers_in_turns(hopper: CudaBackend) -> None:
     device: Any = hopper.device
     assert "48 rows, 16 warps, 1 steps, in turns" in launches(planned(found.graph, device))[0].title
     compare(found, hopper)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "block", "eights"),
+    [
+        (8192, 28672, 128, 8),  # 7 tiles of 64 rows for a multiprocessor, or 10 of 48
+        (8192, 28672, 32, 6),  # registers would be spilled
+        (4096, 14336, 128, 6),  # 4 of 64, or 5 of 48
+    ],
+)
+def test_tiles_that_share_rows_equally(k: int, n: int, block: int, eights: int) -> None:
+    op = MatMulNBits(K=k, N=n, bits=4, block_size=block)
+    assert packed.choose(op, H200, products=2) == RowTile(eights, 16, 1, turns=1)
 
 
 def test_two_products_have_equally_many_rows_of_a_tile() -> None:

@@ -41,10 +41,12 @@ LONG = 7
 #: than others.
 WIDE = (5, 6)
 #: Rows of weights of a tile, in the same units, if a block takes several in turns: half as many
-#: again have more bytes in flight, and warps wait for each other less often. On an H200, a layer of
-#: Llama-3-8B takes 0.9 to 1.3 us less of 41 with 4 bits in blocks of 128, one of 70B 7 of 166, and
-#: logits of 4096 and 3584 terms 76 us instead of 82, and 75 instead of 87.
-IN_TURNS = 6
+#: again as otherwise have more bytes in flight, and warps wait for each other less often. On an
+#: H200, a layer of Llama-3-8B takes 0.9 to 1.3 us less of 41 with 4 bits in blocks of 128, one of
+#: 70B 7 of 166, and logits of 4096 and 3584 terms 76 us instead of 82, and 75 instead of 87. More
+#: yet take as long, but if no multiprocessor has as many rows then, a layer of 70B takes 4 us less.
+#: With smaller blocks than of `FEW_SCALES` terms, they spill registers.
+IN_TURNS, MORE_IN_TURNS, FEW_SCALES = 6, 8, 128
 #: Minimum number of terms per thread of `unpack_weights.cu`.
 TERMS = 8
 
@@ -72,12 +74,22 @@ def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) ->
     if is_long and wide in WIDE and wide % products == 0:
         return RowTile(wide, 16, 1)
     if is_long and blocks >= MANY * target.processors:
-        return RowTile(IN_TURNS, 16, 1, turns=1)
+        return RowTile(_in_turns(op, n, target), 16, 1, turns=1)
     if blocks >= 2 * target.processors:
         return RowTile(eights, 4, 2 if is_long else 1, 4)
     if blocks <= target.processors and steps >= 16:
         return RowTile(eights, 16, 2 if rows == 1 and steps >= 16 * LONG else 1)
     return RowTile(eights, 8, 1, 2)
+
+
+def _in_turns(op: MatMulNBits, n: int, target: Target) -> int:
+    """Return the eights of n rows of weights that a block has at a time."""
+
+    def most(eights: int) -> int:  # of a multiprocessor
+        return eights * ceil_div(ceil_div(n, eights * EIGHT), target.processors)
+
+    has_few_scales = op.block_size >= FEW_SCALES
+    return min((IN_TURNS, MORE_IN_TURNS) if has_few_scales else (IN_TURNS,), key=most)
 
 
 @dataclass(frozen=True, slots=True)
