@@ -1,8 +1,9 @@
 """The inputs of a decoder's step, computed from a state that the step itself advances.
 
 So a step needs nothing from the host: the state is in the memory of the caches, and each step
-writes the state that the next one reads. A state consists of the tokens by position, the number of
-positions read, the number of padding positions of each sequence, and the inputs of sampling.
+writes the state that the next one reads. A state consists of the tokens to read next, or of those
+of all positions if the choice of the next one depends on them, the number of positions read, the
+number of padding positions of each sequence, and the inputs of sampling.
 """
 
 from __future__ import annotations
@@ -52,9 +53,15 @@ class Feedback:
     @property
     def types(self) -> dict[str, TensorType]:
         """The types of the state, by name."""
-        sizes = {TOKENS: (self.batch, self.room + 1), COUNT: (1,), PADDING: (self.batch, 1)}
+        length = self.room + 1 if self._keeps_all else 1
+        sizes = {TOKENS: (self.batch, length), COUNT: (1,), PADDING: (self.batch, 1)}
         types = {name: TensorType(int64, dims) for name, dims in sizes.items()}
         return {**types, **self.chooses.types(self.batch, self.room)}
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether the state has the tokens of all positions, not only the one to read next."""
+        return self.chooses.penalizes
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -69,10 +76,12 @@ class Feedback:
             first: int64 [batch], the tokens to read next.
             following: how the next tokens are chosen.
         """
-        tokens = np.zeros(self.types[TOKENS].dims, np.int64)
-        # Positions of padding hold the first token, so that the table has only tokens that occur.
-        tokens[:, : read.length] = np.where(read.mask, read.ids, first[:, None])
-        tokens[:, read.length] = first
+        tokens = first[:, None]
+        if self._keeps_all:
+            tokens = np.zeros(self.types[TOKENS].dims, np.int64)
+            # Positions of padding hold the first token, so that only tokens that occur are there.
+            tokens[:, : read.length] = np.where(read.mask, read.ids, first[:, None])
+            tokens[:, read.length] = first
         padding = read.length - read.mask.sum(1, keepdims=True)
         chosen = self.chooses.state(following, self.batch, self.room, read.length)
         return {TOKENS: tokens, COUNT: np.array([read.length]), PADDING: padding, **chosen}
@@ -139,7 +148,7 @@ class Feedback:
     ) -> Value:
         """Return the value of an input; see `StepInputs.feeds`."""
         if role == "ids":
-            return add(Gather(axis=1), tokens, count)
+            return add(Gather(axis=1), tokens, count) if self._keeps_all else tokens
         if role in ("positions", "last_key"):
             return last
         if role in ("cache_positions", "past_length"):
@@ -170,7 +179,9 @@ class Feedback:
         infinite = add.constant(np.inf, greatest.tensor.dtype)
         is_finite = add(Less(), add(Abs(), greatest), infinite)
         token = self.chooses(add, scores, likeliest, greatest, state, tokens, count)
-        place = add.shaped(add(Add(), count, add.constant([1])), (self.batch, 1))
+        place = add.constant(np.zeros((self.batch, 1), np.int64))
+        if self._keeps_all:
+            place = add.shaped(add(Add(), count, add.constant([1])), (self.batch, 1))
         return {
             CHOSEN: add(Where(), is_finite, token, add.constant(NOT_FINITE)),
             NEXT_TOKENS: add(ScatterElements(axis=1), tokens, place, token),

@@ -102,6 +102,17 @@ def test_a_layer_of_experts_with_sinks_is_seven_kernels(
         assert "experts_packed_sum" in found[second]
 
 
+@pytest.mark.parametrize(("penalty", "gathers"), [(1.0, 1), (1.1, 2)])
+def test_only_a_penalty_needs_the_tokens_of_all_positions(
+    penalty: float, gathers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the token that is read is the state, and is not looked up in a table."""
+    with following(HALF, SamplingSettings(repetition_penalty=penalty), monkeypatch) as plan:
+        assert kernels(plan).count("gather") == gathers
+        tokens = plan.inputs["state.tokens"].type.dims
+        assert tokens == ((1, 1) if penalty == 1 else (1, 65))
+
+
 @pytest.mark.parametrize(
     "sampling",
     [SamplingSettings(), SamplingSettings(0.8, top_k=40, top_p=0.9, repetition_penalty=1.1)],
