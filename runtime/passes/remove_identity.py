@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.dtypes import INTEGERS
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
 from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops import elementwise
 from ..ops.attention import Attention
-from ..ops.elementwise import And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
+from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
 from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
@@ -24,8 +25,8 @@ from .driver import Context
 from .editing import Builder, drop, shape_of, stand_in
 from .pattern import pairs
 
-#: Constants that leave the other operand as it is, or repeat it.
-_NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1}
+#: Constants that leave the other operand as it is, or repeat it. Of floats, -0 + 0 is 0.
+_NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1, Add: 0}
 #: Maximum number of their elements that are looked at.
 _LOOKED_AT = 1 << 16
 #: Elementwise operators that do not broadcast their inputs.
@@ -79,6 +80,8 @@ def _unchanged(node: Node) -> Iterator[Value]:
         if data is not None and 0 < data.size <= _LOOKED_AT and data.all() == data.any():
             yield branches[0 if data.all() else 1]
     neutral = _NEUTRAL.get(type(node.op))
+    if isinstance(node.op, Add) and node.output.tensor.dtype not in INTEGERS:
+        return
     for x, by in () if neutral is None else pairs(node):
         if by.data is not None and by.data.size <= _LOOKED_AT and (by.data == neutral).all():
             yield x

@@ -8,7 +8,7 @@ number of padding positions of each sequence, and the inputs of sampling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from .sampling import NOT_FINITE, Following
 from .sampling_graph import SamplingGraph
 from .step_inputs import Tokens
 
+Dims = tuple[int, ...]
 #: Names of the inputs of a step that form its state, and of the results that form the next.
 TOKENS, COUNT, PADDING = "state.tokens", "state.count", "state.padding"
 NEXT_TOKENS, NEXT_COUNT = "state.tokens.next", "state.count.next"
@@ -119,7 +120,11 @@ class Feedback:
     def _feed(self, graph: Graph, tokens: Value, count: Value, padding: Value) -> None:
         inputs = {value.name: value for value in graph.inputs}
         add = NodeWriter(graph, graph.nodes[0])
-        last = add(Sub(), count, padding)  # [batch, 1]: index of the token in its sequence
+
+        def last(dims: Dims) -> Value:
+            """Return the index of each sequence's token in it, of a shape for all sequences."""
+            return add(Sub(), count, add.shaped(padding, dims))
+
         for role, info in self.layout.inputs.items():
             if (value := inputs.get(info.name)) is None:
                 continue
@@ -129,7 +134,7 @@ class Feedback:
                 graph.freeze(value, data.astype(type_.dtype))
                 continue
             if role == "mask" and self.layout.padding == "right":
-                _count(add, value, add(Add(), last, add.constant([1])))
+                _count(add, value, self.batch, last)
             found = self._value(add, role, type_, count, padding, last, tokens)
             if found.tensor.dtype != type_.dtype:
                 found = add(Cast(to=type_.dtype), found)
@@ -143,14 +148,14 @@ class Feedback:
         type_: TensorType,
         count: Value,
         padding: Value,
-        last: Value,
+        last: Callable[[Dims], Value],
         tokens: Value,
     ) -> Value:
         """Return the value of an input; see `StepInputs.feeds`."""
         if role == "ids":
             return add(Gather(axis=1), tokens, count) if self._keeps_all else tokens
         if role in ("positions", "last_key"):
-            return last
+            return last(type_.dims)
         if role in ("cache_positions", "past_length"):
             return count
         if role == "total_length":
@@ -158,7 +163,7 @@ class Feedback:
         if role == "mask":
             places = add.constant(np.arange(type_.dims[-1])[None])
             if self.layout.padding == "right":
-                return add(LessOrEqual(), places, last)
+                return add(LessOrEqual(), places, last((self.batch, 1)))
             are_read = add(LessOrEqual(), places, count)
             return add(And(), add(GreaterOrEqual(), places, padding), are_read)
         raise UnsupportedError(f"'{self.layout.inputs[role].name}' is computed on the host")
@@ -191,8 +196,8 @@ class Feedback:
         }
 
 
-def _count(add: NodeWriter, mask: Value, total: Value) -> None:
-    """Replace sums over a mask, which count tokens, by their number, [batch, 1]."""
+def _count(add: NodeWriter, mask: Value, batch: int, last: Callable[[Dims], Value]) -> None:
+    """Replace sums over a mask, which count the tokens of each sequence, up to its `last`."""
     values = [mask]
     for value in values:
         for node in list(value.consumers):
@@ -202,7 +207,8 @@ def _count(add: NodeWriter, mask: Value, total: Value) -> None:
                 values.append(node.output)
             elif isinstance(node.op, ReduceSum) and node.inputs[0] is value:
                 dims = node.output.tensor.dims
-                if np.prod(dims) == np.prod(total.tensor.dims):
+                if np.prod(dims) == batch:
+                    total = add(Add(), last(dims), add.constant([1]))
                     found = add(Cast(to=node.output.tensor.dtype), total)
                     add.replace(node, add.shaped(found, dims))
 

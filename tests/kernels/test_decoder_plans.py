@@ -102,6 +102,17 @@ def test_a_layer_of_experts_with_sinks_is_seven_kernels(
         assert "experts_packed_sum" in found[second]
 
 
+def test_positions_and_lengths_are_two_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything from the state of a step to where its rows begin in the caches, and their end."""
+    write(tmp_path / "decoder.onnx", DecoderSizes(64, 128, 2, 2, 2, 512), Packing(4, 32))
+    with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
+        found = [kernel.split()[0] for kernel in kernels(plan)]
+        before = found[: found.index("copy_strided")]
+        assert sorted(before) == ["elementwise", "elementwise", "gather", "gemv_packed"]
+
+
 @pytest.mark.parametrize(("penalty", "gathers"), [(1.0, 1), (1.1, 2)])
 def test_only_a_penalty_needs_the_tokens_of_all_positions(
     penalty: float, gathers: int, monkeypatch: pytest.MonkeyPatch

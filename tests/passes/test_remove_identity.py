@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, And, Greater, Mul, Or, Relu, Where
+from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -57,6 +58,20 @@ def test_a_condition_that_always_holds_selects_nothing(chosen: bool) -> None:
         after, _ = optimised(before)
         assert kinds(after) == ["Relu", "Expand"][: 1 + (shape[1] == 1)]
         assert_same(before, after, *shape)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_zero_changes_no_integer(whole: bool) -> None:
+    """But it changes -0."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y, zero = (apply(g, Cast(to=int64), x), np.int64(0)) if whole else (x, np.float32(0))
+        return apply(g, Cast(to=float32), apply(g, Add(), np.full((1, 3), zero), y))
+
+    before = make(build, (2, 3))
+    after, _ = optimised(before)
+    assert ("Add" in kinds(after)) != whole
+    assert_same(before, after, 2, 3)
 
 
 def test_what_is_repeated_is_computed_first() -> None:
