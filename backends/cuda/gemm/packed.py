@@ -44,7 +44,7 @@ WIDE = (5, 6)
 #: again as otherwise have more bytes in flight, and warps wait for each other less often. On an
 #: H200, a layer of Llama-3-8B takes 0.9 to 1.3 us less of 41 with 4 bits in blocks of 128, one of
 #: 70B 7 of 166, and logits of 4096 and 3584 terms 76 us instead of 82, and 75 instead of 87. More
-#: yet take as long, but if no multiprocessor has as many rows then, a layer of 70B takes 4 us less.
+#: yet take as long, but where no multiprocessor has as many rows then, as with 70B, 1 to 5 us less.
 #: With smaller blocks than of `FEW_SCALES` terms, they spill registers.
 IN_TURNS, MORE_IN_TURNS, FEW_SCALES = 6, 8, 128
 #: Minimum number of terms per thread of `unpack_weights.cu`.
