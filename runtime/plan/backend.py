@@ -355,6 +355,26 @@ class Detailed(Protocol):
 
 
 @runtime_checkable
+class Launching(Protocol):
+    """A step that runs kernels one after another."""
+
+    @property
+    def launches(self) -> Sequence[object]:
+        """The kernels, in order."""
+        ...
+
+
+@runtime_checkable
+class Estimated(Protocol):
+    """A step that was chosen by an estimate of its time."""
+
+    @property
+    def estimate(self) -> float | None:
+        """Its expected seconds; None if there was nothing to choose from."""
+        ...
+
+
+@runtime_checkable
 class Filling(Protocol):
     """A step that knows how much of its device it occupies; others may use the rest."""
 

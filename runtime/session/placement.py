@@ -12,10 +12,11 @@ from ..control.program import Program
 from ..errors import NodeRefusal
 from ..ir.graph import Node
 from ..ir.unknown import NOBODY, REASON, Opaque
-from ..plan.backend import Detailed, Format
+from ..plan.backend import Detailed, Estimated, Format
 from ..plan.partition import obstacle
 from ..plan.plan import Plan
 from ..plan.rows import Row, Slot
+from ..plan.work import Work, macs_by_dtype, work_of
 from ..text import printable
 
 #: The note on control flow decided by the host.
@@ -36,8 +37,11 @@ class PlacedRow:
         inputs: name and type; the format unless contiguous; the tensor it is a slice of.
         outputs: likewise.
         nbytes: bytes written.
+        work: the arithmetic and traffic of one call.
         reason: why backends with higher priority declined; empty if the first took it.
         details: the parts of the step, one line each, if it can list them.
+        estimate: seconds that the step was expected to take when it was chosen; None if there was
+            nothing to choose from.
     """
 
     kind: str
@@ -48,8 +52,10 @@ class PlacedRow:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nbytes: int
+    work: Work
     reason: str
     details: tuple[str, ...] = ()
+    estimate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,6 +164,7 @@ def _alone(node: Node, why: str) -> PlacedRow:
         inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.distinct_reads),
         outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
         nbytes=0,
+        work=Work(macs_by_dtype((node,)), 0, 0),
         reason=REASON
         if unknown
         else "; ".join(filter(None, (why, LATER)))
@@ -184,8 +191,10 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
         inputs=_texts(row.inputs),
         outputs=_texts(row.outputs),
         nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
+        work=work_of(row),
         reason="; ".join(texts),
         details=row.step.details if isinstance(row.step, Detailed) else (),
+        estimate=row.step.estimate if isinstance(row.step, Estimated) else None,
     )
 
 

@@ -14,8 +14,9 @@ import tercet as api
 from tercet import backends
 from tercet.importers.onnx import load
 from tercet.runtime.options import Options
+from tercet.runtime.plan.macs import macs
 from tercet.tools.common.console import MAX_LISTED, abridged, listed
-from tercet.tools.common.cost import activations, constants, macs, operators
+from tercet.tools.common.cost import activations, constants, operators
 from tercet.tools.inspect.inspection import inspect
 
 from ..plan.fakes import FakeBackend, FakeDevice

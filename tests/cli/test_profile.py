@@ -311,8 +311,9 @@ def test_peaks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks_module, "HOST_SIDE", 64)
     found = peaks_of([NumpyBackend()], Options())
     assert found.copy > 0 < found.flops
-    assert found.seconds(found.flops, 0) == 1
-    assert found.seconds(found.ridge, 1) == pytest.approx(1 / found.copy)
+    assert found.rates.floor({"float32": found.flops}, 0).seconds == 1
+    both = found.rates.floor({"float32": found.ridge}, 1)
+    assert both.seconds == pytest.approx(1 / found.copy)
     assert peaks_of([NumpyBackend()], Options()) is found
 
 
@@ -321,6 +322,7 @@ def test_peaks_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks_module, "DEVICE_BYTES", 1 << 16)
     asked: list[Options] = []
     monkeypatch.setattr(peaks_module, "_product", lambda chain, options: asked.append(options) or 1)
+    monkeypatch.setattr(peaks_module, "LAUNCHES", 3)
     device = FakeDevice()
     chosen = Options(precision="tf32", conv="naive", skip=("fold_pad",))
     found = peaks_of([FakeBackend(device)], chosen)

@@ -241,11 +241,13 @@ def finite(data: Any) -> Any:
 
 
 def ms_text(seconds: float) -> str:
-    """Return milliseconds with up to four significant digits: ``0.0123``, ``4.56``, ``1234``."""
+    """Return milliseconds with up to four significant digits: ``0.00123``, ``4.56``, ``1234``."""
     ms = seconds * 1e3
-    if ms >= 100:
+    size = abs(ms)
+    if size >= 100:
         return f"{ms:.0f}"
-    return f"{ms:.{1 if ms >= 10 else 2 if ms >= 1 else 3 if ms >= 0.1 else 4}f}"
+    digits = 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 0.01 else 5
+    return f"{ms:.{digits}f}" if ms else "0"
 
 
 def bytes_text(nbytes: int) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from ...runtime.base.files import write_text
 from ...runtime.errors import UsageError
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.plan.macs import macs
 from ..common.console import count_text
-from ..common.cost import macs
 from ..report.report_graph import GraphNode, graph_picture
 from ..report.report_markup import Markup, element, figure, page
 from ..report.report_style import STYLE

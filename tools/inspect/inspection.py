@@ -42,12 +42,15 @@ from ..common.cost import (
     nodes,
 )
 from ..common.cost import operators as operator_costs
+from ..common.data_sheets import rates_of
 from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
+from ..common.roofline import Rates
 from ..common.views import shown
 from ..export.export import model_title
 from .capability import Capability, capabilities_of
 from .paper import PLANNED, describe_target, paper_rows, target_of
 from .pass_texts import PassText, differences_of, pass_texts
+from .planned_cost import PlannedCost, planned_costs, rates_here
 
 if TYPE_CHECKING:
     from ...backends.cuda.recipe.targets import Target
@@ -111,6 +114,7 @@ class Inspection(Shown):
         passes: None if not requested.
         backend: the backend of placement and memory; empty if neither was requested.
         placement: None if not requested.
+        rates: of the GPU of the placement, by its data sheet; None without one.
         memory: None if not requested.
         nodes: cost of each node; empty if not requested.
         capabilities: outcome of the nodes on the backend; None if not requested.
@@ -132,6 +136,7 @@ class Inspection(Shown):
     passes: Passes | None = None
     backend: str = ""
     placement: Placement | None = field(default=None, repr=False)
+    rates: Rates | None = None
     memory: Memory | None = None
     nodes: tuple[NodeCost, ...] = field(default=(), repr=False)
     capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
@@ -143,6 +148,11 @@ class Inspection(Shown):
 
     def __str__(self) -> str:
         return shown(self)
+
+    @property
+    def costs(self) -> tuple[PlannedCost, ...]:
+        """The rows of the placement with their work and limits; empty without a placement."""
+        return () if self.placement is None else planned_costs(self.placement, self.rates)
 
     @property
     def macs(self) -> int:
@@ -179,7 +189,8 @@ class Inspection(Shown):
         if self.backend:
             found["backend"] = self.backend
         if self.placement is not None:
-            found["placement"] = [asdict(row) for row in self.placement]
+            found["placement"] = [row.to_dict() for row in self.costs]
+            found["rates"] = None if self.rates is None else self.rates.to_dict()
         if self.memory is not None:
             found["memory"] = memory_dict(self.memory)
         if self.nodes:
@@ -294,6 +305,11 @@ def inspect(
             else model.placement(found)
             if gpu is None
             else Placement(paper_rows(model, gpu, found, behind, named)),
+            rates=None
+            if placement is None
+            else rates_here(model.backends, precision)
+            if gpu is None
+            else rates_of(gpu, precision),
             memory=model.memory(found) if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
             capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,

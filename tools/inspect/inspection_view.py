@@ -9,7 +9,9 @@ from rich.text import Text
 
 from ...runtime.session.placement import PlacedRow, Placement
 from ...runtime.text import printable
-from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, listed
+from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, listed, ms_text
+from ..common.roofline import lost_where
+from ..common.roofline_view import NOTE, WORK, show_lost, work_cells
 from .capability import LATER, NOBODY, PASSES, Capability
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
@@ -49,6 +51,8 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
         _show_capabilities(console, found.backend, found.capabilities)
     if found.placement is not None:
         _show_placement(console, found.backend, found.placement)
+        if found.nodes:
+            _show_costs(console, found)
     if found.memory is not None:
         _show_memory(console, found)
 
@@ -191,6 +195,21 @@ def _show_placement(console: Console, backend: str, placement: Placement) -> Non
             table.add_row(Text(f"  {line}"), "", "", "", style="dim")
     console.print(table)
     console.print(Text(_placement_summary(backend, placement), "dim"))
+    console.print()
+
+
+def _show_costs(console: Console, found: Inspection) -> None:
+    table = grid("node", "kernel", "estimate", *WORK, left=2)
+    costs = [each for each in found.costs if each.kind != "view"]
+    for each in costs:
+        row = each.row
+        estimate = "" if row.estimate is None else ms_text(row.estimate)
+        table.add_row(Text(_titles(row)[0]), Text(row.kernel), estimate, *work_cells(each))
+    console.print(table)
+    console.print()
+    if found.rates is not None:
+        show_lost(console, lost_where(costs), 0, "estimate")
+    console.print(Text(f"Times are milliseconds. {NOTE}", "dim"))
     console.print()
 
 

@@ -1,17 +1,19 @@
-"""Measured peaks of a machine: copy bandwidth and float32 throughput of each device.
+"""Measured peaks of a machine: copy bandwidth, throughput and launches of each device.
 
-The roofline of a profile is made of these two numbers. A copy reads and writes each byte, which
-counts twice. A product of two square matrices counts multiplications and additions; on a device the
-backend itself runs it, as MatMul and as 1x1 Conv, whichever is faster: layers are compared with the
-best that this backend achieves anywhere.
+The roofline of a profile is made of these numbers. A copy reads and writes each byte, which counts
+twice. A product of two square matrices counts multiplications and additions; on a device the
+backend itself runs it, as product and as 1x1 convolution, whichever is faster: layers are compared
+with the best that this backend achieves anywhere. What a launch takes is the time of one of many
+kernels that do nearly nothing, one after another in a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from math import isqrt
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isqrt
 from time import perf_counter
 from typing import Any
 
@@ -22,15 +24,22 @@ from ... import backends
 from ...backends.numpy import evaluate
 from ...backends.numpy.numerics import blas
 from ...runtime.base.parallel import usable_cpus
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int8
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import infer
-from ...runtime.ir.op import OPERATORS
-from ...runtime.ir.types import TensorType
+from ...runtime.ir.op import Op
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.elementwise import Relu
+from ...runtime.ops.matmul import MatMul
+from ...runtime.ops.quantize import ConvInteger, MatMulInteger
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend, Device, Run, View
 from ...runtime.plan.host import HOST
 from ...runtime.session.model import Model
 from ..common.console import Say, bytes_text, count_text, grid, silent
+from ..common.roofline import Rates
 
 #: Sizes beyond all caches that keep every core busy.
 HOST_BYTES, HOST_SIDE = 128 << 20, 1536
@@ -38,6 +47,17 @@ DEVICE_BYTES, DEVICE_SIDE = 256 << 20, 4096
 ROUNDS = 8
 #: Calls between synchronizations, so that launches do not count.
 CALLS = 10
+#: Kernels of the graph that tells what a launch takes.
+LAUNCHES = 200
+#: Factors by name, and what multiplies them: as matrices, and as an image by 1x1 filters.
+FACTORS: Mapping[str, tuple[DType, Op, Op]] = {
+    "float16": (float16, MatMul(), Conv()),
+    "bfloat16": (bfloat16, MatMul(), Conv()),
+    "float32": (float32, MatMul(), Conv()),
+    "float64": (float64, MatMul(), Conv()),
+    "int8": (int8, MatMulInteger(), ConvInteger()),
+}
+HALF = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +70,11 @@ class Peaks:
         precision: of the product.
         threads: on the host; None on a device, or if unknown.
         copy: bytes read and written per second.
-        flops: float32 operations per second, two per multiply-accumulate.
+        flops: operations on float32 tensors per second, two per multiply-accumulate.
         upload: bytes per second to the device; None on the host.
         download: bytes per second from the device; None on the host.
+        launch: seconds per kernel; None on the host.
+        others: operations per second by dtype of the factors, for those that were asked for.
     """
 
     backend: str
@@ -63,15 +85,19 @@ class Peaks:
     flops: float
     upload: float | None = None
     download: float | None = None
+    launch: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def ridge(self) -> float:
         """FLOP per byte above which work is compute-bound."""
         return self.flops / self.copy
 
-    def seconds(self, flops: float, nbytes: float) -> float:
-        """Return the minimum time for this arithmetic and traffic."""
-        return max(flops / self.flops, nbytes / self.copy)
+    @property
+    def rates(self) -> Rates:
+        """What the roofline is made of."""
+        own = self.precision if self.precision in HALF else "float32"
+        return Rates(self.copy, {**self.others, own: self.flops}, self.launch or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -86,25 +112,37 @@ class Peaks:
 _measured: dict[tuple[str, str, str, int | None], Peaks] = {}
 
 
-def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> Peaks:
+def peaks_of(
+    chain: Sequence[Backend], options: Options, say: Say = silent, dtypes: Iterable[str] = ()
+) -> Peaks:
     """Measure the device of a backend, once per process.
 
     Args:
         chain: the backend and its fallbacks, of which only those on its device count.
         options: the precision and the cache of compiled kernels are used.
         say: called with what is being measured.
+        dtypes: of factors whose products are measured as well on a device, where the backend has
+            them.
     """
     backend = chain[0]
     on_host = backend.device is HOST
     threads = blas.threads() if on_host else None
     key = (backend.name, backend.device.name, options.precision, threads)
+    there = [each for each in chain if each.device is backend.device]
     if key not in _measured:
         say(f"the peaks of {backend.device.name}")
-        there = [each for each in chain if each.device is backend.device]
         plain = Options(precision=options.precision, cache=options.cache)
         numbers = _host() if on_host else _device(there, plain)
-        _measured[key] = Peaks(*key, *numbers)
-    return _measured[key]
+        launch = None if on_host else _launch(there, plain)
+        _measured[key] = Peaks(*key, *numbers, launch=launch)
+    found = _measured[key]
+    missing = set() if on_host else {*dtypes} & {*FACTORS} - {*found.rates.flops}
+    if missing:
+        plain = Options(cache=options.cache)
+        times = {name: _product(there, plain, name) for name in sorted(missing)}
+        rates = {name: 2 * DEVICE_SIDE**3 / time for name, time in times.items() if time < inf}
+        found = _measured[key] = replace(found, others={**found.others, **rates})
+    return found
 
 
 def all_peaks(say: Say = silent) -> tuple[Peaks, ...]:
@@ -162,42 +200,83 @@ def _device(chain: Sequence[Backend], options: Options) -> tuple[float, float, f
 
 def _each(device: Device, run: Run) -> float:
     """Return the seconds per call among several back-to-back calls."""
+    return _repeated(device, run, CALLS) / CALLS
+
+
+def _repeated(device: Device, run: Run, calls: int) -> float:
+    """Return the seconds of a number of calls, one after another."""
     stream = device.stream()
 
     def several() -> None:
-        for _ in range(CALLS):
+        for _ in range(calls):
             run(stream)
         stream.synchronize()
 
-    return _best(several) / CALLS
+    return _best(several)
 
 
-def _product(chain: Sequence[Backend], options: Options) -> float:
-    """Return the seconds of a matrix product, by the faster of two operators."""
+def _launch(chain: Sequence[Backend], options: Options) -> float | None:
+    """Return the seconds of a small kernel in a graph of them; None if nothing can be recorded."""
+    x = np.ones(1, np.float32)
+    device = chain[0].device
+    with _steps(chain, options, Relu(), {"x": x}, {}) as run:
+
+        def chained(stream: Any) -> None:
+            for _ in range(LAUNCHES):
+                run(stream)
+
+        recorded = device.record(chained)
+        if recorded is None:
+            return None
+        one, two = (_repeated(device, recorded, calls) for calls in (1, 2))
+        return (two - one) / LAUNCHES
+
+
+def _product(chain: Sequence[Backend], options: Options, dtype: str = "float32") -> float:
+    """Return the seconds of a product of square matrices; infinite if the backend has none.
+
+    Args:
+        chain: backends on one device.
+        options: their options.
+        dtype: of the factors, one of `FACTORS`.
+    """
     side = isqrt(DEVICE_SIDE)
-    square = (DEVICE_SIDE, DEVICE_SIDE)
-    image = (1, DEVICE_SIDE, side, side)
-    pairs = (("MatMul", square, square), ("Conv", image, (*square, 1, 1)))
-    return min(_operator(chain, options, *pair) for pair in pairs)
+    square, image = (DEVICE_SIDE, DEVICE_SIDE), (1, DEVICE_SIDE, side, side)
+    factors, product, convolution = FACTORS[dtype]
+    pairs = ((product, square, square), (convolution, image, (*square, 1, 1)))
+    rng, times = np.random.default_rng(0), list[float]()
+    for op, *shapes in pairs:
+        x, w = (_factor(rng, shape, factors) for shape in shapes)
+        try:
+            with _steps(chain, options, op, {"x": x}, {"w": w}) as run:
+                times.append(_each(chain[0].device, run))
+        except UnsupportedError:
+            times.append(inf)
+    return min(times)
 
 
-def _operator(
+def _factor(rng: np.random.Generator, shape: Sequence[int], dtype: DType) -> Array:
+    if dtype == int8:
+        return rng.integers(-128, 128, shape, np.int8)
+    return rng.standard_normal(shape, np.float32).astype(dtype)
+
+
+@contextmanager
+def _steps(
     chain: Sequence[Backend],
     options: Options,
-    name: str,
-    shape: tuple[int, ...],
-    weights: tuple[int, ...],
-) -> float:
-    """Return the seconds of one operator's steps on a chain of backends."""
-    rng = np.random.default_rng(0)
-    feed, weight = (rng.standard_normal(dims, np.float32) for dims in (shape, weights))
-    graph = Graph(name)
-    x = graph.add_input("x", TensorType(feed.dtype, shape))
-    node = graph.insert(OPERATORS["", name](), [x, graph.constant(weight, "w")], ["y"], name=name)
-    graph.set_outputs({"y": node.output})
+    op: Op,
+    feeds: Mapping[str, Array],
+    weights: Mapping[str, Array],
+) -> Generator[Run]:
+    """Yield a run of the steps of one operator on a chain of backends."""
+    graph = Graph(type(op).__name__)
+    inputs = [graph.add_input(name, TensorType(x.dtype, x.shape)) for name, x in feeds.items()]
+    constants = [graph.constant(weight, name) for name, weight in weights.items()]
+    graph.set_outputs({"y": graph.insert(op, [*inputs, *constants], ["y"], name="y").output})
     infer(graph)
     with Model(graph, chain, options, evaluate) as model:
-        model.run({"x": feed})
+        model.run(feeds)
         rows = model.prepare().rows
         steps = [row.run for row in rows if row.kind == "step" and row.run is not None]
 
@@ -205,7 +284,7 @@ def _operator(
             for step in steps:
                 step(stream)
 
-        return _each(chain[0].device, run)
+        yield run
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────

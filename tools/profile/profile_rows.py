@@ -1,8 +1,8 @@
-"""The rows of a profile: work, time, and fraction of the roofline."""
+"""The rows of a profile: work, time, and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
@@ -12,7 +12,8 @@ from ...runtime.plan.backend import Detailed
 from ...runtime.plan.host import HOST
 from ...runtime.plan.partition import obstacle
 from ...runtime.plan.rows import Row as PlanRow
-from ..common.cost import macs
+from ...runtime.plan.work import Work, macs_by_dtype, work_of
+from ..common.roofline import Limit
 from .peaks import Peaks
 from .row_timing import Probe, ProfileFrame, TimedRun
 
@@ -40,13 +41,15 @@ class ProfiledRow:
         reads: names of its inputs.
         writes: names of its outputs.
         macs: multiply-accumulates per call; None if unknown.
-        nbytes: bytes read and written per call, constants included.
+        factors: dtypes of their factors.
+        nbytes: bytes to read and to write per call, constants included.
+        launches: kernels per call.
         calls: calls per run.
         seconds: of all its calls in one run; None if it has no time of its own.
         best: the same in its fastest run.
-        roof: the minimum time allowed by the machine's peaks as a fraction of `seconds`; None if
-            unknown.
-        bound: ``compute`` or ``memory``, which determines that minimum.
+        limit: the seconds that the machine's peaks allow at least for them; None if unknown.
+        bound: what determines that limit: ``compute``, ``memory``, ``launch``, or ``link`` for
+            copies from and to the host.
         details: parts of the step, such as the layers of an engine.
     """
 
@@ -64,11 +67,13 @@ class ProfiledRow:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     macs: int | None
+    factors: tuple[str, ...]
     nbytes: int
+    launches: int
     calls: int
     seconds: float | None
     best: float | None
-    roof: float | None
+    limit: float | None
     bound: str
     details: tuple[str, ...] = ()
 
@@ -78,6 +83,11 @@ class ProfiledRow:
         return " + ".join(self.nodes) or f"{', '.join(self.reads)}: {self.kernel}"
 
     @property
+    def roof(self) -> float | None:
+        """The limit as a fraction of the time; None if unknown."""
+        return self.limit / self.seconds if self.limit and self.seconds else None
+
+    @property
     def intensity(self) -> float | None:
         """FLOP per byte; None if unknown."""
         return None if self.macs is None or not self.nbytes else 2 * self.macs / self.nbytes
@@ -85,36 +95,12 @@ class ProfiledRow:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
         found = asdict(self)
-        times = {"ms": found.pop("seconds"), "best_ms": found.pop("best")}
-        inside = {name: None if s is None else s * 1e3 for name, s in times.items()}
-        return {**found, **inside, "intensity": self.intensity}
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A group of rows.
-
-    Attributes:
-        name: the group's name.
-        rows: number of rows.
-        calls: total calls per run.
-        macs: per run, as far as known.
-        nbytes: per run.
-        seconds: per run.
-    """
-
-    name: str
-    rows: int
-    calls: int
-    macs: int
-    nbytes: int
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, the time in milliseconds, for JSON."""
-        found = asdict(self)
-        ms = found.pop("seconds") * 1e3
-        return {**found, "ms": ms}
+        times = {"ms": "seconds", "best_ms": "best", "limit_ms": "limit"}
+        inside = {
+            name: None if (seconds := found.pop(key)) is None else seconds * 1e3
+            for name, key in times.items()
+        }
+        return {**found, **inside, "roof": self.roof, "intensity": self.intensity}
 
 
 def shape_key(row: ProfiledRow) -> str:
@@ -124,26 +110,6 @@ def shape_key(row: ProfiledRow) -> str:
         for types in ((*row.inputs, *row.weights), row.outputs)
     )
     return f"{row.operators or row.kind} {reads} -> {writes}"
-
-
-def shares_of(rows: Sequence[ProfiledRow], key: Callable[[ProfiledRow], str]) -> tuple[Share, ...]:
-    """Group the timed rows by a key, longest first."""
-    groups: dict[str, list[ProfiledRow]] = {}
-    for row in rows:
-        if row.seconds is not None:
-            groups.setdefault(key(row), []).append(row)
-    found = [
-        Share(
-            name,
-            len(group),
-            sum(row.calls for row in group),
-            sum((row.macs or 0) * row.calls for row in group),
-            sum(row.nbytes * row.calls for row in group),
-            sum(row.seconds or 0.0 for row in group),
-        )
-        for name, group in groups.items()
-    ]
-    return tuple(sorted(found, key=lambda share: -share.seconds))
 
 
 # ── measured ─────────────────────────────────────────────────────────────────────────────────────
@@ -224,30 +190,31 @@ def _row(
     runs: int,
     peaks: Mapping[str, Peaks],
 ) -> ProfiledRow:
-    about = _of_node(site, probe) if site.row is None else _of_plan(site.row)
+    about, work = _of_node(site, probe) if site.row is None else _of_plan(site.row)
     time = times.get(site.key)
     seconds = None if time is None else mean(time.seconds)
     calls = 0 if time is None else round(time.calls / runs)
-    roof, bound = _roof(about, seconds, calls, peaks)
+    limit = None if seconds is None else _limit(site.row, work, peaks.get(about["device"]))
     return ProfiledRow(
         number=number,
         owner=site.owner,
         calls=calls,
         seconds=seconds,
         best=None if time is None else min(time.seconds),
-        roof=roof,
-        bound=bound,
+        limit=None if limit is None else limit.seconds * calls,
+        bound="" if limit is None else limit.bound,
+        macs=work.total_macs,
+        factors=tuple(work.macs or ()),
+        nbytes=work.nbytes,
+        launches=work.launches,
         **about,
     )
 
 
-def _of_plan(row: PlanRow) -> dict[str, Any]:
-    costs = [macs(node) for node in row.nodes]
+def _of_plan(row: PlanRow) -> tuple[dict[str, Any], Work]:
     reads = dict.fromkeys(v for node in row.nodes for v in node.distinct_reads)
     constants = [v for v in reads if v.data is not None]
-    held = sum(v.tensor.nbytes for v in constants)
     matrices = [v.tensor.without_value() for v in constants if len(v.tensor.dims) > 1]
-    moved = 0 if row.kind == "view" else sum(s.nbytes for s in (*row.inputs, *row.outputs)) + held
     return {
         "kind": row.kind,
         "nodes": tuple(name for node in row.nodes for name in node.origin),
@@ -261,12 +228,10 @@ def _of_plan(row: PlanRow) -> dict[str, Any]:
         "weights": tuple(map(str, matrices)),
         "reads": tuple(slot.value.name for slot in row.inputs),
         "writes": tuple(slot.value.name for slot in row.outputs),
-        "macs": None if None in costs else sum(cost or 0 for cost in costs),
-        "nbytes": moved,
-    }
+    }, work_of(row)
 
 
-def _of_node(site: ProfileFrame, probe: Probe) -> dict[str, Any]:
+def _of_node(site: ProfileFrame, probe: Probe) -> tuple[dict[str, Any], Work]:
     node = site.node
     if node is None:
         raise ValueError("a site is a row or a node")
@@ -288,19 +253,14 @@ def _of_node(site: ProfileFrame, probe: Probe) -> dict[str, Any]:
         "weights": (),
         "reads": tuple(v.name for v in reads),
         "writes": tuple(v.name for v in node.outputs),
-        "macs": macs(node),
-        "nbytes": sum(probe.touched.get(site.key, (0, 0))),
-    }
+    }, Work(macs_by_dtype((node,)), sum(probe.touched.get(site.key, (0, 0))), 0)
 
 
-def _roof(
-    about: Mapping[str, Any], seconds: float | None, calls: int, peaks: Mapping[str, Peaks]
-) -> tuple[float | None, str]:
-    """Return the fraction of the roofline that a row achieves, and what bounds it."""
-    best = peaks.get(about["device"])
-    if best is None or not seconds or about["kind"] == "copy" or about["macs"] is None:
-        return None, ""
-    flops = 2 * about["macs"]
-    minimum = best.seconds(flops, about["nbytes"]) * calls
-    bound = "compute" if flops / best.flops > about["nbytes"] / best.copy else "memory"
-    return (minimum / seconds, bound) if minimum else (None, "")
+def _limit(row: PlanRow | None, work: Work, best: Peaks | None) -> Limit | None:
+    """Return the limit of one call of a row, or of a node without one."""
+    if best is None:
+        return None
+    if row is None or row.kind != "copy":
+        return best.rates.limit(work)
+    link = best.upload if row.inputs[0].device is HOST else best.download
+    return Limit(row.outputs[0].nbytes / link, "link") if link else None

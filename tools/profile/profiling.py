@@ -18,18 +18,20 @@ from ...arguments import in_data_dir, public
 from ...runtime.base.notebook import Shown
 from ...runtime.control.program import Program
 from ...runtime.plan.host import HOST
+from ...runtime.plan.work import work_of
 from ...runtime.session.model import Model
 from ..common.console import Say, announce_compiling, silent
 from ..common.deadline import all_or_nothing, time_limit
 from ..common.environment import PACKAGES, device_environment
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.measure import Repeat, Timing, timed
+from ..common.roofline import Share, lost_where, shares_of
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
-from .profile_rows import ProfiledRow, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+from .profile_rows import ProfiledRow, middle_of, phases_of, rows_of, shape_key
 from .row_timing import Probe, TimedRun, sites_of
 
 
@@ -98,6 +100,10 @@ class Profile(Shown):
         """Return the rows grouped by operators and shapes, longest first."""
         return shares_of(self.rows, shape_key)
 
+    def by_kernel(self) -> tuple[Share, ...]:
+        """Return the rows grouped by kernels, those that lose most beyond their limits first."""
+        return lost_where(self.rows)
+
     def __str__(self) -> str:
         return shown(self)
 
@@ -113,6 +119,8 @@ class Profile(Shown):
                 "ms": None if row.seconds is None else row.seconds * 1e3,
                 "macs": row.macs,
                 "nbytes": row.nbytes,
+                "launches": row.launches,
+                "limit_ms": None if row.limit is None else row.limit * 1e3,
                 "roof": row.roof,
                 "bound": row.bound,
             }
@@ -134,6 +142,7 @@ class Profile(Shown):
             "phases_ms": {name: seconds * 1e3 for name, seconds in self.phases.items()},
             "rows": [row.to_dict() for row in self.rows],
             "by_operator": [share.to_dict() for share in self.by_operator()],
+            "by_kernel": [share.to_dict() for share in self.by_kernel()],
             "by_shape": [share.to_dict() for share in self.by_shape()],
             "peaks": [peaks.to_dict() for peaks in self.peaks.values()],
             "arenas": [arena.to_dict() for arena in self.arenas],
@@ -298,11 +307,14 @@ def _measure(
 
 def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) -> None:
     """Measure the peaks of all devices, each with the first backend on it."""
-    used = {row.device.name for part in program.walk() for row in part.rows}
+    used: dict[str, set[str]] = {}
+    for row in (row for part in program.walk() for row in part.rows):
+        used.setdefault(row.device.name, set()).update(work_of(row).macs or ())
     for i, backend in enumerate(model.backends):
         name = backend.device.name
         if name not in found and (name in used or backend.device is HOST):
-            found[name] = peaks_of(model.backends[i:], model.options, say)
+            dtypes = used.get(name, ())
+            found[name] = peaks_of(model.backends[i:], model.options, say, dtypes)
 
 
 def _arenas(program: Program) -> tuple[ArenaMap, ...]:

@@ -8,9 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, ms_text
+from ..common.roofline import Share
+from ..common.roofline_view import NOTE, WORK, show_lost, show_rest, work_cells
 from .memory_map import ArenaMap, arena_text
 from .peaks import Peaks
-from .profile_rows import ProfiledRow, Share
+from .profile_rows import ProfiledRow
 from .profiling import Profile
 from .profiling_diff import ProfileDifference
 
@@ -29,6 +31,8 @@ def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
     """
     _show_head(console, found)
     _show_rows(console, found, top)
+    if found.peaks:
+        show_lost(console, found.by_kernel(), top)
     _show_shares(console, "operator", found.by_operator(), found.rows_seconds, top)
     _show_shares(console, "shapes", found.by_shape(), found.rows_seconds, top)
     for arena in _largest(found.arenas):
@@ -70,7 +74,7 @@ def _peaks_text(peaks: Peaks) -> str:
 
 
 def _show_rows(console: Console, found: Profile, top: int) -> None:
-    table = grid("node", "operator", "ms", "share", "MACs", "bytes", "MAC/B", "% of roof", left=2)
+    table = grid("node", "operator", "ms", "share", *WORK, left=2)
     rows = [row for row in found.rows if row.seconds is not None]
     rows.sort(key=lambda row: -(row.seconds or 0.0))
     shown = rows[: top or None]
@@ -82,22 +86,19 @@ def _show_rows(console: Console, found: Profile, top: int) -> None:
         for line in (*((row.kernel,) if told else ()), *told, *more):
             table.add_row(Text(f"  {line}"), style="dim")
     console.print(table)
-    _show_rest(console, len(rows) - len(shown), "row")
+    show_rest(console, len(rows) - len(shown), "row")
     console.print()
 
 
 def _row_cells(row: ProfiledRow, whole: float) -> Sequence[str | Text]:
-    seconds, macs = row.seconds or 0.0, row.macs or 0
+    seconds = row.seconds or 0.0
     times = f" x{row.calls}" if row.calls > 1 else ""
     return (
         Text(abridged(row.nodes) or row.title),
         Text((abridged(row.operators.split(" + ")) or row.kind) + times),
         ms_text(seconds),
         f"{seconds / whole:.1%}" if whole else "-",
-        count_text(macs) if macs else "",
-        bytes_text(row.nbytes) if row.nbytes else "",
-        f"{macs / row.nbytes:.1f}" if macs and row.nbytes else "",
-        "" if row.roof is None else f"{row.roof:.0%} {row.bound[:1]}",
+        *work_cells(row),
     )
 
 
@@ -117,14 +118,8 @@ def _show_shares(
             f"{share.nbytes / seconds / 1e9:.1f}" if share.nbytes else "",
         )
     console.print(table)
-    _show_rest(console, len(shares) - len(shown), "line")
+    show_rest(console, len(shares) - len(shown), "line")
     console.print()
-
-
-def _show_rest(console: Console, rest: int, noun: str) -> None:
-    if rest > 0:
-        said = f"{counted(rest, f'more {noun}')} not shown; --top 0 shows all"
-        console.print(Text(said, "dim"))
 
 
 def _largest(arenas: Sequence[ArenaMap]) -> list[ArenaMap]:
@@ -173,10 +168,7 @@ def _show_sum(console: Console, found: Profile) -> None:
     )
     console.print(
         Text(
-            "Times are means of the middle half of the runs. % of roof: the shortest time that the "
-            "peaks allow, divided by the measured one; limited by c: compute, or m: memory. It may "
-            "exceed 100 % if a cache holds the data, or if an algorithm multiplies less than the "
-            "specification.",
+            f"Times are means of the middle half of the runs. {NOTE}",
             "dim",
         )
     )
@@ -200,7 +192,7 @@ def show_difference(console: Console, found: ProfileDifference, top: int = TOP) 
                 "-" if change.ratio is None else f"{change.ratio:.2f}",
             )
         console.print(table)
-        _show_rest(console, len(changes) - len(shown), "line")
+        show_rest(console, len(changes) - len(shown), "line")
         console.print()
     ratio = "" if found.total.ratio is None else f", ratio {found.total.ratio:.2f}"
     said = f"run: {found.total.before:.3f} ms before, {found.total.after:.3f} ms after{ratio}"

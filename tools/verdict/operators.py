@@ -12,7 +12,7 @@ from ...importers.onnx.contrib.builder import UNSPECIFIED
 from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
-from ..common.cost import macs
+from ...runtime.plan.macs import macs
 
 #: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
 BITS = {"float64": 53, "float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}

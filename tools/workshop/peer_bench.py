@@ -33,8 +33,8 @@ from ...runtime.errors import TercetError, UsageError
 from ...runtime.ir.types import Array
 from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import Backend
+from ...runtime.plan.macs import macs
 from ...runtime.session.model import Model
-from ..common import cost
 from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
@@ -134,14 +134,13 @@ def _row(
     if timing is None:
         raise UsageError(f"{key[0]}: {backend} does not run all of it on the device")
     own = model.backends[0].device.name
-    macs = sum(cost.macs(node) or 0 for node in plan.graph.walk())
     return PeerTiming(
         *key,
         backend=backend,
         device=timing.spread,
         error=error,
         steps=sum(row.kind == "step" for row in plan.rows),
-        flops=2 * macs,
+        flops=2 * sum(macs(node) or 0 for node in plan.graph.walk()),
         nbytes=plan.memory.weights.get(own, 0) + 2 * plan.memory.tensors.get(own, 0),
         peers=peers,
     )

@@ -25,6 +25,8 @@ from ...runtime.options import Options
 from ...runtime.plan.rows import Row
 from ...runtime.session.model import Model
 from ..common.console import Say, silent
+from ..common.data_sheets import DATA_SHEETS
+from ..common.roofline import Rates
 from ..profile.device_time import device_times
 
 if TYPE_CHECKING:
@@ -33,15 +35,21 @@ if TYPE_CHECKING:
 Dims = tuple[int, ...]
 
 #: What the data sheet of an H200 promises: operations in a second by unit, and bytes.
-PEAKS = {"float32": 67e12, "3xTF32": 494e12 / 3, "tf32": 494e12, "float16": 989e12}
-BYTES = 4.8e12
+H200 = DATA_SHEETS["sm_90a"]
+PEAKS = {
+    "float32": H200.float32,
+    "3xTF32": H200.three_tf32,
+    "tf32": H200.tf32,
+    "float16": H200.float16,
+}
+BYTES = H200.memory
 #: Pixels whose results are compared with float64.
 SAMPLED = 256
 
 
 def floor_seconds(flops: float, nbytes: float, unit: str = "float32") -> float:
     """Return the shortest possible time for this much compute and traffic by the data sheet."""
-    return max(flops / PEAKS[unit], nbytes / BYTES)
+    return Rates(BYTES, PEAKS).floor({unit: flops}, nbytes).seconds
 
 
 def apart_by(found: Array | None, other: Array | None) -> float:

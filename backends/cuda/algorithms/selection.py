@@ -386,6 +386,11 @@ class TuningTask:
     task: Task
     node: Node
 
+    @property
+    def microseconds(self) -> float:
+        """The estimate of the algorithm that estimates choose; infinite if none applies."""
+        return self.selector.pick(self.task, tuned=False).microseconds
+
 
 #: Selectors by operator; users and the tuner choose from their algorithms.
 SELECTORS: dict[type[Op], Selector[Any]] = {}

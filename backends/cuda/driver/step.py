@@ -10,8 +10,8 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from math import prod
-from typing import TYPE_CHECKING, Any
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 _OF_IMAGES = (ConvOp, pool.MaxPool, pool.AveragePool, pool.GlobalMaxPool, pool.GlobalAveragePool)
 
 
+class Choice(Protocol):
+    """A problem that has several recipes."""
+
+    @property
+    def microseconds(self) -> float:
+        """What the chosen one is expected to take; infinite if there is none."""
+        ...
+
+
 class KernelStep:
     """The step of a recipe; compiles in the background until it is bound.
 
@@ -51,7 +60,7 @@ class KernelStep:
         device: DriverDevice,
         site: BuildContext,
         recipe: Recipe,
-        task: object = None,
+        task: Choice | None = None,
     ) -> None:
         self.site, self.task = site, task
         of_images = any(isinstance(node.op, _OF_IMAGES) for node in site.nodes)
@@ -64,6 +73,12 @@ class KernelStep:
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
         target = device.compiler.target
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
+
+    @property
+    def estimate(self) -> float | None:
+        """The seconds that it is expected to take; None if nothing was chosen by them."""
+        found = inf if self.task is None else self.task.microseconds
+        return found / 1e6 if found < inf else None
 
     @property
     def constants(self) -> Iterator[PackedConstant]:
