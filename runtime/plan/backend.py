@@ -359,8 +359,8 @@ class Launching(Protocol):
     """A step that runs kernels one after another."""
 
     @property
-    def launches(self) -> Sequence[object]:
-        """The kernels, in order."""
+    def fewest_launches(self) -> int:
+        """How many kernels it runs, wherever its tensors are."""
         ...
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..ir.dtypes import int8, name_of, uint8
 from ..ir.graph import Node, Value
+from ..ir.op import Op
 from ..ops.experts import Mixture
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter
 from ..ops.movement import Slice
@@ -22,7 +23,7 @@ from .rows import Row, Slot
 
 _SELECTS = (Gather, GatherElements, GatherND, Slice)
 #: Operators that replace elements of their first input, with the position of the new ones.
-_SCATTERS = {ScatterElements: 2, ScatterND: 2, TensorScatter: 1}
+_SCATTERS: dict[type[Op], int] = {ScatterElements: 2, ScatterND: 2, TensorScatter: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def work_of(row: Row) -> Work:
     step = row.step
     launches = 0
     if row.device is not HOST and row.kind != "copy":
-        launches = len(step.launches) if isinstance(step, Launching) else 1
+        launches = step.fewest_launches if isinstance(step, Launching) else 1
     return Work(macs_by_dtype(row.nodes), _read(row) + _written(row), launches)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 from onnx.parser import parse_model
 
 import tercet as api
@@ -16,6 +18,7 @@ from .conftest import Tercet
 pytest.importorskip("cuda.bindings", reason="the CUDA packages for Python are not installed")
 
 from tercet.backends.cuda.recipe.targets import TARGETS, named_target
+from tercet.tools.inspect.inspection import inspect
 from tercet.tools.inspect.paper import paper_rows
 
 from ..kernels.dry import DryCompiler, DryDevice, planned_model
@@ -117,3 +120,40 @@ def test_a_capability_needs_no_gpu(tercet: Tercet) -> None:
     here = any(found for found in api.available() if found.name == "cuda")
     assert done.code == 0
     assert done.json["backend"] == ("cuda" if here else "cuda on sm_90a, 132 multiprocessors")
+
+
+def test_limits_are_those_of_the_data_sheet() -> None:
+    """An H200 multiplies 989e12 float16 a second, and 330e12 float32; it moves 4.8e12 bytes."""
+    weights = numpy_helper.from_array(np.zeros((4096, 4096), np.float32), "w")
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 23]>
+        g (float[4096,4096] x, float[64,8] s, int64[2,1] i, float[2,8] u)
+            => (float[4096,4096] z, float[64,8] t) {
+          y = MatMul(x, w)  z = Softmax(y)
+          r = Exp(s)  t = ScatterND(r, i, u)
+        }""")
+    model.graph.initializer.append(weights)
+    flops, whole = 2 * 4096**3, 4096 * 4096
+    rates = {"float32": 989e12 / 3, "tf32": 494e12, "float16": 989e12}
+    for precision, rate in rates.items():
+        factors = "float16" if precision == "float16" else "float32"
+        found = inspect(model, placement="cuda", target="sm_90a", precision=precision)
+        costs = {each.row.operators: each for each in found.costs if each.kind == "step"}
+        product = next(each for name, each in costs.items() if "MatMul" in name)
+        assert (product.macs, product.factors, product.bound) == (flops // 2, (factors,), "compute")
+        assert product.limit == pytest.approx(flops / rate)
+        assert product.row.estimate is not None
+        assert product.row.estimate > flops / rate
+        softmax = next(each for name, each in costs.items() if "Softmax" in name)
+        assert softmax.bound == "memory"
+        assert softmax.limit == pytest.approx(softmax.nbytes / 4.8e12)
+        assert softmax.nbytes in (8 * whole, 6 * whole, 4 * whole)
+        scatter = costs["ScatterND"]  # in place, two rows of eight, and where they belong
+        assert (scatter.nbytes, scatter.bound) == (2 * 4 * 2 * 8 + 2 * 8, "launch")
+        assert scatter.row.work.launches == 1
+    assert all(each.limit is None for each in found.costs if each.kind == "copy")
+    entry = next(row for row in found.to_dict()["placement"] if row["operators"] == "ScatterND")
+    assert entry["limit_ms"] == pytest.approx(1e-3)
+    assert entry["work"]["launches"] == 1
+    half = inspect(model, placement="cuda", target="sm_90a:66").costs
+    assert max(each.limit or 0 for each in half) == pytest.approx(2 * flops / (989e12 / 3))

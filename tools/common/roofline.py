@@ -126,8 +126,8 @@ class Share:
         macs: per run, as far as known.
         nbytes: per run.
         seconds: per run.
-        limit: seconds that the rows with a limit take at least.
-        lost: seconds beyond their limits that these rows take; less than 0 if a cache serves them.
+        limit: of the seconds of rows with a limit, those within it.
+        lost: of these, those beyond it.
     """
 
     name: str
@@ -142,8 +142,7 @@ class Share:
     @property
     def roof(self) -> float | None:
         """The limit as a fraction of the time of the rows that have one; None without."""
-        taken = self.limit + self.lost
-        return self.limit / taken if self.limit and taken else None
+        return self.limit / (self.limit + self.lost) if self.limit else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
@@ -167,7 +166,7 @@ def shares_of(rows: Iterable[R], key: Callable[[R], str]) -> tuple[Share, ...]:
 
 def _share(name: str, rows: Sequence[Costed]) -> Share:
     limited = [(row.seconds or 0.0, row.limit) for row in rows if row.limit is not None]
-    limit = sum(limit for _, limit in limited)
+    within = sum(map(min, limited))
     return Share(
         name,
         len(rows),
@@ -175,8 +174,8 @@ def _share(name: str, rows: Sequence[Costed]) -> Share:
         sum((row.macs or 0) * row.calls for row in rows),
         sum(row.nbytes * row.calls for row in rows),
         sum(row.seconds or 0.0 for row in rows),
-        limit,
-        sum(seconds for seconds, _ in limited) - limit,
+        within,
+        sum(seconds for seconds, _ in limited) - within,
     )
 
 

@@ -46,11 +46,10 @@ def show_lost(console: Console, shares: Sequence[Share], top: int, time: str = "
         top: maximum number of lines; 0 for all.
         time: title of the column of times.
     """
-    whole = sum(max(share.lost, 0.0) for share in shares)
+    whole = sum(share.lost for share in shares)
     table = grid("kernel", "rows", time, "FLOP", "bytes", "limit", "of limit", "lost", "share")
     shown = shares[: top or None]
     for share in shown:
-        known = share.lost != 0
         table.add_row(
             Text(share.name),
             str(share.rows),
@@ -59,8 +58,8 @@ def show_lost(console: Console, shares: Sequence[Share], top: int, time: str = "
             bytes_text(share.nbytes) if share.nbytes else "",
             ms_text(share.limit) if share.limit else "",
             _percent(share.limit, share.limit + share.lost),
-            ms_text(share.lost) if known else "",
-            f"{max(share.lost, 0.0) / whole:.1%}" if known and whole else "",
+            ms_text(share.lost) if share.lost else "",
+            f"{share.lost / whole:.1%}" if share.lost else "",
         )
     console.print(table)
     show_rest(console, len(shares) - len(shown), "line")
@@ -77,11 +76,9 @@ def show_rest(console: Console, rest: int, noun: str) -> None:
 
 def _sum_text(shares: Sequence[Share]) -> str:
     seconds, limit, lost = (
-        sum(getattr(share, name) for share in shares) for name in ("seconds", "limit", "lost")
+        ms_text(sum(getattr(share, name) for share in shares))
+        for name in ("seconds", "limit", "lost")
     )
-    said = f"{ms_text(seconds)} ms, limits {ms_text(limit)} ms"
-    if not lost > 0:
-        return said
-    worst = [share for share in shares if share.lost > 0][:3]
-    parts = ", ".join(f"{share.name} {ms_text(share.lost)}" for share in worst)
-    return f"{said}; lost {ms_text(lost)} ms: {parts}"
+    worst = ", ".join(f"{share.name} {ms_text(share.lost)}" for share in shares[:3] if share.lost)
+    said = f"{seconds} ms, {limit} ms of them within the limits, {lost} ms lost"
+    return f"{said}: {worst}" if worst else said

@@ -33,11 +33,12 @@ from ...runtime.errors import TercetError, UsageError
 from ...runtime.ir.types import Array
 from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import Backend
-from ...runtime.plan.macs import macs
+from ...runtime.plan.work import work_of
 from ...runtime.session.model import Model
 from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
+from ..common.roofline import Rates
 from ..profile.device_time import device_times
 from ..profile.peaks import Peaks, peaks_of
 from ..verdict.accuracy import distance, exact_outputs
@@ -65,6 +66,7 @@ def measure(
     batches: Sequence[int] = BATCHES,
     tune: bool = False,
     probe: Mapping[int, float] | None = None,
+    peaks: Sequence[Peaks] = (),
 ) -> Iterable[PeerTiming]:
     """Yield the rows of some models, in every precision and batch size.
 
@@ -77,7 +79,9 @@ def measure(
         batches: images or sentences.
         tune: whether to measure the ways to run each node, and take the fastest.
         probe: what cuDNN's own graphs need for ResNet-50's convolutions in float16, by batch.
+        peaks: of the backends.
     """
+    rates = {(each.backend, each.precision): each.rates for each in peaks}
     for name in names:
         source = bench_model(MODELS.get(name, name))
         say(f"{name}: float64")
@@ -91,7 +95,8 @@ def measure(
                 known = rivals(backend, peers.get((name, precision, batch), ()))
                 shapes = {x: data.shape for x, data in feeds.items()}
                 plan = _resident(model, feeds, shapes)
-                row = _row((name, precision, batch), backend, model, plan, error, known)
+                best = rates.get((backend, precision))
+                row = _row((name, precision, batch), backend, model, plan, error, known, best)
                 if probe and batch in probe and (name, precision) == PROBED:
                     row = replace(row, bound=PeerBound(probe[batch], rest_of(model, feeds)))
                 yield row
@@ -129,19 +134,22 @@ def _row(
     plan: Program,
     error: float,
     peers: tuple[Peer, ...],
+    rates: Rates | None,
 ) -> PeerTiming:
     timing = device_times(model, plan)
     if timing is None:
         raise UsageError(f"{key[0]}: {backend} does not run all of it on the device")
-    own = model.backends[0].device.name
+    works = [work_of(row) for row in plan.rows if row.kind != "copy"]
+    limits = [None if rates is None else rates.limit(work) for work in works]
     return PeerTiming(
         *key,
         backend=backend,
         device=timing.spread,
         error=error,
         steps=sum(row.kind == "step" for row in plan.rows),
-        flops=2 * sum(macs(node) or 0 for node in plan.graph.walk()),
-        nbytes=plan.memory.weights.get(own, 0) + 2 * plan.memory.tensors.get(own, 0),
+        flops=2 * sum(work.total_macs or 0 for work in works),
+        nbytes=sum(work.nbytes for work in works),
+        limit=None if None in limits else 1e3 * sum(each.seconds for each in limits if each),
         peers=peers,
     )
 
@@ -202,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 batches=chosen.batch,
                 tune=chosen.tune,
                 probe=probe,
+                peaks=found,
             ):
                 rows[row.place] = row
                 print(*cells(row), sep="  ", flush=True)

@@ -42,9 +42,10 @@ class PeerTiming:
         error: relative L2 distance of the first results from float64.
         steps: rows of the plan that compute something.
         flops: of the model, two for each multiply-accumulate.
-        nbytes: weights, and every tensor of the plan written once and read once.
+        nbytes: that the rows of the plan read and write.
         peers: the runtimes that it is compared with, the fastest first.
         bound: what cuDNN's own graphs need, where that is known.
+        limit: milliseconds that these rows take at least by the device's peaks; None if unknown.
     """
 
     model: str
@@ -58,6 +59,7 @@ class PeerTiming:
     nbytes: int
     peers: tuple[Peer, ...]
     bound: PeerBound | None = None
+    limit: float | None = None
 
     @property
     def title(self) -> str:
@@ -94,6 +96,7 @@ class PeerTiming:
             "steps": self.steps,
             "flops": self.flops,
             "bytes": self.nbytes,
+            "limit_ms": self.limit,
             "ratio": self.ratio,
             "verdict": self.verdict,
             "bound": None if self.bound is None else asdict(self.bound),
@@ -111,12 +114,13 @@ class PeerTiming:
             nbytes=entry["bytes"],
             peers=tuple(Peer(**peer) for peer in entry["peers"]),
             bound=PeerBound(**entry["bound"]) if entry["bound"] else None,
+            limit=entry["limit_ms"],
         )
 
 
 TITLES = (
-    "model", "precision", "batch", "backend", "ms", "p10–p90", "error", "best peer", "its ms",
-    "its error", "ratio", "verdict",
+    "model", "precision", "batch", "backend", "ms", "p10–p90", "of limit", "error", "best peer",
+    "its ms", "its error", "ratio", "verdict",
 )  # fmt: skip
 TEXT = 4
 
@@ -130,9 +134,10 @@ def cells(row: PeerTiming) -> tuple[str, ...]:
         error = "" if best.error is None else f"{best.error:.1e}"
         beside = (best.name, f"{best.median:.3f}", error, f"{row.ratio:.2f}")
     size = str(row.batch)
+    share = "" if row.limit is None else f"{row.limit / row.device.median:.0%}"
     return (
         *(row.model, row.precision, size, row.backend),
-        *(p50, f"{p10}–{p90}", f"{row.error:.1e}"),
+        *(p50, f"{p10}–{p90}", share, f"{row.error:.1e}"),
         *(*beside, row.verdict),
     )
 
@@ -203,8 +208,9 @@ def _roof_lines(found: Sequence[Peaks]) -> list[str]:
         return []
     return [
         "The roof is what the backend reaches on this GPU: its fastest copy, and its fastest "
-        "product of two 4096×4096 matrices. Bytes are those of the weights, and of every tensor "
-        "of the plan, written once and read once. A ring is the best peer, with the same bytes.",
+        "product of two 4096×4096 matrices. Bytes are those that the steps of the plan read and "
+        "write. A ring is the best peer, with the same bytes. *Of limit*: what the steps take at "
+        "least, by the roof and by launches, divided by our time.",
         "",
         *(f"![Roofline, {each.precision}](gpu_roofline_{each.precision}.svg)\n" for each in found),
     ]

@@ -29,8 +29,9 @@ from ...runtime.options import Precision
 from ...runtime.session.model import Model
 from ..common.inputs import Inputs
 from ..common.measure import Repeat
+from ..common.roofline import kernel_kind, shares_of
 from ..profile.device_time import device_times
-from ..profile.profile_rows import ProfiledRow, shares_of
+from ..profile.profile_rows import ProfiledRow
 from ..profile.profiling import profile_model
 from .exported_networks import build, library
 
@@ -217,16 +218,12 @@ def _kernels(model: Model, feeds: dict[str, Array]) -> dict[str, Any]:
     """
     found = profile_model(model, Inputs(feeds, dict.fromkeys(feeds, "")), "", Repeat(PROFILED))
     steps = [row for row in found.rows if row.kind != "copy"]
-    floors: dict[str, float] = {}
-    for row in steps:
-        name = _kernel(row)
-        floors[name] = floors.get(name, 0.0) + (row.seconds or 0.0) * min(row.roof or 0.0, 1.0)
     kernels = [
         {
             **{"name": share.name, "launches": share.calls, "ms": share.seconds * 1e3},
-            "floor_ms": floors[share.name] * 1e3,
+            "floor_ms": share.limit * 1e3,
         }
-        for share in shares_of(steps, _kernel)
+        for share in shares_of(steps, kernel_kind)
     ]
     return {"kernels": kernels, "copies": sum(row.calls for row in steps if _copies(row))}
 
@@ -236,11 +233,6 @@ def _copies(row: ProfiledRow) -> bool:
     if row.kind == "reformat":
         return True
     return row.kind == "step" and _MOVES.issuperset(row.operators.split(" + "))
-
-
-def _kernel(row: ProfiledRow) -> str:
-    """Return the name of a kernel without its operators and tile, or the kind of a row."""
-    return row.kernel.partition(" ")[0] if row.kind == "step" else row.kind
 
 
 def _replayed(replay: Callable[[], None]) -> float:

@@ -75,6 +75,11 @@ class KernelStep:
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
 
     @property
+    def fewest_launches(self) -> int:
+        """Its launches, without those that some addresses make moot."""
+        return sum(launch.moot is None for launch in self.launches)
+
+    @property
     def estimate(self) -> float | None:
         """The seconds that it is expected to take; None if nothing was chosen by them."""
         found = inf if self.task is None else self.task.microseconds
