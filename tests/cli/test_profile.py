@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tercet.tools.common import measure as measure_module
 from tercet.tools.common.inputs import Inputs
 from tercet.tools.common.measure import Repeat
 from tercet.tools.profile import peaks as peaks_module
-from tercet.tools.profile import row_timing
+from tercet.tools.profile import profiling, row_timing
 from tercet.tools.profile.memory_map import ArenaMap, PlacedTensor, arena_text
 from tercet.tools.profile.peaks import Peaks, peaks_of
 from tercet.tools.profile.profiling import Profile, profile, profile_model
@@ -210,18 +211,18 @@ def test_a_model_that_does_nothing() -> None:
     assert trace_events(found)
 
 
-def on_a_device(*operators: Any) -> Profile:
-    """Profile a chain of unary operators on the fake device, numpy behind it."""
+def on_a_device(*operators: Any, device: FakeDevice | None = None, peaks: bool = False) -> Profile:
+    """Profile a chain of unary operators on a fake device, numpy behind it."""
     graph = Graph("test")
     y = graph.add_input("x", TensorType(float32, (2, 3)))
     for i, op in enumerate(operators):
         y = graph.insert(op, [y], name=f"n{i}").output
     graph.set_outputs({"y": y})
     infer(graph)
-    backends = FakeBackend(FakeDevice()), NumpyBackend()
+    backends = FakeBackend(device or FakeDevice()), NumpyBackend()
     feeds = Inputs({"x": np.ones((2, 3), np.float32)}, {"x": "given"})
     with Model(graph, backends, Options(), lambda op, arrays, outputs: None) as model:
-        return profile_model(model, feeds, "test", Repeat(3), peaks=False)
+        return profile_model(model, feeds, "test", Repeat(3), peaks=peaks)
 
 
 def test_a_device_has_uploads_and_downloads() -> None:
@@ -233,6 +234,38 @@ def test_a_device_has_uploads_and_downloads() -> None:
     assert {arena.device for arena in found.arenas} == {"cpu", "fake:0"}
     processes = {e["args"]["name"] for e in trace_events(found) if e["name"] == "process_name"}
     assert processes == {"cpu", "fake:0"}
+
+
+class GraphDevice(FakeDevice):
+    """A device with events, on which a run takes so long for its first, second and third kernel."""
+
+    __hash__ = object.__hash__
+
+    def time(self, run: Any, stream: Any) -> float:
+        before = stream.clock.get(stream.number, 0)
+        run(stream)
+        kernels = stream.clock[stream.number] - before
+        return sum((0.001, 0.002, 0.0005)[:kernels])
+
+
+def test_rows_are_timed_within_the_graph_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of this device take the same time alone, wherever they are."""
+    peaks = Peaks("fake", "fake:0", "float32", None, 48e3, 1e12, 1e5, 1e5, 5e-4)
+    monkeypatch.setattr(profiling, "peaks_of", lambda *_: peaks)
+    monkeypatch.setattr(Model, "bind", lambda model, shapes: nullcontext(model))
+    found = on_a_device(Relu(), Relu(), Relu(), device=GraphDevice(), peaks=True)
+    times = [(row.kind, row.in_graph) for row in found.rows]
+    expected = [("copy", None), *(("step", pytest.approx(s)) for s in (1e-3, 2e-3, 5e-4))]
+    assert times == [*expected, ("copy", None)]
+    assert found.has_graph
+    steps = [row for row in found.rows if row.kind == "step"]
+    assert [row.limit for row in steps] == pytest.approx([1e-3] * 3)  # 48 bytes
+    assert [row.bound for row in found.rows] == ["link", *["memory"] * 3, "link"]
+    lost = {share.name: share.lost for share in found.by_kernel()}
+    assert sum(lost[name] for name in lost if name != "copy") == pytest.approx(1e-3)
+    text = " ".join(str(found).split())
+    assert "alone in graph share" in text
+    assert "of these" in text
 
 
 def test_trace_is_what_chrome_reads(tercet: Tercet) -> None:

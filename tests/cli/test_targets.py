@@ -122,7 +122,15 @@ def test_a_capability_needs_no_gpu(tercet: Tercet) -> None:
     assert done.json["backend"] == ("cuda" if here else "cuda on sm_90a, 132 multiprocessors")
 
 
-def test_limits_are_those_of_the_data_sheet() -> None:
+@pytest.mark.parametrize(
+    ("precision", "factors", "rate"),
+    [
+        ("float32", "float32", 989e12 / 3),
+        ("tf32", "float32", 494e12),
+        ("float16", "float16", 989e12),
+    ],
+)
+def test_limits_are_those_of_the_data_sheet(precision: str, factors: str, rate: float) -> None:
     """An H200 multiplies 989e12 float16 a second, and 330e12 float32; it moves 4.8e12 bytes."""
     weights = numpy_helper.from_array(np.zeros((4096, 4096), np.float32), "w")
     model = parse_model("""
@@ -134,26 +142,23 @@ def test_limits_are_those_of_the_data_sheet() -> None:
         }""")
     model.graph.initializer.append(weights)
     flops, whole = 2 * 4096**3, 4096 * 4096
-    rates = {"float32": 989e12 / 3, "tf32": 494e12, "float16": 989e12}
-    for precision, rate in rates.items():
-        factors = "float16" if precision == "float16" else "float32"
-        found = inspect(model, placement="cuda", target="sm_90a", precision=precision)
-        costs = {each.row.operators: each for each in found.costs if each.kind == "step"}
-        product = next(each for name, each in costs.items() if "MatMul" in name)
-        assert (product.macs, product.factors, product.bound) == (flops // 2, (factors,), "compute")
-        assert product.limit == pytest.approx(flops / rate)
-        assert product.row.estimate is not None
-        assert product.row.estimate > flops / rate
-        softmax = next(each for name, each in costs.items() if "Softmax" in name)
-        assert softmax.bound == "memory"
-        assert softmax.limit == pytest.approx(softmax.nbytes / 4.8e12)
-        assert softmax.nbytes in (8 * whole, 6 * whole, 4 * whole)
-        scatter = costs["ScatterND"]  # in place, two rows of eight, and where they belong
-        assert (scatter.nbytes, scatter.bound) == (2 * 4 * 2 * 8 + 2 * 8, "launch")
-        assert scatter.row.work.launches == 1
+    found = inspect(model, placement="cuda", target="sm_90a", precision=precision)
+    costs = {each.row.operators: each for each in found.costs if each.kind == "step"}
+    product = next(each for name, each in costs.items() if "MatMul" in name)
+    assert (product.macs, product.factors, product.bound) == (flops // 2, (factors,), "compute")
+    assert product.limit == pytest.approx(flops / rate)
+    assert product.row.estimate is not None
+    assert product.row.estimate > flops / rate
+    softmax = next(each for name, each in costs.items() if "Softmax" in name)
+    assert softmax.bound == "memory"
+    assert softmax.limit == pytest.approx(softmax.nbytes / 4.8e12)
+    assert softmax.nbytes in (8 * whole, 6 * whole, 4 * whole)
+    scatter = costs["ScatterND"]  # in place, two rows of eight, and where they belong
+    assert (scatter.nbytes, scatter.bound) == (2 * 4 * 2 * 8 + 2 * 8, "launch")
+    assert scatter.row.work.launches == 1
     assert all(each.limit is None for each in found.costs if each.kind == "copy")
     entry = next(row for row in found.to_dict()["placement"] if row["operators"] == "ScatterND")
     assert entry["limit_ms"] == pytest.approx(1e-3)
     assert entry["work"]["launches"] == 1
-    half = inspect(model, placement="cuda", target="sm_90a:66").costs
-    assert max(each.limit or 0 for each in half) == pytest.approx(2 * flops / (989e12 / 3))
+    half = inspect(model, placement="cuda", target="sm_90a:66", precision=precision).costs
+    assert max(each.limit or 0 for each in half) == pytest.approx(2 * flops / rate)

@@ -52,8 +52,24 @@ def test_the_run_stays_below_the_roof(backend: str) -> None:
     peaks = found.peaks["cuda:0"]
     assert 1e11 < peaks.copy < 1e13
     assert 1e12 < peaks.flops < 1e15
-    minimum = sum((row.roof or 0) * (row.seconds or 0) for row in found.rows)
+    minimum = sum(row.limit or 0 for row in found.rows)
     assert 0 < minimum < found.rows_seconds
+
+
+@pytest.mark.parametrize("backend", ["cuda", "cudnn"])
+def test_rows_are_shorter_in_their_graph(backend: str) -> None:
+    """A kernel starts there as the one before it ends."""
+    proto = light_model("resnet50")
+    found = profile(proto, backend, light_inputs(proto), repeat=5)
+    assert found.peaks["cuda:0"].launch is not None
+    assert 1e-7 < found.peaks["cuda:0"].launch < 1e-5
+    steps = [row for row in found.rows if row.kind == "step"]
+    assert all(row.in_graph is not None and row.limit is not None for row in steps)
+    within, alone = (
+        sum(row.in_graph or 0 for row in steps),
+        sum(row.seconds or 0 for row in steps),
+    )
+    assert sum(row.limit or 0 for row in steps) < within < alone
 
 
 def test_bench_has_the_devices_time() -> None:

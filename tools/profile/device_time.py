@@ -1,8 +1,10 @@
-"""Device time of a plan, without copies from and to the host."""
+"""Device time of a plan and of its rows, without copies from and to the host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ...runtime.control.program import Program
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from ...backends.cuda.device import CudaDevice
 
 WARM_UP = 5
+#: The most rows that are timed in their graph, as many graphs are recorded, and how often: for
+#: about so many seconds.
+MAX_ROWS, MIN_ROUNDS, MAX_ROUNDS, SECONDS = 500, 5, 25, 0.5
 
 
 def device_times(model: Model, program: Program, runs: int = 200) -> Timing | None:
@@ -34,18 +39,14 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     Returns:
         The times in seconds; None where there is no such device, or some rows are elsewhere.
     """
-    own = model.backends[0].device
-    rows = [row for row in program.rows if row.run is not None and row.kind != "copy"]
-    if own is HOST or not hasattr(own, "time") or not program.is_plan:
+    device = _device_of(model, program)
+    if device is None:
         return None
-    if any(row.device is not own for row in rows) or not is_capturable(rows):
-        return None
-    device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
     (plan,) = program.plans
     pieces = [
         (copies, device.record(plan.together(part, copies=False)))
         for segment in segments(plan.rows)
-        for copies, part in _pieces(plan.rows, segment, own)
+        for copies, part in _pieces(plan.rows, segment, device)
     ]
     stream = device.stream()
 
@@ -60,6 +61,55 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     for _ in range(WARM_UP):
         replay_once()
     return Timing(tuple(replay_once() for _ in range(runs)))
+
+
+def row_times(model: Model, program: Program) -> list[tuple[Row, float]]:
+    """Return how many seconds longer a graph takes with each row than with those before it alone.
+
+    So a row is timed between its neighbours: its kernel starts as the one before it ends, and finds
+    in the caches what that one left.
+
+    Args:
+        model: the program's model.
+        program: has run before, with inputs that are on the device.
+
+    Returns:
+        The rows with their times; none where there is no such device, some rows are elsewhere, or
+        there are more than `MAX_ROWS`.
+    """
+    device = _device_of(model, program)
+    timed = [i for i, row in enumerate(program.rows) if _is_timed(row)]
+    if device is None or len(timed) > MAX_ROWS:
+        return []
+    (plan,) = program.plans
+    parts = chain.from_iterable(_pieces(plan.rows, each, device) for each in segments(plan.rows))
+    if len(list(parts)) > 1:
+        return []
+    graphs = [device.record(plan.together(range(i + 1), copies=False)) for i in timed]
+    stream = device.stream()
+    once = sum(device.time(graph, stream) for graph in graphs for _ in range(2)) / 2
+    rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS / max(once, 1e-9))))
+    samples = [[device.time(graph, stream) for graph in graphs] for _ in range(rounds)]
+    ends = accumulate((median(times) for times in zip(*samples, strict=True)), max)
+    rows = [plan.rows[i] for i in timed]
+    steps = pairwise((0.0, *ends))
+    return [(row, end - begin) for row, (begin, end) in zip(rows, steps, strict=True)]
+
+
+def _is_timed(row: Row) -> bool:
+    return row.run is not None and row.kind != "copy"
+
+
+def _device_of(model: Model, program: Program) -> CudaDevice | None:
+    """Return the device on which all of a program can be recorded; None if there is none."""
+    own = model.backends[0].device
+    rows = [row for row in program.rows if _is_timed(row)]
+    if own is HOST or not hasattr(own, "time") or not program.is_plan:
+        return None
+    if any(row.device is not own for row in rows) or not is_capturable(rows):
+        return None
+    device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
+    return device
 
 
 def _pieces(

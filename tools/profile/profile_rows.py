@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
@@ -47,6 +47,8 @@ class ProfiledRow:
         calls: calls per run.
         seconds: of all its calls in one run; None if it has no time of its own.
         best: the same in its fastest run.
+        in_graph: seconds by which the graph of a whole run takes longer with the row than with
+            those before it alone; None if there is no such graph.
         limit: the seconds that the machine's peaks allow at least for them; None if unknown.
         bound: what determines that limit: ``compute``, ``memory``, ``launch``, or ``link`` for
             copies from and to the host.
@@ -73,6 +75,7 @@ class ProfiledRow:
     calls: int
     seconds: float | None
     best: float | None
+    in_graph: float | None
     limit: float | None
     bound: str
     details: tuple[str, ...] = ()
@@ -84,8 +87,13 @@ class ProfiledRow:
 
     @property
     def roof(self) -> float | None:
-        """The limit as a fraction of the time; None if unknown."""
+        """The limit as a fraction of the time by itself; None if unknown."""
         return self.limit / self.seconds if self.limit and self.seconds else None
+
+    @property
+    def taken(self) -> float | None:
+        """Its seconds in the graph, by itself without one; None if it has no time of its own."""
+        return self.seconds if self.in_graph is None else self.in_graph
 
     @property
     def intensity(self) -> float | None:
@@ -95,7 +103,7 @@ class ProfiledRow:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
         found = asdict(self)
-        times = {"ms": "seconds", "best_ms": "best", "limit_ms": "limit"}
+        times = {"ms": "seconds", "best_ms": "best", "in_graph_ms": "in_graph", "limit_ms": "limit"}
         inside = {
             name: None if (seconds := found.pop(key)) is None else seconds * 1e3
             for name, key in times.items()
@@ -169,6 +177,7 @@ def rows_of(
     runs: Sequence[TimedRun],
     probe: Probe,
     peaks: Mapping[str, Peaks],
+    in_graph: Mapping[RowKey, float],
 ) -> tuple[ProfiledRow, ...]:
     """Return the rows of a run.
 
@@ -177,9 +186,24 @@ def rows_of(
         runs: the measured runs; row times are means.
         probe: the probe that measured.
         peaks: by device.
+        in_graph: see `ProfiledRow`, by `key_of` a row.
     """
     times = _times(runs)
-    return tuple(_row(i, site, times, probe, len(runs), peaks) for i, site in enumerate(sites))
+    rows = (_row(i, site, times, probe, len(runs), peaks) for i, site in enumerate(sites))
+    keys = (None if site.row is None else key_of(site.row) for site in sites)
+    return tuple(
+        row if key is None else replace(row, in_graph=in_graph.get(key))
+        for row, key in zip(rows, keys, strict=True)
+    )
+
+
+#: What a row is called in every plan of a model.
+RowKey = tuple[str, str, tuple[str, ...]]
+
+
+def key_of(row: PlanRow) -> RowKey:
+    """Return what identifies a row in every plan for the same shapes."""
+    return row.kind, row.title, tuple(slot.format.value for slot in row.outputs)
 
 
 def _row(
@@ -201,6 +225,7 @@ def _row(
         calls=calls,
         seconds=seconds,
         best=None if time is None else min(time.seconds),
+        in_graph=None,
         limit=None if limit is None else limit.seconds * calls,
         bound="" if limit is None else limit.bound,
         macs=work.total_macs,

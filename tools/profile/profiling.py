@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
@@ -29,9 +31,10 @@ from ..common.roofline import Share, lost_where, shares_of
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
+from .device_time import row_times
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
-from .profile_rows import ProfiledRow, middle_of, phases_of, rows_of, shape_key
+from .profile_rows import ProfiledRow, RowKey, key_of, middle_of, phases_of, rows_of, shape_key
 from .row_timing import Probe, TimedRun, sites_of
 
 
@@ -92,6 +95,11 @@ class Profile(Shown):
         """Total seconds of all rows."""
         return sum(row.seconds or 0.0 for row in self.rows)
 
+    @property
+    def has_graph(self) -> bool:
+        """Whether rows were timed within the graph of a run."""
+        return any(row.in_graph is not None for row in self.rows)
+
     def by_operator(self) -> tuple[Share, ...]:
         """Return the rows grouped by operators, longest first."""
         return shares_of(self.rows, lambda row: row.operators or row.kind)
@@ -102,7 +110,7 @@ class Profile(Shown):
 
     def by_kernel(self) -> tuple[Share, ...]:
         """Return the rows grouped by kernels, those that lose most beyond their limits first."""
-        return lost_where(self.rows)
+        return lost_where(replace(row, seconds=row.taken) for row in self.rows)
 
     def __str__(self) -> str:
         return shown(self)
@@ -117,6 +125,7 @@ class Profile(Shown):
                 "backend": row.backend,
                 "kernel": row.kernel,
                 "ms": None if row.seconds is None else row.seconds * 1e3,
+                "in_graph_ms": None if row.in_graph is None else row.in_graph * 1e3,
                 "macs": row.macs,
                 "nbytes": row.nbytes,
                 "launches": row.launches,
@@ -189,7 +198,8 @@ def profile(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         repeat: number of measured runs, instrumented and not; two seconds' worth of each if None.
-        peaks: whether to measure the machine's peaks, which takes about a second per device.
+        peaks: whether to measure the machine's peaks, and on a device rows within their graph,
+            which takes about a second each.
         fallback: backend for nodes that this one declines.
         precision: compute precision of float32 tensors.
         operators: custom operators; see `tercet.load`.
@@ -237,11 +247,13 @@ def profile_model(
     """Profile a loaded model; see `profile`. Its weights are held twice meanwhile."""
     probe, runs = Probe(model), _Runs()
     best: dict[str, Peaks] = {}
+    in_graph: dict[RowKey, float] = {}
     try:
         with time_limit(timeout, say, since) as (limit, tell):
             _measure(model, probe, feeds, repeat, tell, runs)
             if peaks:
                 _peaks(model, probe.program(feeds.arrays), tell, best)
+                in_graph |= _in_graph(model, feeds.arrays, tell)
         plain, watched = runs.pairs()
         if not watched:
             raise limit.error()
@@ -253,7 +265,7 @@ def profile_model(
             backend=f"{model.backend} on {device.name}",
             precision=model.precision,
             inputs=feeds,
-            rows=rows_of(sites, middle, probe, best),
+            rows=rows_of(sites, middle, probe, best, in_graph),
             phases=phases_of(sites, middle),
             total=Timing(plain),
             watched=Timing(tuple(run.length for run in watched)),
@@ -315,6 +327,18 @@ def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) ->
         if name not in found and (name in used or backend.device is HOST):
             dtypes = used.get(name, ())
             found[name] = peaks_of(model.backends[i:], model.options, say, dtypes)
+
+
+def _in_graph(model: Model, feeds: Mapping[str, Any], say: Say) -> dict[RowKey, float]:
+    """Return the time of each row within a graph of all; none if the model is not one graph."""
+    shapes = {n: data.shape for n, data in feeds.items() if isinstance(data, np.ndarray)}
+    if not hasattr(model.backends[0].device, "time") or not model.prepare(shapes).is_plan:
+        return {}
+    say("rows within their graph")
+    with model.bind(shapes) as bound:
+        bound.run(feeds)
+    times = row_times(model, model.prepare(shapes, to="device"))
+    return {key_of(row): seconds for row, seconds in times}
 
 
 def _arenas(program: Program) -> tuple[ArenaMap, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +19,10 @@ from .profiling_diff import ProfileDifference
 
 TOP = 15
 LEGEND = 6
+_GRAPH = (
+    "in graph: how much longer the graph of a run takes with the row than with those before it "
+    "alone, medians; shares and lost time are of these. "
+)
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -32,7 +37,7 @@ def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
     _show_head(console, found)
     _show_rows(console, found, top)
     if found.peaks:
-        show_lost(console, found.by_kernel(), top)
+        show_lost(console, found.by_kernel(), top, "in graph" if found.has_graph else "ms")
     _show_shares(console, "operator", found.by_operator(), found.rows_seconds, top)
     _show_shares(console, "shapes", found.by_shape(), found.rows_seconds, top)
     for arena in _largest(found.arenas):
@@ -74,12 +79,15 @@ def _peaks_text(peaks: Peaks) -> str:
 
 
 def _show_rows(console: Console, found: Profile, top: int) -> None:
-    table = grid("node", "operator", "ms", "share", *WORK, left=2)
+    graph = found.has_graph
+    times = ("alone", "in graph") if graph else ("ms",)
+    table = grid("node", "operator", *times, "share", *WORK, left=2)
     rows = [row for row in found.rows if row.seconds is not None]
-    rows.sort(key=lambda row: -(row.seconds or 0.0))
+    rows.sort(key=lambda row: -(row.taken or 0.0))
+    whole = sum(row.taken or 0.0 for row in rows)
     shown = rows[: top or None]
     for row in shown:
-        table.add_row(*_row_cells(row, found.rows_seconds))
+        table.add_row(*_row_cells(row, whole, graph=graph))
         told = row.details[: top or None]
         left_out = len(row.details) - len(told)
         more = (f"… {counted(left_out, 'more layer')}",) if left_out else ()
@@ -90,15 +98,17 @@ def _show_rows(console: Console, found: Profile, top: int) -> None:
     console.print()
 
 
-def _row_cells(row: ProfiledRow, whole: float) -> Sequence[str | Text]:
-    seconds = row.seconds or 0.0
+def _row_cells(row: ProfiledRow, whole: float, *, graph: bool) -> Sequence[str | Text]:
+    taken = row.taken or 0.0
     times = f" x{row.calls}" if row.calls > 1 else ""
+    between = "" if row.in_graph is None else ms_text(row.in_graph)
     return (
         Text(abridged(row.nodes) or row.title),
         Text((abridged(row.operators.split(" + ")) or row.kind) + times),
-        ms_text(seconds),
-        f"{seconds / whole:.1%}" if whole else "-",
-        *work_cells(row),
+        ms_text(row.seconds or 0.0),
+        *((between,) if graph else ()),
+        f"{taken / whole:.1%}" if whole else "-",
+        *work_cells(replace(row, seconds=taken)),
     )
 
 
@@ -168,7 +178,8 @@ def _show_sum(console: Console, found: Profile) -> None:
     )
     console.print(
         Text(
-            f"Times are means of the middle half of the runs. {NOTE}",
+            f"Times are means of the middle half of the runs. {_GRAPH if found.has_graph else ''}"
+            f"{NOTE}",
             "dim",
         )
     )
