@@ -201,7 +201,7 @@ def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:
 def fields(data: Any) -> set[str]:
     """The keys of all objects in JSON, those that are a model's own names left out."""
     own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on", "rewrites"}
-    own |= {"environment", "phases_ms", "alone"}
+    own |= {"environment", "phases_ms", "alone", "macs", "flops", "others"}
     if isinstance(data, list):
         return {name for item in data for name in fields(item)}
     if not isinstance(data, dict):

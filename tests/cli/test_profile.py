@@ -53,7 +53,7 @@ def test_shows_rows_operators_and_memory(tercet: Tercet, peaks: Peaks) -> None:
     done = tercet("profile", "classifier.onnx", "--dim", "batch=2", "--repeat", 3)
     assert done.code == 0
     for words in (
-        "10.0 GB/s copied, 100 GFLOP/s",
+        "10.0 GB/s copied, 100 GFLOP/s of float32",
         "image float32[2,3,8,8], random, seed 0",
         "Conv + Relu",
         "[2,3,8,8] [4,3,3,3] ->",

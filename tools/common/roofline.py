@@ -147,8 +147,9 @@ class Share:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
         found = asdict(self)
-        times = {f"{name}_ms": found.pop(name) * 1e3 for name in ("limit", "lost")}
-        return {**found, "ms": found.pop("seconds") * 1e3, **times, "roof": self.roof}
+        times = {"ms": "seconds", "limit_ms": "limit", "lost_ms": "lost"}
+        inside = {name: found.pop(key) * 1e3 for name, key in times.items()}
+        return {**found, **inside, "roof": self.roof}
 
 
 R = TypeVar("R", bound=Costed)

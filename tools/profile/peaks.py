@@ -292,12 +292,12 @@ def _steps(
 
 def show_peaks(console: Console, found: Sequence[Peaks]) -> None:
     """Print a table."""
-    table = grid(
-        "measured peaks", "on", "copy/s", "FLOP/s", "ridge", "upload/s", "download/s", left=2
-    )
+    titles = "copy/s", "FLOP/s", "ridge", "upload/s", "download/s", "us a launch"
+    table = grid("measured peaks", "on", *titles, left=2)
     for each in found:
         transfers = (bytes_text(int(n)) if n else "-" for n in (each.upload, each.download))
         where = each.device if each.threads is None else f"{each.device}, {each.threads} threads"
         rates = bytes_text(int(each.copy)), count_text(int(each.flops)), f"{each.ridge:.1f}"
-        table.add_row(each.backend, where, *rates, *transfers)
+        launch = f"{each.launch * 1e6:.2f}" if each.launch else "-"
+        table.add_row(each.backend, where, *rates, *transfers, launch)
     console.print(table)

@@ -87,8 +87,8 @@ class ProfiledRow:
 
     @property
     def roof(self) -> float | None:
-        """The limit as a fraction of the time by itself; None if unknown."""
-        return self.limit / self.seconds if self.limit and self.seconds else None
+        """The limit as a fraction of `taken`; None if unknown."""
+        return self.limit / self.taken if self.limit and self.taken else None
 
     @property
     def taken(self) -> float | None:

@@ -69,13 +69,18 @@ def _show_head(console: Console, found: Profile) -> None:
 
 
 def _peaks_text(peaks: Peaks) -> str:
-    rates = f"{bytes_text(int(peaks.copy))}/s copied, {count_text(int(peaks.flops))}FLOP/s"
-    links = [
-        f"{bytes_text(int(rate))}/s {way}"
-        for rate, way in ((peaks.upload, "up"), (peaks.download, "down"))
-        if rate
+    products = {peaks.precision: peaks.flops, **peaks.others}
+    said = [
+        f"{bytes_text(int(peaks.copy))}/s copied",
+        *(f"{count_text(int(rate))}FLOP/s of {name}" for name, rate in products.items()),
+        *([f"{peaks.launch * 1e6:.2f} us a launch"] if peaks.launch else []),
+        *(
+            f"{bytes_text(int(rate))}/s {way}"
+            for rate, way in ((peaks.upload, "up"), (peaks.download, "down"))
+            if rate
+        ),
     ]
-    return f"{peaks.device}: {', '.join([rates, *links])}, measured with {peaks.backend}"
+    return f"{peaks.device}: {', '.join(said)}, measured with {peaks.backend}"
 
 
 def _show_rows(console: Console, found: Profile, top: int) -> None:

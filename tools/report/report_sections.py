@@ -205,6 +205,7 @@ def _profile(found: Found) -> list[Content]:
         ),
         figure("strip", "A run from beginning to end", strip(parts, "rows by time")),
         _operators(found),
+        _lost(found),
         [_roofline(found, peaks) for peaks in found["peaks"]],
         _slowest(found),
         [_arena(arena) for arena in _largest(found["arenas"])],
@@ -228,6 +229,24 @@ def _operators(found: Found) -> Markup:
         for share in found["by_operator"]
     ]
     return table(("operator", "rows", "ms", "share", "GMAC/s", "GB/s"), rows)
+
+
+def _lost(found: Found) -> Markup | None:
+    """Return the table of kinds of kernels, those first that lose most; None without limits."""
+    if not found["peaks"]:
+        return None
+    rows = [
+        (
+            share["name"],
+            str(share["rows"]),
+            _ms(share["ms"]),
+            _ms(share["limit_ms"]),
+            "" if share["roof"] is None else f"{share['roof']:.0%}",
+            _ms(share["lost_ms"]),
+        )
+        for share in found["by_kernel"]
+    ]
+    return table(("kernel", "rows", "ms", "within the limit", "of limit", "lost"), rows)
 
 
 def _roofline(found: Found, peaks: Found) -> Markup | None:
@@ -272,7 +291,7 @@ def _slowest(found: Found) -> Markup:
         )
         for row in rows[:SLOWEST]
     ]
-    titles = ("node", "operator", "kernel", "ms", "share", "MACs", "bytes", "% of roof")
+    titles = ("node", "operator", "kernel", "ms", "share", "MACs", "bytes", "of limit")
     return table(titles, cells, left=3)
 
 

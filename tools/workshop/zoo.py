@@ -71,8 +71,8 @@ class ZooKernel:
     Attributes:
         name: its name, without operators and tile.
         launches: per run.
-        ms: milliseconds of all launches, timed one by one.
-        floor_ms: of these, what the peaks of the device allow; 0 where unknown.
+        ms: milliseconds of all launches in the graph of a run.
+        floor_ms: of these, those within the limits; 0 where unknown.
     """
 
     name: str
@@ -298,10 +298,9 @@ def _kernels(rows: Sequence[ZooRow]) -> list[str]:
     """Return the part of the page about kernels, if they were timed."""
     timed = [row for row in rows if row.kernels]
     text = (
-        "Where the time goes: each kernel with its launches, their milliseconds when timed one by\n"
-        "one, and the share of these that the device's peaks allow (its fastest copy and matrix\n"
-        "product; data that a cache holds can exceed it). Of each row the kernels that lose most\n"
-        "are shown. *Copies* are launches that only move data."
+        "Where the time goes: each kernel with its launches, their milliseconds in the graph of a\n"
+        "run, and the share of these within its limit (`tercet profile`). Of each row the kernels\n"
+        "that lose most are shown. *Copies* are launches that only move data."
     )
     return ["", text, "", *table(KERNEL_TITLES, map(_lost, timed), range(2, 5))] if timed else []
 

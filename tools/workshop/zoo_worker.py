@@ -29,7 +29,6 @@ from ...runtime.options import Precision
 from ...runtime.session.model import Model
 from ..common.inputs import Inputs
 from ..common.measure import Repeat
-from ..common.roofline import kernel_kind, shares_of
 from ..profile.device_time import device_times
 from ..profile.profile_rows import ProfiledRow
 from ..profile.profiling import profile_model
@@ -214,7 +213,7 @@ def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Callable[[], None], 
 def _kernels(model: Model, feeds: dict[str, Array]) -> dict[str, Any]:
     """Return each kernel's launches, milliseconds and least milliseconds, and launches that copy.
 
-    Steps are timed one by one, with what the one before left in the caches.
+    Steps are timed within the graph of a run.
     """
     found = profile_model(model, Inputs(feeds, dict.fromkeys(feeds, "")), "", Repeat(PROFILED))
     steps = [row for row in found.rows if row.kind != "copy"]
@@ -223,7 +222,8 @@ def _kernels(model: Model, feeds: dict[str, Array]) -> dict[str, Any]:
             **{"name": share.name, "launches": share.calls, "ms": share.seconds * 1e3},
             "floor_ms": share.limit * 1e3,
         }
-        for share in shares_of(steps, kernel_kind)
+        for share in sorted(found.by_kernel(), key=lambda share: -share.seconds)
+        if share.name != "copy"
     ]
     return {"kernels": kernels, "copies": sum(row.calls for row in steps if _copies(row))}
 
