@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
@@ -14,7 +15,7 @@ from ..ops.elementwise import Add, Sub
 from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
 from . import fold_affine, fold_batchnorm
-from .driver import Context
+from .driver import Context, Reason
 from .fold_batchnorm import folded
 from .fusion import Found, Fusion, Outcome, fuse
 from .linear import LinearLayer, as_linear, rebuilt
@@ -67,6 +68,9 @@ def _build(found: Found) -> Outcome:
         return None
     sign = -1.0 if isinstance(found.top.op, Sub) else 1.0
     one, other = _signed(first, 1.0), _signed(second, sign)
+    layer = one or other
+    if layer is not None and _holds_infinities(layer.node.inputs[0]):
+        return found.refuse(Reason.NUMBERS, "infinities of both branches may have other signs")
     if one is None or other is None or one.node.inputs[0] is not other.node.inputs[0]:
         return _with_affine(found, one, second, sign) or _with_affine(found, other, first, 1.0)
     if isinstance(one.node.op, Gemm) or isinstance(other.node.op, Gemm):
@@ -75,6 +79,13 @@ def _build(found: Found) -> Outcome:
         one, other = sorted((one, other), key=lambda layer: -layer.weight.size)
         merged = _of_convolutions(one, other)
     return None if merged is None else rebuilt(found.graph, one, *merged, scaled=False)
+
+
+def _holds_infinities(value: Value | None) -> bool:
+    """Return whether a tensor is made with a constant that has infinities or NaN."""
+    node = None if value is None else value.producer
+    constants = [] if node is None else [v.data for v in node.distinct_reads if v.data is not None]
+    return any(data.dtype in FLOATS and not np.isfinite(data).all() for data in constants)
 
 
 def _signed(value: Value, sign: float) -> LinearLayer | None:
@@ -178,7 +189,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     A smaller kernel lies within the larger one; the tensor itself, or a BatchNormalization of it,
     is a convolution with one number per channel. Networks trained with branches (RepVGG, MobileOne,
     FastViT) become plain ones: scales and norms of a sum are folded into the merged layer, which
-    may then be merged with another. Sums are computed in float64.
+    may then be merged with another. Sums are computed in float64. An infinity in an image is NaN in
+    the sum of branches that multiply it by numbers of different signs, and infinite in the merged
+    layer; so images that are made with constant infinities keep their branches.
     """
     merged = True
     while merged:

@@ -10,7 +10,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sub
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sub, Where
 from tercet.runtime.ops.matmul import Gemm
 
 from .graphs import apply, assert_same, batchnorm, kinds, make, normal, optimised
@@ -197,3 +197,18 @@ def test_other_inputs_are_added_as_they_are() -> None:
     after, _ = optimised(graph)
     assert kinds(after) == ["Relu", "Conv", "Add", "Conv", "Conv", "Add"]
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize(("fill", "count"), [(-np.inf, 2), (-1e30, 1)])
+def test_images_with_constant_infinities_keep_their_branches(fill: float, count: int) -> None:
+    """-inf · 2 - inf · -1 is NaN, and -inf · (2 - 1) is not."""
+
+    def build(g: Graph, x: Value) -> Value:
+        mask = np.arange(8).reshape(1, 1, 1, 8) < 5
+        image = apply(g, Where(), mask, x, np.full(1, fill, np.float32))
+        weights = (np.eye(6, dtype=np.float32).reshape(6, 6, 1, 1) * size for size in (2, -1))
+        return apply(g, Add(), *(apply(g, Conv(), image, weight) for weight in weights))
+
+    after, log = optimised(make(build, SHAPE))
+    assert kinds(after).count("Conv") == count
+    assert any("infinities" in refused.text for refused in log.refused) is (count == 2)
