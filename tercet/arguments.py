@@ -115,6 +115,7 @@ RULES: Mapping[str, Rule] = {
     "atol": rules.optional(_tolerance),
     "tolerance": rules.number(above=0),
     "repeat": rules.optional(_repeat),
+    "runs": rules.whole(1),
     "threads": rules.optional(rules.whole(1)),
     "timeout": rules.seconds,
     "runner_timeout": rules.seconds,

@@ -221,7 +221,7 @@ def fields(data: Any) -> set[str]:
     [
         "run model.onnx --trace-shapes",
         "compare model.onnx -b numpy -b onnxruntime --rtol 0 --repeat 1",
-        "compare model.onnx --layers -b numpy -b onnxruntime --twice",
+        "compare model.onnx --layers -b numpy -b onnxruntime --runs 2",
         "export model.onnx out.onnx",
         "inspect model.onnx --passes --placement numpy --memory --cost --capability numpy",
         "bisect model.onnx --precision float16 --tolerance 1e-9",

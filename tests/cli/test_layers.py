@@ -61,13 +61,13 @@ def test_two_files(tercet: Tercet, edited: Path) -> None:
 def test_a_wrong_kernel(tercet: Tercet, faulty: str) -> None:
     arguments = "compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", faulty
     assert "first diverging step: conv" in tercet(*arguments).out
-    done = tercet(*arguments, "--cumulative", "--no-optimise", "--twice", "--json").json
+    done = tercet(*arguments, "--cumulative", "--no-optimise", "--runs", 2, "--json").json
     assert done["mode"] == "cumulative"
     assert done["layers"][done["first"] - 1]["nodes"] == ["conv"]
     assert all(layer["repeatable"] for layer in done["layers"])
 
 
-@pytest.mark.parametrize("option", ["--cumulative", "--twice", "--no-optimise"])
+@pytest.mark.parametrize("option", ["--cumulative", "--runs=2", "--no-optimise"])
 def test_options_of_layers(tercet: Tercet, option: str) -> None:
     done = tercet("compare", "classifier.onnx", option)
     assert done.code == 2

@@ -124,7 +124,7 @@ def test_what_differs_from_run_to_run_is_told() -> None:
         data.reshape(-1)[0] += next(turns) % 2 * np.spacing(data.reshape(-1)[0])
 
     runners = ["numpy", player({"conv2"}, race)]
-    found = compare_layers(network("classifier"), runners, inputs_of("classifier"), twice=True)
+    found = compare_layers(network("classifier"), runners, inputs_of("classifier"), runs=2)
     assert [layer.nodes[0] for layer in found.layers if layer.repeatable is False] == ["conv2"]
     assert found.first is None
     assert not found.ok
@@ -186,12 +186,34 @@ def test_the_step_that_is_wrong_in_a_second_run_is_named(
     runners = ["numpy", player({"norm"}, damage())]
     feeds = inputs_of("transformer")
     found = compare_layers(
-        network("transformer"), runners, feeds, twice=True, cumulative=cumulative, optimise=False
+        network("transformer"), runners, feeds, runs=2, cumulative=cumulative, optimise=False
     )
     assert found.verdict == "MISMATCH"
     unlike = [layer for layer in found.layers if layer.repeatable is False]
     assert unlike[0].nodes == ("norm",)
     assert cumulative or len(unlike) == 1
+
+
+def test_a_fault_of_chance_needs_more_runs() -> None:
+    """A race that every seventh run loses: of 21 runs, some do."""
+    turns = count(1)
+
+    def race(data: Array) -> None:
+        if next(turns) % 7 == 0:
+            last_element(data)
+
+    runners = ["numpy", player({"norm"}, race)]
+    model, feeds = network("transformer"), inputs_of("transformer")
+    few = compare_layers(model, runners, feeds, runs=2, optimise=False)
+    assert few.ok
+    assert few.rarest == pytest.approx(1 - 0.05**0.5)
+    many = compare_layers(model, runners, feeds, runs=21, optimise=False)
+    assert [layer.nodes for layer in many.layers if layer.repeatable is False] == [("norm",)]
+    assert many.verdict == "MISMATCH"
+    assert [layer.unlike for layer in many.layers if layer.unlike] == [3]  # four runs were before
+    said = " ".join(str(many).split())
+    assert "norm gave other bits in run 3 than in the first" in said
+    assert "21 runs of each: a step that differs in 13.3% of its runs or more" in said
 
 
 def test_it_is_found_by_bisection() -> None:

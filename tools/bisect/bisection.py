@@ -206,6 +206,8 @@ def bisect(
     )
 
 
+#: How often the optimised graph runs before it does so after other inputs.
+RUNS = 2
 #: Nodes that run as one step.
 Step = tuple[Node, ...]
 
@@ -340,13 +342,13 @@ class _Trial:
         if is_random or not isinstance(runner, BackendPlayer):
             return
         self.say(f"{runner.name}: the optimised graph again, and after other inputs")
-        _, *again = runner.run_repeatedly(graph, feeds)
+        _, *again = runner.run_repeatedly(graph, feeds, RUNS)
         self.runs += len(again)
         late = next((found for found in map(findings, again) if _wrong(found)), None)
         if late is None:
             return
         values = run_all(self._reference, graph, feeds)
-        match = LayerMatcher((self._reference, runner), graph, values, twice=True, say=self.say)
+        match = LayerMatcher((self._reference, runner), graph, values, runs=RUNS, say=self.say)
         layers = match.alone(graph, runner.units(graph))
         unlike = (layer for layer in layers if layer.repeatable is False)
         names = dict.fromkeys(name for layer in unlike for name in layer.nodes)

@@ -49,10 +49,12 @@ class LayerOptions(Group):
             help="With --layers: each backend runs the whole graph on its own tensors.",
         ),
     ] = False
-    twice: Annotated[
-        bool,
-        typer.Option("--twice", help="With --layers: run everything again and compare the bits."),
-    ] = False
+    runs: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="With --layers: run everything N times and compare the bits.", min=1
+        ),
+    ] = 1
     other: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --layers: the model that the second backend runs."),
@@ -63,8 +65,8 @@ class LayerOptions(Group):
 
     def check(self) -> bool:
         """Return whether to compare layers; raises UsageError for options that require it."""
-        if not self.layers and (self.cumulative or self.twice or self.other or self.as_it_is):
-            raise UsageError("--cumulative, --twice, --other and --no-optimise need --layers")
+        if not self.layers and (self.cumulative or self.runs > 1 or self.other or self.as_it_is):
+            raise UsageError("--cumulative, --runs, --other and --no-optimise need --layers")
         return self.layers
 
     def as_options(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class LayerOptions(Group):
         return {
             "other": self.other,
             "cumulative": self.cumulative,
-            "twice": self.twice,
+            "runs": self.runs,
             "optimise": not self.as_it_is,
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,10 @@ class Layer:
         operators: their operators, joined by ``+``.
         findings: each tensor that it outputs.
         refused: why the runner does not run it; empty if it does.
-        repeatable: whether a second run gave the same bits; None if there was none.
+        repeatable: whether all runs gave the same bits; None if there was only one.
         ended: how the runner crashed, or did not answer; None if it did not.
         inside: for wrong control flow, the body that first goes wrong; None if none does by itself.
+        unlike: the first run, from 2, that gave other bits than the first one; None if none did.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Layer:
     repeatable: bool | None = None
     ended: RunnerEnded | None = None
     inside: Inside | None = None
+    unlike: int | None = None
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ class Layer:
             "verdict": self.verdict,
             "excess": self.excess,
             "repeatable": self.repeatable,
+            "unlike": self.unlike,
             "refused": self.refused,
             "ended": None if self.ended is None else self.ended.to_dict(),
             "tensors": [finding.to_dict() for finding in self.findings],
@@ -123,7 +126,7 @@ class LayerMatcher:
         players: the reference, and the runner under test.
         graph: the reference's graph.
         values: all values that the reference computed, and the model's inputs, by name.
-        twice: whether to run everything twice.
+        runs: how often to run everything, and more than once also after other inputs.
         say: called with a description of each stage.
     """
 
@@ -133,12 +136,12 @@ class LayerMatcher:
         graph: Graph,
         values: Mapping[str, HostValue],
         *,
-        twice: bool = False,
+        runs: int = 1,
         say: Say = silent,
     ) -> None:
         self._players, self._graph = players, graph
         self._runner = players[1]
-        self._values, self._twice, self._say = values, twice, say
+        self._values, self._runs, self._say = values, runs, say
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         """Return the nodes of each step of the runner's graph."""
@@ -166,7 +169,7 @@ class LayerMatcher:
             return _layer(number, nodes)
         feeds = feeds_of(part, self._values)
         try:
-            found, again = self._results(part, feeds)
+            found, unlike = self._results(part, feeds)
         except RunnerEnded as end:
             return replace(_layer(number, nodes, refused=str(end)), ended=end)
         except TercetError as error:
@@ -174,16 +177,36 @@ class LayerMatcher:
         wanted = {name: self._values[name] for name in part.outputs}
         judge = self._judge(graph, part, feeds)
         findings = judge.findings(wanted, found)
-        return _layer(number, nodes, findings, _is_same(found, again))
+        return self._judged(number, nodes, findings, unlike, part.outputs)
 
     def _results(
         self, graph: Graph, feeds: Mapping[str, HostValue]
-    ) -> tuple[dict[str, HostValue], list[dict[str, HostValue]]]:
-        """Return the runner's results, and those of further runs if there are to be any."""
-        if not self._twice:
-            return self._runner.run(graph, feeds), []
-        found, *again = self._runner.run_repeatedly(graph, feeds)
-        return found, again
+    ) -> tuple[dict[str, HostValue], dict[str, int]]:
+        """Return the runner's results, and the first run, from 2, that gave one other bits."""
+        if self._runs == 1:
+            return self._runner.run(graph, feeds), {}
+        results = self._runner.run_repeatedly(graph, feeds, self._runs)
+        found, unlike = next(results), dict[str, int]()
+        for number, again in enumerate(results, 2):
+            for name in found.keys() - unlike.keys():
+                if not is_repeated({name: found[name]}, {name: again[name]}):
+                    unlike[name] = number
+        return found, unlike
+
+    def _judged(
+        self,
+        number: int,
+        nodes: Sequence[Node],
+        findings: Sequence[Finding],
+        unlike: Mapping[str, int],
+        names: Iterable[str],
+    ) -> Layer:
+        """Return a step with its findings, and the first run that gave other bits."""
+        layer = _layer(number, nodes, findings)
+        if self._runs == 1:
+            return layer
+        runs = [unlike[name] for name in names if name in unlike]
+        return replace(layer, repeatable=not runs, unlike=min(runs, default=None))
 
     def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
         """Return the judge for a part, based on the corresponding part of the reference."""
@@ -255,7 +278,7 @@ class LayerMatcher:
     def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
         """Have the runner run the whole graph."""
         self._say(f"{self._runner.name}: running everything")
-        found, again = self._results(with_all_outputs(graph), feeds)
+        found, unlike = self._results(with_all_outputs(graph), feeds)
         self._say("running everything in float64")
         every = with_all_outputs(self._graph)
         own = are_own(*self._players)
@@ -264,9 +287,8 @@ class LayerMatcher:
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}
             theirs = {name: found[name] for name in wanted}
-            repeated = [{name: results[name] for name in wanted} for results in again]
             findings = judge.findings(wanted, theirs) if node.op.deterministic else []
-            yield _layer(number, (node,), findings, _is_same(theirs, repeated))
+            yield self._judged(number, (node,), findings, unlike, wanted)
 
 
 class _WrongBody(Exception):
@@ -304,17 +326,9 @@ def _layer(
     number: int,
     nodes: Sequence[Node],
     findings: Sequence[Finding] = (),
-    repeatable: bool | None = None,
     *,
     refused: str = "",
 ) -> Layer:
     names = tuple(dict.fromkeys(name for node in nodes for name in node.origin))
     operators = "+".join(node.kind for node in nodes)
-    return Layer(number, names, operators, tuple(findings), refused, repeatable)
-
-
-def _is_same(
-    found: Mapping[str, HostValue], again: Sequence[Mapping[str, HostValue]]
-) -> bool | None:
-    """Whether all runs gave the same bits; None if there was only one."""
-    return all(is_repeated(found, results) for results in again) if again else None
+    return Layer(number, names, operators, tuple(findings), refused)

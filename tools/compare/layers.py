@@ -48,6 +48,7 @@ class Layers(Judged):
         inputs: the model's inputs.
         layers: every step.
         others: the same for further runners.
+        runs: how often everything ran.
         stopped, ended, allow_inconclusive: see `Judged`.
     """
 
@@ -59,6 +60,7 @@ class Layers(Judged):
     inputs: Inputs
     layers: tuple[Layer, ...]
     others: tuple[Layers, ...] = ()
+    runs: int = 1
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
@@ -87,6 +89,11 @@ class Layers(Judged):
             elif layer.verdict in ("inconclusive", "not run", "crashed"):
                 own.append("inconclusive")
         return overall(own)
+
+    @property
+    def rarest(self) -> float:
+        """The share of runs in which a step must give other bits to be seen in 95 % of cases."""
+        return 1 - 0.05 ** (1 / self.runs)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row per tensor, for `pandas.DataFrame`."""
@@ -118,6 +125,7 @@ class Layers(Judged):
             "runner": self.runner,
             "mode": "cumulative" if self.cumulative else "alone",
             "inputs": self.inputs.to_dict(),
+            "runs": self.runs,
             "first": None if self.first is None else self.first.number,
             "layers": [layer.to_dict() for layer in self.layers],
             "others": [found.to_dict() for found in self.others],
@@ -138,7 +146,7 @@ def compare_layers(
     shapes: Shapes = (),
     dims: Dims = (),
     cumulative: bool = False,
-    twice: bool = False,
+    runs: int = 1,
     optimise: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
@@ -165,8 +173,8 @@ def compare_layers(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         cumulative: have the runner run the whole graph instead of each step alone.
-        twice: have the runner run everything again, a backend also after other inputs, and compare
-            bits.
+        runs: how often to have the runner run everything, to compare bits; if more than once, a
+            backend also after other inputs.
         optimise: compare the optimised graph; if False, the graph of the file. With `other` it is
             always the file's.
         fallback: backend for nodes that a tercet backend declines.
@@ -214,7 +222,7 @@ def compare_layers(
         tell(f"{players[0].name}: running everything")
         values = run_all(players[0], graph, feeds.arrays)
         for player in players[1:]:
-            match = LayerMatcher((players[0], player), graph, values, twice=twice, say=tell)
+            match = LayerMatcher((players[0], player), graph, values, runs=runs, say=tell)
             units, layers = match.units(theirs), done[player.name]
             if cumulative:
                 steps = match.cumulative(theirs, feeds.arrays)
@@ -229,7 +237,8 @@ def compare_layers(
         raise limit.error()
     head = (*titles, players[0].name)
     first, *others = (
-        Layers(*head, name, cumulative, feeds, tuple(layers)) for name, layers in done.items()
+        Layers(*head, name, cumulative, feeds, tuple(layers), runs=runs)
+        for name, layers in done.items()
     )
     steps = (layer for layers in done.values() for layer in layers)
     return replace(

@@ -62,7 +62,8 @@ def _show_runner(console: Console, found: Layers) -> None:
         console.print(Text.assemble((layer.name, "yellow"), f" was not run: {layer.refused}"))
     for layer in found.layers:
         if layer.repeatable is False:
-            console.print(Text.assemble((layer.name, "bold red"), " gives other bits every time"))
+            said = f" gave other bits in run {layer.unlike} than in the first"
+            console.print(Text.assemble((layer.name, "bold red"), said))
     _show_counts(console, found)
 
 
@@ -89,6 +90,14 @@ def _show_counts(console: Console, found: Layers) -> None:
     counts = Counter(layer.verdict for layer in found.layers)
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
+    if found.runs > 1:
+        console.print(
+            Text(
+                f"{found.runs} runs of each: a step that differs in {found.rarest:.1%} of its runs "
+                "or more is found in 95 % of cases.",
+                "dim",
+            )
+        )
     console.print(
         Text(
             "rounding: the most that it may cost an element, measured in float64. excess: the "

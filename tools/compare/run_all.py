@@ -246,7 +246,7 @@ class Race:
                 new = compare(output, wanted[output], found[output])
                 if overall((old.verdict, new.verdict)) != old.verdict:
                     said = f"run {number} of {again} gave something else than the first"
-                    where = "--layers --twice tells which step is not repeatable"
+                    where = f"--layers --runs {3 * number} tells which step is not repeatable"
                     entry.agreements[place] = replace(new, reason=f"{said}; {new.reason}; {where}")
 
     def _settle(

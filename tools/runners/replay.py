@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from .runners import (
 )
 
 Values = Mapping[str, HostValue]
-Repeated = list[dict[str, HostValue]]
+Repeated = Iterator[dict[str, HostValue]]
 
 #: Minimum opsets of graphs for other programs: onnxruntime lacks the newest,
 #: onnx.reference some of the oldest.
@@ -62,8 +62,13 @@ class Player(Protocol):
         """
         ...
 
-    def run_repeatedly(self, graph: Graph, feeds: Values) -> Repeated:
-        """Return the results of some runs on the same inputs, before the last on others if it can.
+    def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
+        """Yield the results of runs on the same inputs, and of one more after others if it can.
+
+        Args:
+            graph: the graph.
+            feeds: its inputs.
+            runs: how many; not after others.
 
         Raises:
             UnsupportedError: it cannot run this graph.
@@ -98,11 +103,11 @@ class BackendPlayer:
         with self._loaded(graph) as model:
             return model.run(dict(feeds))
 
-    def run_repeatedly(self, graph: Graph, feeds: Values) -> Repeated:
+    def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
         with self._loaded(graph) as model:
-            found = [model.run(dict(feeds)) for _ in range(2)]
+            yield from (model.run(dict(feeds)) for _ in range(runs))
             run_on_others(model.run, feeds)
-            return [*found, model.run(dict(feeds))]
+            yield model.run(dict(feeds))
 
     def _loaded(self, graph: Graph) -> Model:
         options = replace(self.options, stop_at=0, max_plans=1)
@@ -145,8 +150,8 @@ class FilePlayer:
         finally:
             runner.close()
 
-    def run_repeatedly(self, graph: Graph, feeds: Values) -> Repeated:
-        return [self.run(graph, feeds) for _ in range(2)]
+    def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
+        yield from (self.run(graph, feeds) for _ in range(runs))
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         return [(node,) for node in graph.nodes]
@@ -182,8 +187,8 @@ class SavedPlayer:
         found = read_archive(Path(self.name))
         return {name: found[name] for name in graph.outputs if name in found}
 
-    def run_repeatedly(self, graph: Graph, feeds: Values) -> Repeated:
-        return [self.run(graph, feeds) for _ in range(2)]
+    def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
+        yield from (self.run(graph, feeds) for _ in range(runs))
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         return [(node,) for node in graph.nodes]
