@@ -67,7 +67,7 @@ def row_times(model: Model, program: Program) -> list[tuple[Row, float]]:
     """Return how many seconds longer a graph takes with each row than with those before it alone.
 
     So a row is timed between its neighbours: its kernel starts as the one before it ends, and finds
-    in the caches what that one left.
+    in the caches what that one left. The time of an empty graph belongs to none.
 
     Args:
         model: the program's model.
@@ -85,14 +85,15 @@ def row_times(model: Model, program: Program) -> list[tuple[Row, float]]:
     parts = chain.from_iterable(_pieces(plan.rows, each, device) for each in segments(plan.rows))
     if len(list(parts)) > 1:
         return []
-    graphs = [device.record(plan.together(range(i + 1), copies=False)) for i in timed]
+    lengths = (0, *(i + 1 for i in timed))
+    graphs = [device.record(plan.together(range(n), copies=False)) for n in lengths]
     stream = device.stream()
     once = sum(device.time(graph, stream) for graph in graphs for _ in range(2)) / 2
     rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS / max(once, 1e-9))))
     samples = [[device.time(graph, stream) for graph in graphs] for _ in range(rounds)]
     ends = accumulate((median(times) for times in zip(*samples, strict=True)), max)
     rows = [plan.rows[i] for i in timed]
-    steps = pairwise((0.0, *ends))
+    steps = pairwise(ends)
     return [(row, end - begin) for row, (begin, end) in zip(rows, steps, strict=True)]
 
 
