@@ -348,6 +348,29 @@ def test_plain_text_in_pipes(folder: Path) -> None:
         assert "\x1b" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("more", "style"),
+    [
+        ({"TERM": "xterm"}, "\x1b[31m"),
+        ({"TERM": "xterm", "NO_COLOR": ""}, "\x1b[31m"),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, ""),
+        ({"TERM": "dumb"}, ""),
+    ],
+)
+def test_errors_have_a_colour_where_terminals_have_some(more: dict[str, str], style: str) -> None:
+    """https://no-color.org: no colour if NO_COLOR is present and not empty."""
+    ours, theirs = os.openpty()
+    environment = {n: v for n, v in os.environ.items() if n != "NO_COLOR"}
+    environment |= {"PYTHONPATH": str(ROOT), **more}
+    command = [sys.executable, "-m", "tercet", "run", "none.onnx"]
+    subprocess.run(command, stderr=theirs, env=environment, check=False)
+    os.close(theirs)
+    said = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert said.startswith(f"{style}\x1b[1merror: " if style else "error: ")
+    assert ("\x1b" in said) is bool(style)
+
+
 def test_a_reader_that_goes_away(folder: Path) -> None:
     command = f"{sys.executable} -m tercet inspect classifier.onnx --json | head -c 1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -115,7 +115,9 @@ def _print(error: BaseException, text: str, code: int) -> None:
         typer.echo("interrupted", sys.stderr)
     else:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        typer.secho("error: ", sys.stderr, nl=False, fg="red", bold=True)
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+        colour = False if plain else None  # None: if it is a terminal
+        typer.secho("error: ", sys.stderr, nl=False, color=colour, fg="red", bold=True)
         typer.echo(message(text + notes), sys.stderr)
 
 

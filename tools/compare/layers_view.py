@@ -94,7 +94,7 @@ def _show_counts(console: Console, found: Layers) -> None:
         console.print(
             Text(
                 f"{found.runs} runs of each: a step that differs in {found.rarest:.1%} of its runs "
-                "or more is found in 95 % of cases.",
+                "or more is found in 95% of cases.",
                 "dim",
             )
         )
