@@ -147,7 +147,7 @@ class Remaining:
 def progress() -> Iterator[Say]:
     """Yield a function that shows the current stage, on a terminal, after a second."""
     console = open_console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield silent
         return
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
