@@ -55,6 +55,9 @@ class LayerOptions(Group):
             metavar="N", help="With --layers: run everything N times and compare the bits.", min=1
         ),
     ] = 1
+    twice: Annotated[
+        bool, typer.Option("--twice", help="With --layers: the same as --runs 2.")
+    ] = False
     other: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --layers: the model that the second backend runs."),
@@ -65,16 +68,22 @@ class LayerOptions(Group):
 
     def check(self) -> bool:
         """Return whether to compare layers; raises UsageError for options that require it."""
-        if not self.layers and (self.cumulative or self.runs > 1 or self.other or self.as_it_is):
+        chosen = self.cumulative, self.all_runs > 1, self.other, self.as_it_is
+        if not self.layers and any(chosen):
             raise UsageError("--cumulative, --runs, --other and --no-optimise need --layers")
         return self.layers
+
+    @property
+    def all_runs(self) -> int:
+        """How often everything runs."""
+        return max(self.runs, 1 + self.twice)
 
     def as_options(self) -> dict[str, Any]:
         """Return the options by their Python names."""
         return {
             "other": self.other,
             "cumulative": self.cumulative,
-            "runs": self.runs,
+            "runs": self.all_runs,
             "optimise": not self.as_it_is,
         }
 
