@@ -33,14 +33,20 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Flatten puts channels before pixels (AlexNet), and so do acoustic models that read the channels
     and frequencies of each point in time. With channels last in memory, the image would be copied
-    before such a layer; with the rows of its weights in that order, it is read in place.
+    before such a layer; with the rows of its weights in that order, it is read in place. Images of
+    float32 that are only flattened stay as they are: with channels first in memory, nothing is
+    copied.
     """
+    halves = context.options.precision in ("float16", "bfloat16")
     for node in list(graph.nodes):
-        if node in graph and isinstance(node.op, MatMul | Gemm) and _rewrite(graph, node):
+        if node not in graph or not isinstance(node.op, MatMul | Gemm):
+            continue
+        if _rewrite(graph, node, as_it_is=halves):
             yield f"the weights of '{node.name}' are in the order of an image with channels last"
 
 
-def _rewrite(graph: Graph, node: Node) -> bool:
+def _rewrite(graph: Graph, node: Node, *, as_it_is: bool) -> bool:
+    """Permute the weights of a node; `as_it_is`: also if its image is not transposed."""
     x, weight = node.operands[:2]
     flat, data = x.producer, weight.data
     if data is None or data.ndim != 2 or data.size > MAX_WEIGHTS or getattr(node.op, "transA", 0):
@@ -48,6 +54,8 @@ def _rewrite(graph: Graph, node: Node) -> bool:
     if flat is None or not isinstance(flat.op, Reshape | Flatten) or not _is_alone(graph, x):
         return False
     image, order = _turned(graph, flat.operands[0])
+    if not as_it_is and image is flat.operands[0]:
+        return False
     shape, rows = shape_of(image), shape_of(x)
     if shape is None or rows is None or len(shape) not in IMAGES or not _is_stored(image):
         return False

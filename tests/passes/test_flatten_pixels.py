@@ -14,8 +14,9 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten, Reshape
+from tercet.runtime.passes import flatten_pixels
 
-from .graphs import apply, assert_same, make, normal, optimised
+from .graphs import apply, assert_same, make, normal, optimised, passed
 
 CHANNELS, HEIGHT, WIDTH = 6, 3, 4
 
@@ -65,8 +66,8 @@ BUILT: dict[str, Callable[[Graph, Value], Value]] = {
 @pytest.mark.parametrize("batch", [2, "batch"])
 def test_weights_are_permuted(name: str, batch: int | str) -> None:
     graph = make(BUILT[name], (batch, 2, HEIGHT, WIDTH))
-    after, log = optimised(graph)
-    assert log.counts["flatten_pixels"] == 1
+    after, said = passed(graph, flatten_pixels.run, "float16")
+    assert len(said) == 1
     turns = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
     assert [turn.perm for turn in turns] == [(0, 2, 3, 1)]
     assert_same(graph, after, 2, 2, HEIGHT, WIDTH)
@@ -93,6 +94,14 @@ def read_twice(g: Graph, x: Value) -> Value:
 @pytest.mark.parametrize("build", [columns, given, read_twice])
 def test_others_stay(build: Callable[[Graph, Value], Value]) -> None:
     graph = make(build, (2, 2, HEIGHT, WIDTH))
+    after, said = passed(graph, flatten_pixels.run, "float16")
+    assert not said
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_float32_is_not_transposed_anew(name: str) -> None:
+    graph = make(BUILT[name], (2, 2, HEIGHT, WIDTH))
     after, log = optimised(graph)
-    assert "flatten_pixels" not in log.counts
+    assert ("flatten_pixels" in log.counts) == (name in ("frames", "swapped"))
     assert_same(graph, after)

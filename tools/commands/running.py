@@ -55,9 +55,9 @@ class LayerOptions(Group):
             metavar="N", help="With --layers: run everything N times and compare the bits.", min=1
         ),
     ] = 1
-    twice: Annotated[
-        bool, typer.Option("--twice", help="With --layers: the same as --runs 2.")
-    ] = False
+    twice: Annotated[bool, typer.Option("--twice", help="With --layers: the same as --runs 2.")] = (
+        False
+    )
     other: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --layers: the model that the second backend runs."),
