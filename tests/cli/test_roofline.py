@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tercet.runtime.plan.work import Work
+from tercet.tools.common.console import SafeConsole
 from tercet.tools.common.roofline import Limit, Rates, kernel_kind, lost_where
 from tercet.tools.common.roofline_view import show_lost
 
@@ -94,3 +95,13 @@ def test_the_sum_says_where(width: int) -> None:
     assert "pad 1 9.00 20 14 B 1.00 11% 8.00 80.0%" in text
     assert "1 more line not shown" in text
     assert "12.0 ms, 2.00 ms of them within the limits, 10.0 ms lost: pad 8.00, mma 2.00" in text
+
+
+def test_names_of_kernels_are_whole_in_a_narrow_terminal() -> None:
+    """Folded, they would have eight characters a line."""
+    console = SafeConsole(width=70, record=True, file=StringIO())
+    rows = [Row(name, 3e-3, 1e-3) for name in ("find_scale + quantize", "pad 3", "mma_integer 8")]
+    show_lost(console, lost_where(rows), 0)
+    text = console.export_text()
+    assert all(f"\n{name}" in text for name in ("find_scale + quantize", "pad", "mma_integer"))
+    assert max(map(len, text.splitlines())) <= 70

@@ -13,6 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 _GAP, _INDENT = 3, 2
+#: Cells are not folded to less: their words would be cut.
+_NARROW = 10
 
 
 def stacked(console: Console, table: Table, options: ConsoleOptions) -> RenderableType | None:
@@ -24,8 +26,8 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
         options: the width that there is.
 
     Returns:
-        None if the table fits, or takes no more lines with folded cells, or if the other columns do
-        not fit either.
+        None if the table fits, or takes no more lines with folded cells that are not narrow, or if
+        the other columns do not fit either.
     """
     wide = options.update(max_width=sum(map(_width, table.columns)) + _GAP * len(table.columns))
     excess = Measurement.get(console, wide, table).maximum - options.max_width
@@ -35,7 +37,8 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
     longest = max(folded, key=_width)
     room = max(1, _width(longest) - excess)
     names = [_text(cell) for cell in longest.cells]
-    if _lines(names, room) <= _lines(names, options.max_width) + len(names):
+    takes_more = _lines(names, room) > _lines(names, options.max_width) + len(names)
+    if not takes_more and room >= min(_NARROW, _width(longest)):
         return None
     others = [column for column in table.columns if column is not longest]
     widths = _fitting(others, options.max_width - _INDENT)
