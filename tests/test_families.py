@@ -47,6 +47,7 @@ KERNEL_ROOMS = {
     "quantize": "elementwise",
     "random": "elementwise",
     "recurrence_kernel": "elementwise",  # chains, a step after another
+    "reduction_kernel": "reduce",
     "recurrent": "sequence",
     "signal": "sequence",
     "text": "sequence",

@@ -58,11 +58,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "custom": "recipe algorithms",
         "families": "codegen algorithms custom gemm conv ops",
         "fusion": "recipe codegen algorithms gemm norm conv attention",
+        "smaller_groups": "codegen gemm norm conv attention fusion",
         "cutting": "algorithms attention fusion",
         "tuning": "recipe codegen driver algorithms families",
         "group_recipes": "recipe codegen algorithms gemm norm conv attention fusion families",
         "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
-        " cutting families tuning group_recipes",
+        " smaller_groups cutting families tuning group_recipes",
     },
     "backends/numpy": {
         "numerics": "",

@@ -32,11 +32,12 @@ from .attention.decode import DecodeAttention
 from .attention.relu_linear import ReluLinear
 from .attention.rotate_append import RotateAppend
 from .codegen.moves import Movement
+from .codegen.reductions import ChainReduction
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
 from .driver.step import KernelStep
-from .fusion import FusionGroup, groups, smaller
+from .fusion import FusionGroup, groups
 from .gemm.convolution import problem_of
 from .gemm.f16x3 import judge
 from .gemm.image_halves import cost, gain
@@ -45,6 +46,7 @@ from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
 from .norm.head_rows import HeadRows
 from .recipe.launch import pitched_by
 from .recipe.operands import Tensor
+from .smaller_groups import smaller
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -215,6 +217,8 @@ def _wanted(
     reads = reads_of(group.nodes)
     if isinstance(group.whole, Movement) and group.whole.is_plain:
         return Formats(follows=True)
+    if isinstance(group.whole, ChainReduction):
+        return Formats(follows=group.whole.keeps_order)
     if group.head is None and group.whole is None and not group.moves:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))

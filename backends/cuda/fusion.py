@@ -7,7 +7,7 @@ leaves a group and re-enters it, and intermediate values need no memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from ...runtime.ir.dtypes import float32
@@ -34,6 +34,7 @@ from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.recurrences import Recurrence, recurrence_at
+from .codegen.reductions import ChainReduction, chain_reduction_at
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .conv.pooled import pools_squares
 from .gemm.atoms import HALVES
@@ -62,6 +63,7 @@ Separable = (
     | InvertedResidual
     | Movement
     | Recurrence
+    | ChainReduction
 )
 Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
@@ -81,7 +83,8 @@ class FusionGroup:
             channels, rotation with cache update, this with the attention to the caches, products of
             few rows with the nodes around them, two products that are combined, stacks that are
             read in place, normalized parts of rows, rows divided by their length, inverted
-            residuals, elements moved by several nodes, or an unrolled recurrence; None for others.
+            residuals, elements moved by several nodes, an unrolled recurrence, or a reduction of a
+            chain; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -112,30 +115,31 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
         if found is not None:
             left.difference_update(found.nodes)
             yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
-    yield from _plain_groups(graph, left, moves=True)
+    yield from plain_groups(graph, left, moves=True)
 
 
-def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iterator[FusionGroup]:
+def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iterator[FusionGroup]:
     """Yield groups without a dedicated kernel; with `moves`, also nodes that move elements."""
     left, nodes = set(free), graph.in_order(free)
     moving = moves and any(type(node.op) in MOVING for node in nodes)
     moved = movements(graph, nodes, left) if moving else []
     inside = {node for each in moved for node in each.nodes}
-    for node in nodes:
-        registered = kernel_of(node.op)
-        if node not in left or node in inside:
-            continue
-        if registered is not None and not in_chains(node):
-            epilogue: tuple[Node, ...] = ()
-            if registered.epilogue:
-                epilogue = _tail(graph, node, left)
-            left.difference_update((node, *epilogue))
-            cast = _cast_before(graph, node, left)
-            pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
-            before = () if cast is None else (cast,)
-            left.difference_update((*before, *pool))
-            nodes_of = (*before, node, *epilogue, *pool)
-            yield FusionGroup(nodes_of, node, pool[0] if pool else None, cast)
+    heads = [n for n in nodes if n not in inside and kernel_of(n.op) and not in_chains(n)]
+    for node in heads:
+        if node in left and _takes_epilogue(node):
+            yield _headed(graph, node, left)
+    for node in heads if moves else ():
+        open_ones = [each for each in moved if left.issuperset(each.nodes)]
+        folded = node in left and chain_reduction_at(
+            *(graph, node, left, open_ones), chain=_chain, takes_epilogue=_takes_epilogue
+        )
+        if folded:
+            left.difference_update(folded.nodes)
+            moved = [each for each in moved if each not in folded.moves]
+            yield FusionGroup(graph.in_order(folded.nodes), None, whole=folded)
+    for node in heads:
+        if node in left:
+            yield _headed(graph, node, left)
     of_readers: dict[Node, list[Movement]] = {}
     for each in moved:
         reader = graph.sole_consumer(each.y)
@@ -146,7 +150,7 @@ def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iter
         if each.is_worth:
             yield FusionGroup(each.nodes, None, whole=each)
         else:
-            yield from _plain_groups(graph, set(each.nodes))
+            yield from plain_groups(graph, set(each.nodes))
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
@@ -154,6 +158,22 @@ def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iter
             chain += [turn for each in read for turn in each.nodes]
             left.difference_update(chain)
             yield FusionGroup(graph.in_order(chain), None, moves=read)
+
+
+def _takes_epilogue(node: Node) -> bool:
+    registered = kernel_of(node.op)
+    return registered is not None and registered.epilogue
+
+
+def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
+    """Return the group of an anchor, whose nodes are no longer left."""
+    epilogue = _tail(graph, node, left) if _takes_epilogue(node) else ()
+    left.difference_update((node, *epilogue))
+    cast = _cast_before(graph, node, left)
+    pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
+    before = () if cast is None else (cast,)
+    left.difference_update((*before, *pool))
+    return FusionGroup((*before, node, *epilogue, *pool), node, pool[0] if pool else None, cast)
 
 
 def _may_join(movement: Movement, reader: Node) -> bool:
@@ -431,68 +451,3 @@ def _operands(chain: list[Node]) -> list[Value]:
     made = {node.output for node in chain}
     reads = dict.fromkeys(v for node in chain for v in node.distinct_reads)
     return [value for value in reads if value not in made]
-
-
-def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
-    """Return the groups to try instead of one without a recipe; the last contains its head.
-
-    An anchor keeps as much as possible of its epilogue; a chain is split into nodes.
-    """
-    if isinstance(group.whole, DecodeAttention) and (rest := group.whole.behind_norms):
-        first = group.whole.nodes - rest.nodes
-        behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *_plain_groups(graph, first), behind
-    if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
-        nodes = tuple(node for node in group.nodes if node in before.nodes)
-        attention, sink = group.whole.attention, group.whole.sink
-        views = {node for source in group.whole.sources for node in source.nodes}
-        rest = FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
-        if sink is not None:
-            whole = SinkAttention(attention, sink)
-            rest = FusionGroup(graph.in_order(whole.nodes), None, whole=whole), rest[1]
-        return *_plain_groups(graph, views), *rest
-    if isinstance(group.whole, FewRows):
-        return _less(graph, group, group.whole)
-    if isinstance(group.whole, InvertedResidual) and len(group.whole.layers) == 3:
-        rest = group.whole.smaller
-        left = group.whole.nodes - rest.nodes
-        pair = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *_plain_groups(graph, left), pair
-    if isinstance(group.whole, UnitRows) and group.whole.epilogue:
-        alone = replace(group.whole, epilogue=())
-        rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
-        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
-        rest = tuple(_plain_groups(graph, set(group.whole.behind)))
-        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, Separable):
-        return tuple(_plain_groups(graph, set(group.nodes)))
-    if group.head is None:
-        nodes = (node for node in group.nodes if not node.op.view)
-        return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
-    if group.pool is not None:
-        rest = replace(group, nodes=group.nodes[:-1], pool=None)
-        return FusionGroup((group.pool,), group.pool), rest
-    if group.cast is not None:
-        return FusionGroup((group.cast,), None), FusionGroup(group.nodes[1:], group.head)
-    at = _stages(group)[-1]
-    return FusionGroup(group.nodes[at:], None), FusionGroup(group.nodes[:at], group.head)
-
-
-def _less(graph: Graph, group: FusionGroup, whole: FewRows) -> tuple[FusionGroup, ...]:
-    """Return the products of few rows without the normalization, or each separately."""
-    rest = tuple(node for node in group.nodes if node is not whole.norm)
-    if whole.norm is None or len(whole.products) == 1:
-        return tuple(_plain_groups(graph, set(group.nodes)))
-    without = FusionGroup(rest, None, whole=replace(whole, norm=None))
-    return FusionGroup((whole.norm,), whole.norm), without
-
-
-def _stages(group: FusionGroup) -> list[int]:
-    """Return the index at which the nodes of each intermediate result after the head start."""
-    begins, value = [1], group.nodes[0].output
-    for place, node in enumerate(group.nodes[1:], 1):
-        if value in node.distinct_reads:
-            value = node.output
-            begins.append(place + 1)
-    return begins[:-1]

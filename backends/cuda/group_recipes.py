@@ -30,6 +30,8 @@ from .codegen.epilogue import epilogue_of, no_epilogue
 from .codegen.moves import Movement
 from .codegen.recurrence_kernel import recurrence
 from .codegen.recurrences import Recurrence
+from .codegen.reduction_kernel import chain_reduction
+from .codegen.reductions import ChainReduction
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .conv.pooled import pooled_convolution
 from .families import kernel_of
@@ -143,6 +145,8 @@ def _recipe_of_whole(
             return head_rows(whole, y, operand)
         case Movement():
             return copied_through(whole, y, operand(whole.x))
+        case ChainReduction():
+            return chain_reduction(whole, y, operand)
         case Recurrence():
             return recurrence(whole, operand)
 

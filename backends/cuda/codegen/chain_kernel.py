@@ -56,19 +56,19 @@ def elementwise(
     Raises:
         ValueError: `refusal` of these is not empty.
     """
-    cuts = _factors(y.dims, tuple(moved.values()))
+    cuts = factors_of(y.dims, tuple(moved.values()))
     if cuts is None:
         raise ValueError(refusal(y, operands, moved))
-    walks = [_walk(x, moved.get(i), y, cuts) for i, x in enumerate(operands)]
+    walks = [walk_of(x, moved.get(i), y, cuts) for i, x in enumerate(operands)]
     axes = order(y.rank, y.format)
     firsts = [sum(map(len, cuts[:axis])) for axis in range(y.rank)]
     places = [firsts[axis] + i for axis in axes for i in range(len(cuts[axis]))]
     flat = [size for axis in cuts for size in axis]
-    own = [s for axis, step in enumerate(y.strides) for s in _inner(cuts[axis], step)]
+    own = [s for axis, step in enumerate(y.strides) for s in inner_strides(cuts[axis], step)]
     rows = [own, *(walk.strides for walk in walks), *(walk.turns for walk in walks)]
     sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
     result, moves, turns = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
-    vector, reads = _vector((y, *operands), sizes, merged, walks)
+    vector, reads = vector_of((y, *operands), sizes, merged, walks)
     index = index_type(y.extent, *(x.extent for x in operands))
     numbers = range(len(operands))
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
@@ -80,7 +80,11 @@ def elementwise(
     entry = "moved" if any(w.origin or w.table is not None for w in walks) else "elementwise"
     for i, walk in enumerate(walks) if entry == "moved" else ():
         constants.append((f"TABLED{i}", walk.table is not None))
-        args |= {f"table{i}": _table(walk.table), f"turns{i}": turns[i], f"origin{i}": walk.origin}
+        args |= {
+            f"table{i}": table_of(walk.table),
+            f"turns{i}": turns[i],
+            f"origin{i}": walk.origin,
+        }
     return Launch(
         f"elementwise/{entry}.cu",
         entry,
@@ -109,7 +113,7 @@ def refusal(y: Tensor, operands: Sequence[Tensor], moved: Mapping[int, Movement]
     """Return why a chain cannot read operands through nodes that move elements, or nothing."""
     if moved and any(x.extent >= 2**31 for x in operands):
         return "places in tables have 32 bits"
-    cuts = _factors(y.dims, tuple(moved.values()))
+    cuts = factors_of(y.dims, tuple(moved.values()))
     return "axes of operands have no common factors" if cuts is None else ""
 
 
@@ -126,7 +130,7 @@ def copied_through(movement: Movement, y: Tensor, x: Tensor) -> Launch | str:
     return elementwise(chain, y, [x], {0: movement}, word)
 
 
-def _factors(dims: Ints, moved: Sequence[Movement]) -> list[Ints] | None:
+def factors_of(dims: Ints, moved: Sequence[Movement]) -> list[Ints] | None:
     """Return the sizes of factors of each axis of which those of all movements are products."""
     if not moved:
         return [(size,) for size in dims]
@@ -145,16 +149,18 @@ def _factors(dims: Ints, moved: Sequence[Movement]) -> list[Ints] | None:
     return found
 
 
-def _inner(sizes: Ints, step: int) -> Ints:
+def inner_strides(sizes: Ints, step: int) -> Ints:
     """Return the strides of the factors of an axis with this stride."""
     return tuple(step * prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
-def _walk(x: Tensor, movement: Movement | None, y: Tensor, cuts: Sequence[Ints]) -> Walk:
+def walk_of(x: Tensor, movement: Movement | None, y: Tensor, cuts: Sequence[Ints]) -> Walk:
     """Return the places of an operand along the factors of the axes of `y`; repeated: stride 0."""
     if movement is None:
         steps = broadcast_strides(x.dims, x.format, y.dims, x.pitch)
-        strides = [s for sizes, step in zip(cuts, steps, strict=True) for s in _inner(sizes, step)]
+        strides = [
+            s for sizes, step in zip(cuts, steps, strict=True) for s in inner_strides(sizes, step)
+        ]
         return Walk(0, tuple(strides), None, (0,) * len(strides))
     walk, begin = movement.walk(x), 0
     lists: tuple[list[int], list[int]] = ([], [])
@@ -180,13 +186,14 @@ def _spread(sizes: Ints, own: Ints, steps: Ints) -> list[int]:
     return found
 
 
-def _table(table: Array | None) -> Packed | None:
+def table_of(table: Array | None) -> Packed | None:
+    """Return the constant of a table of places, which is uploaded once."""
     if table is None:
         return None
     return Packed((), ("places", sha256(table.tobytes()).hexdigest()), lambda: table)
 
 
-def _vector(
+def vector_of(
     tensors: Sequence[Tensor], sizes: Ints, merged: Sequence[Ints], walks: Sequence[Walk]
 ) -> tuple[int, list[int]]:
     """Return how many adjacent elements a thread computes, and reads at once of each operand.

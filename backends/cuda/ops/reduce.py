@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
-from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64, uint32, uint64
-from ....runtime.ir.graph import Node
-from ....runtime.ir.op import Op
+from ....runtime.ir.dtypes import FLOATS, bool_, float64, uint32, uint64
 from ....runtime.ops.reduce import (
     ArgMax,
     ArgMin,
     ArgReduce,
     Reduce,
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-    ReduceSumSquare,
 )
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_known
-from ..codegen.elementwise import NUMBERS, greatest, lowest
+from ..codegen.elementwise import NUMBERS
+from ..codegen.folds import FOLDS, ReduceFormula, keeps_order
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, order
 from ..recipe.source import arithmetic
@@ -46,92 +35,7 @@ FEW_ROWS, FEW_THREADS, WORD = 64, 1 << 15, 16
 MAX_BLOCKS = 65535
 
 
-#: The header that declares composite states.
-_HEADERS = {"Peak": "norm/logsumexp.cuh", "Place": "reduce/argmax.cuh"}
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceFormula:
-    """A reduction as C++ expressions.
-
-    Attributes:
-        combine: combines two states `a` and `b`.
-        start: the neutral state; ``LOWEST`` and ``GREATEST`` stand for the limits of the dtype.
-        element: the state of one element `x` with index `at`.
-        finish: the result from the final state `a` and the number of elements `count`.
-        state: the C++ type of a state.
-        floating: whether integers are computed in float64.
-    """
-
-    combine: str
-    start: str = "A(0)"
-    element: str = "x"
-    finish: str = "a"
-    state: str = "A"
-    floating: bool = False
-
-    def code(self, dtype: DType) -> str:
-        """Return the functions of `reduce.cu` for elements of a dtype."""
-        start = self.start.replace("LOWEST", lowest(dtype)).replace("GREATEST", greatest(dtype))
-        head = "__device__ __forceinline__"
-        return "\n".join(
-            (
-                *([f'#include "{_HEADERS[self.state]}"'] if self.state in _HEADERS else []),
-                f"using State = {self.state};",
-                f"{head} State start() {{ return {start}; }}",
-                f"{head} State element(A x, long long at) {{ return {self.element}; }}",
-                f"{head} State combine(State a, State b) {{ return {self.combine}; }}",
-                f"{head} auto finish(State a, A count) {{ return {self.finish}; }}",
-            )
-        )
-
-    def nbytes(self, dtype: DType, index: DType) -> int:
-        """Return the size of a state, given the compute type and that of indices."""
-        place = 2 * max(dtype.itemsize, index.itemsize)
-        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": place}[self.state]
-
-
-#: The reductions; comparisons propagate NaN.
-FOLDS: dict[type[Op], ReduceFormula] = {
-    ReduceSum: ReduceFormula("a + b"),
-    ReduceMean: ReduceFormula("a + b", finish="a / count", floating=True),
-    ReduceMax: ReduceFormula("a > b || a != a ? a : b", "LOWEST"),
-    ReduceMin: ReduceFormula("a < b || a != a ? a : b", "GREATEST"),
-    ReduceProd: ReduceFormula("a * b", "A(1)"),
-    ReduceL1: ReduceFormula("a + b", element="x < A(0) ? -x : x"),
-    ReduceL2: ReduceFormula("a + b", element="x * x", finish="sqrt(a)", floating=True),
-    ReduceSumSquare: ReduceFormula("a + b", element="x * x"),
-    ReduceLogSum: ReduceFormula("a + b", finish="log(a)", floating=True),
-    ReduceLogSumExp: ReduceFormula(
-        "merged(a, b)",
-        "State{-INFINITY, 0}",
-        "State{x, 1}",
-        "a.top + log(a.sum)",
-        "Peak",
-        floating=True,
-    ),
-}
-
-
-def _keeps_order(node: Node) -> bool:
-    """Whether the axes of a result are in the order of the input's, in any format of an image.
-
-    Without an axis of pixels, the channels of an image stay the second axis, and last in memory.
-    """
-    op, (x, *given) = node.op, node.operands
-    rank = len(x.tensor.dims)
-    if getattr(op, "keepdims", 0) or len(node.output.tensor.dims) < 3:
-        return True
-    if isinstance(op, ArgReduce):
-        return normalize_axis(op.axis, rank) > 1
-    known = [value.tensor.known if value.data is None else value.data for value in given]
-    if not isinstance(op, Reduce) or any(axes is None for axes in known):
-        return False
-    axes = [int(axis) for found in known if found is not None for axis in found.flat]
-    return min(op.axes(tuple(axes) if given else None, rank), default=0) > 1
-
-
-@kernel(*FOLDS, follows=_keeps_order)
+@kernel(*FOLDS, follows=keeps_order)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
     """Reduce any axes."""
     refused = need_known(axes=axes)
@@ -141,7 +45,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
     return fold(FOLDS[type(op)], y, x, op.axes(given, x.rank), type(op).__name__)
 
 
-@kernel(ArgMax, ArgMin, follows=_keeps_order)
+@kernel(ArgMax, ArgMin, follows=keeps_order)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
     """Return the index of the largest or smallest element along an axis."""
     largest, last = isinstance(op, ArgMax), bool(op.select_last_index)

@@ -16,9 +16,10 @@ from ..recipe.launch import THREADS, Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div
 from ..recipe.source import C_TYPES, arithmetic
 
-#: Elements per step of a block of `accumulate_rows`; and minimum line length for it.
+#: Elements per step of a block of `accumulate_rows`, and minimum line length for it.
 TILE, LONG = 2048, 256
-
+#: Minimum line length for a warp of its own.
+SHORT = 8
 
 #: Target numbers of blocks and threads: lines are split into chunks until they are reached.
 BLOCKS, ENOUGH = 1024, 1 << 18
@@ -65,6 +66,10 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         sizes: outer, size and inner.
     """
     outer, size, inner = sizes
+    if inner == 1 and SHORT <= size <= LONG:
+        args = {"x": x, "y": y, "count": outer, "l": dict(size=size, inner=1, chunk=size, chunks=1)}
+        grid = (ceil_div(outer, THREADS // 32), 1, 1)
+        return make("accumulate_short", grid=grid, args=args, note=f"{size}")
     if inner == 1 and size > LONG:
         tiles = ceil_div(size, TILE)
         chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))

@@ -276,15 +276,15 @@ def signature_of(file: str, entry: str, code: str = "") -> KernelSignature:
     Args:
         file: the file in `kernels/`.
         entry: the entry point.
-        code: generated code, whose macros may repeat a group of parameters.
+        code: generated code, whose macros may repeat groups of parameters.
 
     Raises:
         KernelError: the file has no such function, or a macro is undefined.
     """
     declared = _declared(KERNELS, file, entry)
-    macro = _MACRO.search(declared)
-    count = 0 if macro is None else _repeated(macro[1], code, file, entry)
-    return _signature(KERNELS, file, entry, count)
+    macros = (macro[1] for macro in _MACRO.finditer(declared))
+    counts = tuple((name, _repeated(name, code, file, entry)) for name in macros)
+    return _signature(KERNELS, file, entry, counts)
 
 
 @cache
@@ -337,16 +337,19 @@ def _repeated(macro: str, code: str, file: str, entry: str) -> int:
 
 
 @cache
-def _signature(folder: Path, file: str, entry: str, count: int) -> KernelSignature:
-    """Return the signature for this many repetitions of a repeated parameter group."""
+def _signature(
+    folder: Path, file: str, entry: str, counts: tuple[tuple[str, int], ...]
+) -> KernelSignature:
+    """Return the signature for these numbers of repetitions of groups of parameters, by macro."""
     text, declared = _text(folder, file), _declared(folder, file, entry)
+    repeated = dict(counts)
 
     def expanded(macro: re.Match[str]) -> str:
         group = re.search(rf"^#define {macro[2]}\((\w+)\)((?:\\\n|.)*)$", text, re.MULTILINE)
         if group is None:
             raise KernelError(f"{file}: {entry}: no macro {macro[2]}", file=file)
         body = group[2].replace("\\\n", " ")
-        return "".join(body.replace(f"##{group[1]}", str(i)) for i in range(count))
+        return "".join(body.replace(f"##{group[1]}", str(i)) for i in range(repeated[macro[1]]))
 
     parameters = [_parameter(one) for one in _MACRO.sub(expanded, declared).split(",")]
     values = (p.type for p in parameters if not p.is_pointer and p.type != TENSOR_MAP)

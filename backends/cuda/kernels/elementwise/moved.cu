@@ -4,18 +4,9 @@
 //
 // Generated: as in elementwise.cu, and TABLED0, TABLED1, ...: whether an operand has a table.
 
-#include "elementwise/words.cuh"
+#include "elementwise/moved_words.cuh"
 #include "move/axes.cuh"
 #include "ptx/pdl.cuh"
-
-template <int INNER, typename A>
-__device__ __forceinline__ Words<A> words_or_zeros(const A* from, bool inside)
-{
-    if (inside) return words<INNER>(from);
-    Words<A> found;
-    memset(&found, 0, sizeof(found));
-    return found;
-}
 
 #define PARAMETER(i) , const A##i *a##i, Ints strides##i, const int *table##i, Ints turns##i, Index origin##i
 #define OFFSET(i) Index offset##i = origin##i, turn##i = 0;

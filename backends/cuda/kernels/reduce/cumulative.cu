@@ -6,6 +6,7 @@
 //
 // Compile-time: WARPS of a block; REVERSE, EXCLUSIVE; RANK, where the axis is read at run time.
 
+#include "ptx/pdl.cuh"
 #include "reduce/block.cuh"
 #include "reduce/scan.cuh"
 
@@ -101,6 +102,30 @@ accumulate_rows(const T* x, const A* totals, T* y, Lines l)
         for (int q = 0; q < ITEMS; ++q)
             if (first + q < end) own = combine(own, A(x[l(outer, first + q)]));
         go_along(x, y, l, outer, first, min(end, first + ITEMS), up_to(own, before, Combine()));
+    }
+}
+
+// ── contiguous lines that are short: one warp per line ─────────────────────────────────────────────
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+accumulate_short(const T* x, T* y, long long count, Lines l)
+{
+    const int lane = threadIdx.x % 32;
+    const long long outer = blockIdx.x * (long long)WARPS + threadIdx.x / 32;
+    if (outer >= count) return;
+    grid_dependency_sync();
+    A before = START;
+    for (long long begin = 0; begin < l.size; begin += 32) {
+        const long long k = begin + lane, at = l(outer, k);
+        A sum = k < l.size ? A(x[at]) : START;
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const A other = __shfl_sync(~0u, sum, lane >= distance ? lane - distance : lane);
+            if (lane >= distance) sum = combine(other, sum);
+        }
+        const A left = __shfl_sync(~0u, sum, lane ? lane - 1 : 0);
+        if (k < l.size) y[at] = T(!EXCLUSIVE ? combine(before, sum) : lane ? combine(before, left) : before);
+        before = combine(before, __shfl_sync(~0u, sum, 31));
     }
 }
 

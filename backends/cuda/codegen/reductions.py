@@ -1,0 +1,152 @@
+"""Reductions of what a chain of elementwise operators computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from math import prod
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.elementwise import Cast
+from ....runtime.ops.movement import Slice
+from ....runtime.ops.reduce import Reduce
+from ..recipe.operands import Ints
+from .elementwise import in_chains
+from .folds import FOLDS, keeps_order
+from .moves import Movement, movement, moves
+
+#: Maximum number of nodes behind a reduction.
+MAX_BEHIND = 12
+#: Rows of at most this many elements are not worth a warp each.
+SHORT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReduction:
+    """Elementwise nodes, a reduction of their result, and elementwise nodes behind it.
+
+    Attributes:
+        chain: the nodes before, in topological order.
+        fold: the reduction.
+        behind: the nodes after it, each of which reads the one before.
+        moves: the movements through which the chain reads.
+    """
+
+    chain: tuple[Node, ...]
+    fold: Node
+    behind: tuple[Node, ...]
+    moves: tuple[Movement, ...]
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        moving = (node for each in self.moves for node in each.nodes)
+        return frozenset({*moving, *self.chain, self.fold, *self.behind})
+
+    @property
+    def axes(self) -> Ints:
+        """The axes that are reduced."""
+        op, (x, *given) = self.fold.op, self.fold.operands
+        assert isinstance(op, Reduce)
+        known = [value.tensor.known if value.data is None else value.data for value in given]
+        axes = tuple(int(axis) for found in known if found is not None for axis in found.flat)
+        return op.axes(axes if given else None, x.tensor.rank or 0)
+
+    @property
+    def keeps_axes(self) -> bool:
+        """Whether its result has an axis of size 1 for each that is reduced."""
+        return bool(getattr(self.fold.op, "keepdims", 0))
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether axes of the result are in the order of those of what it reads, in any format."""
+        before, behind = (self.chain or (self.fold,)), self.behind
+        pairs = ((self.fold.operands[0], before), (self.fold.output, behind))
+        same = all(
+            v.is_constant or v.tensor.rank == whole.tensor.rank
+            for whole, nodes in pairs
+            for node in nodes
+            for v in node.distinct_reads
+            if node is not self.fold or v is self.fold.operands[0]
+        )
+        return same and keeps_order(self.fold) and all(each.is_plain for each in self.moves)
+
+
+Chain = Callable[[Graph, Node, Set[Node]], Sequence[Node]]
+
+
+def chain_reduction_at(
+    graph: Graph,
+    fold: Node,
+    free: Set[Node],
+    moved: Sequence[Movement],
+    *,
+    chain: Chain,
+    takes_epilogue: Callable[[Node], bool],
+) -> ChainReduction | None:
+    """Return a reduction with the elementwise nodes around it, if there are any.
+
+    Args:
+        graph: the graph.
+        fold: the reduction.
+        free: nodes that may be taken.
+        moved: movements that may be taken.
+        chain: returns the elementwise nodes that end with one, and that only these read.
+        takes_epilogue: whether a node's kernel computes elementwise nodes behind it.
+    """
+    if type(fold.op) not in FOLDS:
+        return None
+    x, *given = fold.operands
+    if any(v.tensor.known is None and v.data is None for v in given):
+        return None
+    maker = x.producer
+    before: Sequence[Node] = ()
+    if maker is not None and maker in free and in_chains(maker) and graph.sole_consumer(x) is fold:
+        before = graph.in_order(chain(graph, maker, free))
+    behind = tuple(_behind(graph, fold, free, takes_epilogue))
+    if not behind and all(isinstance(node.op, Cast) for node in before) and not _is_short(fold):
+        return None
+    reads = [v for node in before for v in node.distinct_reads]
+    known = {each.y: each for each in moved}
+    found = {v: known.get(v) or _part(graph, v, free) for v in reads}
+    joined = tuple(m for m in found.values() if m is not None and _may_join(m, x.tensor.dims))
+    return ChainReduction(tuple(before), fold, behind, joined)
+
+
+def _part(graph: Graph, value: Value, free: Set[Node]) -> Movement | None:
+    """Return the nodes that cut a value out of a tensor, if only one node reads it."""
+    node = value.producer
+    if node not in free or node is None or not isinstance(node.op, Slice) or not moves(node):
+        return None
+    return movement([node]) if graph.sole_consumer(value) is not None else None
+
+
+def _is_short(fold: Node) -> bool:
+    """Whether rows of few elements are reduced."""
+    x = fold.operands[0].tensor
+    count = prod(x.dims) // max(fold.output.tensor.size, 1)
+    return x.dims[-1:] != fold.output.tensor.dims[-1:] and 1 < count <= SHORT
+
+
+def _may_join(movement: Movement, dims: Ints) -> bool:
+    """Whether a chain may read through nodes that move elements."""
+    near = not movement.turns or movement.is_few or movement.is_adjacent(movement.format)
+    return movement.fits(dims) and near
+
+
+def _behind(
+    graph: Graph, fold: Node, free: Set[Node], takes_epilogue: Callable[[Node], bool]
+) -> Iterator[Node]:
+    """Yield the elementwise nodes behind a reduction that no other kernel would compute."""
+    value = fold.output
+    for _ in range(MAX_BEHIND):
+        node = graph.sole_consumer(value)
+        if node is None or node not in free or not in_chains(node):
+            return
+        if node.output.tensor.dims != fold.output.tensor.dims:
+            return
+        makers = {v.producer for v in node.distinct_reads if v is not value}
+        if any(maker in free and maker is not None and takes_epilogue(maker) for maker in makers):
+            return
+        yield node
+        value = node.output

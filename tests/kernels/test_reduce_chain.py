@@ -1,0 +1,188 @@
+"""Reductions of elementwise chains, with a chain behind them: one kernel, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Exp, Less, Mul, Sub
+from tercet.runtime.ops.movement import Pad, Slice, Transpose
+from tercet.runtime.ops.reduce import (
+    Reduce,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceProd,
+    ReduceSum,
+)
+
+from .cubins import all_compile
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+FILE = "reduce/reduce_chain.cu"
+COMPILES = {"reduce/reduce_chain.cu"}
+DIMS = (3, 5, 6, 40)
+
+
+def apply(graph: Graph, op: Op, *inputs: Value | Array) -> Value:
+    values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
+    return graph.insert(op, values).output
+
+
+def axes(*of: int) -> Array:
+    return np.array(of, np.int64)
+
+
+def number(of: float) -> Array:
+    return np.array(of, np.float32)
+
+
+Build = Callable[["Net"], Value]
+
+
+class Net:
+    """A graph and what it is fed."""
+
+    def __init__(self) -> None:
+        self.graph, self.feeds = Graph("reduction"), dict[str, Array]()
+
+    def input(self, *dims: int) -> Value:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = normal(*dims) * np.float32(0.5)
+        return self.graph.add_input(name, TensorType(float32, dims))
+
+    def apply(self, op: Op, *inputs: Value | Array) -> Value:
+        return apply(self.graph, op, *inputs)
+
+    def product(self, *dims: int, other: tuple[int, ...] = ()) -> Value:
+        return self.apply(Mul(), self.input(*dims), self.input(*(other or dims)))
+
+
+def rows(net: Net, fold: Reduce | None = None) -> Value:
+    return net.apply(fold or ReduceSum(), net.product(*DIMS), axes(-1))
+
+
+def behind(net: Net) -> Value:
+    mean = net.apply(ReduceMean(), net.product(*DIMS), axes(-1))
+    return net.apply(Add(), net.apply(Exp(), mean), net.input(5, 1, 1))
+
+
+def columns(net: Net, axis: int = 1, count: int = 5) -> Value:
+    x = net.product(3, count, 6, 40, other=(3, 1, 6, 1))
+    return net.apply(ReduceSum(keepdims=0), x, axes(axis))
+
+
+def apart(net: Net) -> Value:
+    """Axes that are not adjacent, of a shape that no vectors fit."""
+    return net.apply(ReduceMax(), net.product(3, 7, 5, 3, other=(7, 1, 3)), axes(1, 3))
+
+
+def all_of_it(net: Net) -> Value:
+    return net.apply(ReduceMean(keepdims=0), net.product(9, 31), axes(0, 1))
+
+
+def short_rows(net: Net) -> Value:
+    return net.apply(ReduceProd(), net.input(7, 9, 3), axes(2))
+
+
+def halves(net: Net) -> Value:
+    """Sums in float32 of what is stored in float16, which the result is as well."""
+    x, y = (net.apply(Cast(to=float16), net.input(6, 11, 16)) for _ in range(2))
+    wide = net.apply(Cast(to=float32), net.apply(Add(), x, y))
+    total = net.apply(ReduceSum(), net.apply(Mul(), wide, wide), axes(1))
+    return net.apply(Cast(to=float16), net.apply(Mul(), total, number(0.25)))
+
+
+def moved(net: Net) -> Value:
+    """An image beside another one, shifted: one place of a correlation."""
+    a, b = net.input(2, 6, 9, 8), net.input(2, 6, 9, 8)
+    around = net.apply(Pad(), b, axes(0, 0, 1, 1, 0, 0, 1, 1))
+    shifted = net.apply(Slice(), around, axes(2, 0), axes(11, 8), axes(2, 3))
+    return net.apply(ReduceMean(), net.apply(Mul(), a, shifted), axes(1))
+
+
+def turned(net: Net) -> Value:
+    x = net.apply(Transpose(perm=(1, 0, 2)), net.input(20, 2, 12))
+    y = net.apply(Slice(), net.input(2, 40, 12), axes(5, 2), axes(25, 12), axes(1, 2))
+    y = net.apply(Pad(), y, axes(0, 0, 1, 0, 0, 1))
+    return net.apply(ReduceSum(), net.apply(Mul(), x, y), axes(2))
+
+
+def counted(net: Net) -> Value:
+    less = net.apply(Less(), net.input(4, 33), number(0.1))
+    return net.apply(ReduceSum(), net.apply(Cast(to=float32), less), axes(1))
+
+
+def exponents(net: Net) -> Value:
+    x = net.input(5, 300)
+    top = net.apply(ReduceMax(), x, axes(1))
+    return net.apply(ReduceSum(), net.apply(Exp(), net.apply(Sub(), x, top)), axes(1))
+
+
+GRAPHS: dict[str, Build] = {
+    **{"rows": rows, "behind": behind, "columns": columns, "apart": apart, "all": all_of_it},
+    **{"short_rows": short_rows, "halves": halves, "moved": moved, "turned": turned},
+    **{"counted": counted, "exponents": exponents},
+    "logsumexp": lambda net: rows(net, ReduceLogSumExp()),
+    "outer": lambda net: columns(net, 0),
+    "many": lambda net: columns(net, 1, 150),
+}
+#: Launches of other kernels, which compute what is reduced or read twice.
+OTHERS = {"exponents": 1}
+
+
+def built(name: str) -> Net:
+    net = Net()
+    net.graph.set_outputs({"y": GRAPHS[name](net)})
+    infer(net.graph)
+    return net
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_kernel_computes_them(name: str) -> None:
+    found = [launch.source.file for launch in launches(planned(built(name).graph))]
+    assert FILE in found
+    assert len(found) == 1 + OTHERS.get(name, 0), found
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", GRAPHS)
+def test_results(name: str, emulated: CudaBackend) -> None:
+    net = built(name)
+    compare(Sample(net.graph, net.feeds), emulated)
+
+
+def test_what_is_read_twice_is_stored() -> None:
+    net = Net()
+    x = net.product(4, 40)
+    net.graph.set_outputs({"y": net.apply(ReduceSum(), x, axes(1)), "x": x})
+    infer(net.graph)
+    assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
+
+
+def test_long_rows_take_several_passes() -> None:
+    net = Net()
+    net.graph.set_outputs({"y": net.apply(ReduceSum(), net.product(2, 1 << 18), axes(1))})
+    infer(net.graph)
+    assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    graphs = (built(name).graph for name in ("behind", "halves", "moved", "logsumexp"))
+    sources = [launch.source for graph in graphs for launch in launches(planned(graph))]
+    all_compile(sources, target, cache, COMPILES)
