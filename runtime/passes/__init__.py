@@ -35,6 +35,7 @@ from . import (
     hoist_reshapes,
     inline_bodies,
     join_heads,
+    join_places,
     join_written,
     lift_windows,
     lower_batchnorm,
@@ -211,9 +212,14 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before views are composed: those that it inserts before heads merge with others there",
     ),
     Pass(
+        "join_places",
+        join_places.run,
+        "before views are composed: it finds what steps cut by them",
+    ),
+    Pass(
         "stack_products",
         stack_products.run,
-        "before views are composed: it finds what steps cut by them",
+        "likewise",
     ),
     Pass(
         "stack_branches",

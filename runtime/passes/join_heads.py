@@ -21,6 +21,7 @@ from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .joined_heads import join_rows
 from .pattern import without_addend
 
 _HEADS_BEHIND = (0, 2, 1, 3)
@@ -68,7 +69,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Channels of an image are columns of its pixels. Nothing changes if only some operands have this
     form, or if the result does not return to rows or an image.
     """
-    return _join(graph, _is_movable)
+    yield from _join(graph, _is_movable)
+    yield from join_rows(graph)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:

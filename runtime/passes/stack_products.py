@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ops import elementwise
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice, Split, Transpose, bounds_of_slice
@@ -16,49 +17,84 @@ from .driver import Context
 from .editing import Builder, drop, shape_of
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
-#: Minimum number of products, and maximum number of elements of an operand of each: below that, a
-#: product takes no longer than its launch.
-_COUNT, _SMALL = 8, 1 << 16
+#: Minimum number of products, and maximum number of elements of an operand of each that is copied:
+#: below that, a product takes no longer than its launch.
+_COUNT, _SMALL = 4, 1 << 16
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace the products of a Concat by one of stacked operands.
 
     A state-space model that is unrolled over time (Mamba) multiplies the state after each step by
-    a vector of its own, and stacks the results. What steps cut out of one tensor is its own stack.
+    a vector of its own, and stacks the results; linear attention multiplies that after each chunk
+    by its queries, behind zeros for the first one. What steps cut out of one tensor is its own
+    stack.
     """
     for node in list(graph.nodes):
-        products = _products(graph, node)
+        first, products = _products(graph, node)
         if products:
-            yield _stack(graph, node, products)
+            yield _stack(graph, node, first, products)
 
 
-def _products(graph: Graph, node: Node) -> list[Node]:
-    """Return the small products of equal sizes whose results a Concat joins, if all are such."""
+def _products(graph: Graph, node: Node) -> tuple[int, list[Node]]:
+    """Return small products of equal sizes whose results a Concat joins, and the first one's place.
+
+    What is joined before and after them is of any kind.
+    """
     if not isinstance(node.op, Concat) or len(node.inputs) < _COUNT:
-        return []
-    found: list[Node] = []
-    for value in node.operands:
-        reader, made = node, value.producer
-        while made is not None and graph.sole_consumer(value) is reader and _is_view(made):
-            reader, value = made, made.operands[0]
-            made = value.producer
-        if made is None or not isinstance(made.op, MatMul):
-            return []
-        if graph.sole_consumer(value) is not reader:
-            return []
-        found.append(made)
+        return 0, []
+    made = [_product(graph, node, value) for value in node.operands]
+    places = [i for i, product in enumerate(made) if product is not None]
+    if not places:
+        return 0, []
+    first, end = places[0], places[-1] + 1
+    found = [product for product in made[first:end] if product is not None]
+    if len(found) < max(_COUNT, end - first):
+        return 0, []
     shapes = {tuple(shape_of(value) for value in each.operands) for each in found}
-    parts = {shape_of(value) for value in node.operands}
-    (first, *others), (part, *different) = shapes, parts
+    parts = {shape_of(value) for value in node.operands[first:end]}
+    (shape, *others), (part, *different) = shapes, parts
     if others or different or part is None:
-        return []
-    known = [size for shape in (*first, part) for size in shape or (None,)]
+        return 0, []
+    known = [size for dims in (*shape, part) for size in dims or (None,)]
     sizes = [size for size in known if isinstance(size, int) and size]
-    small = all(prod(n for n in shape or () if isinstance(n, int)) <= _SMALL for shape in first)
+    columns = zip(*(each.operands for each in found), strict=True)
+    small = all(_is_small(values) or _is_free(values) for values in columns)
     computed = all(value.data is None for each in found for value in each.operands)
-    matrices = all(len(shape or ()) >= 2 for shape in first)
-    return found if len(sizes) == len(known) and small and computed and matrices else []
+    matrices = all(len(dims or ()) >= 2 for dims in shape)
+    return first, found if len(sizes) == len(known) and small and computed and matrices else []
+
+
+def _is_small(values: Sequence[Value]) -> bool:
+    return prod(n for n in shape_of(values[0]) or () if isinstance(n, int)) <= _SMALL
+
+
+def _is_free(values: Sequence[Value]) -> bool:
+    """Whether tensors need not be copied to a stack: parts of one, or computed where they belong.
+
+    The first state of a recurrence may be a part of another tensor.
+    """
+    makers = [_maker(value) for value in values[1:]]
+    computed = all(m is not None and type(m.op).__module__ == elementwise.__name__ for m in makers)
+    return computed or _whole(values) is not None
+
+
+def _maker(value: Value) -> Node | None:
+    """Return the node that computes a value, before views."""
+    made = value.producer
+    while made is not None and isinstance(made.op, _VIEWS):
+        made = made.operands[0].producer
+    return made
+
+
+def _product(graph: Graph, node: Node, value: Value) -> Node | None:
+    """Return the product that a value is, seen through views, if only a node reads it."""
+    reader, made = node, value.producer
+    while made is not None and graph.sole_consumer(value) is reader and _is_view(made):
+        reader, value = made, made.operands[0]
+        made = value.producer
+    alone = graph.sole_consumer(value) is reader
+    return made if made is not None and isinstance(made.op, MatMul) and alone else None
 
 
 def _is_view(node: Node) -> bool:
@@ -70,20 +106,24 @@ def _is_view(node: Node) -> bool:
     return isinstance(node.op, _VIEWS)
 
 
-def _stack(graph: Graph, node: Node, products: Sequence[Node]) -> str:
-    """Replace a Concat of products."""
+def _stack(graph: Graph, node: Node, first: int, products: Sequence[Node]) -> str:
+    """Replace the products of a Concat, of which the first has this place."""
     add = Builder(graph, node, node.name, (*products, node))
     rank = max(len(value.tensor.dims) for value in products[0].operands)
     operands = [stacked(add, [each.operands[i] for each in products], rank) for i in range(2)]
-    part, count = node.operands[0].tensor.dims, len(products)
+    part, count = node.operands[first].tensor.dims, len(products)
     axis = normalize_axis(getattr(node.op, "axis", 0), len(part))
     y = add(Reshape(), add(MatMul(), *operands), add.integers((count, *part), "parts"))
     y = joined(add, y, axis)
-    y = add(Reshape(), y, add.integers(node.output.tensor.dims, "joined"))
+    whole = (*part[:axis], count * part[axis], *part[axis + 1 :])
+    y = add(Reshape(), y, add.integers(whole, "joined"))
     name, old = node.name, list(node.operands)
+    before, behind = old[:first], old[first + count :]
+    if before or behind:
+        y = add(Concat(axis=axis), *before, y, *behind)
     graph.redirect(node.output, y)
     graph.remove(node)
-    for value in dict.fromkeys(old):
+    for value in dict.fromkeys(old[first : first + count]):
         drop(graph, value.producer)
     return f"{count} products that Concat '{name}' joins are one of stacked matrices"
 
@@ -103,10 +143,12 @@ def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
         return add(Reshape(), values[0], add.integers((1, *dims), "alone"))
     whole = _whole(values)
     if whole is not None:
-        source, axis = whole
-        *outer, size = source.tensor.dims[: axis + 1]
-        inner = source.tensor.dims[axis + 1 :]
-        parts = (*outer, len(values), size // len(values), *inner)
+        source, axis, begin, size = whole
+        end, dims_of = begin + len(values) * size, source.tensor.dims
+        if end - begin < dims_of[axis]:
+            bounds = (add.integers([n], "bound") for n in (begin, end, axis))
+            source = add(Slice(), source, *bounds)
+        parts = (*dims_of[:axis], len(values), size, *dims_of[axis + 1 :])
         order = (axis, *(i for i in range(len(parts)) if i != axis))
         cut = add(Reshape(), source, add.integers(parts, "cut"))
         turned = add(Transpose(perm=order), cut)
@@ -115,24 +157,21 @@ def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
     return add(Concat(axis=0), *(add(Reshape(), value, sizes) for value in values))
 
 
-def _whole(values: Sequence[Value]) -> tuple[Value, int] | None:
-    """Return a tensor and its axis if each value is the next equal part of it, and they are all."""
-    source: Value | None = None
-    along: int | None = None
-    for i, value in enumerate(values):
+def _whole(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
+    """Return a tensor, its axis, and begin and size of the first if these are its next parts."""
+    found: list[tuple[Value, int, int, int]] = []
+    for value in values:
         made = value.producer
         while made is not None and isinstance(made.op, _VIEWS):
             value = made.operands[0]
             made = value.producer
-        found = None if made is None else _part(made, value)
-        if made is None or found is None or found[1] != i * found[2]:
+        part = None if made is None else _part(made, value)
+        if made is None or part is None:
             return None
-        if source is not None and (made.operands[0] is not source or found[0] != along):
-            return None
-        source, along = made.operands[0], found[0]
-        if source.tensor.dims[along] != len(values) * found[2]:
-            return None
-    return None if source is None or along is None else (source, along)
+        found.append((made.operands[0], *part))
+    source, axis, begin, size = first = found[0]
+    wanted = [(source, axis, begin + i * size, size) for i in range(len(found))]
+    return first if found == wanted else None
 
 
 def _part(node: Node, value: Value) -> tuple[int, int, int] | None:

@@ -18,6 +18,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Exp, Max, Mul, Sub, Tanh
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
@@ -106,6 +107,23 @@ def cut_from_rows(net: Net) -> None:
     net.join(rows)
 
 
+def states_of_chunks(net: Net) -> None:
+    """Linear attention: states are matrices, cut from rows, which fade by a factor of a sample."""
+    x, gates = net.input("x", BATCH, STEPS, WIDTH), net.input("gates", BATCH, STEPS)
+    cut, kept = net.apply(Reshape(), x, np.array([BATCH, STEPS * WIDTH])), net.apply(Exp(), gates)
+    rows = list[Value]()
+    for t in range(STEPS):
+        bounds = (np.array([v]) for v in (t * WIDTH, (t + 1) * WIDTH, 1))
+        part = net.apply(Slice(), cut, *bounds)
+        h = net.apply(Reshape(), part, np.array([BATCH, 4, WIDTH // 4]))
+        if rows:
+            gate = net.apply(Gather(axis=1), kept, np.array(t))
+            gate = net.apply(Unsqueeze(), gate, np.array([1, 2]))
+            h = net.apply(Add(), h, net.apply(Mul(), rows[-1], gate))
+        rows.append(h)
+    net.join(rows)
+
+
 def wide_states(net: Net) -> None:
     """A state of float32 between results of another type."""
     x, h = net.rows("x"), net.apply(Cast(to=float32), net.input("h", BATCH, WIDTH))
@@ -153,6 +171,7 @@ FOUND: dict[str, Build] = {
     "parts of rows": cut_from_rows,
     "states of another type": wide_states,
     "WKV": wkv,
+    "states of chunks": states_of_chunks,
 }
 
 

@@ -46,6 +46,33 @@ def test_states_of_an_unrolled_recurrence(axis: int) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("width", [STATE, 300])
+def test_states_of_chunks_behind_zeros(width: int) -> None:
+    """Linear attention: queries of each chunk but the first times the state before it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        queries, terms = (apply(g, Mul(), x, normal(width)) for _ in range(2))
+        state: Value | None = None
+        parts = [g.constant(np.zeros((2, WIDTH, width), np.float32))]
+        for i in range(STEPS - 1):
+            query, term = (
+                apply(g, Gather(axis=1), each, np.array(place))
+                for each, place in ((queries, i + 1), (terms, i))
+            )
+            square = apply(g, Mul(), apply(g, Unsqueeze(), term, np.array([-1])), normal(width))
+            square = apply(g, Gather(axis=1), square, np.array(0))
+            state = square if state is None else apply(g, Add(), state, square)
+            parts.append(apply(g, MatMul(), query, state))
+        stacked = [apply(g, Unsqueeze(), part, np.array([1])) for part in parts]
+        return apply(g, Concat(axis=1), *stacked)
+
+    graph = make(build, (2, STEPS, WIDTH, width))
+    after, log = optimised(graph)
+    assert log.counts["stack_products"] == 1
+    assert kinds(after).count("MatMul") == 1
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("why", ["few", "weights", "read elsewhere"])
 def test_products_that_stay(why: str) -> None:
     count = 3 if why == "few" else STEPS
@@ -59,7 +86,7 @@ def test_products_that_stay(why: str) -> None:
                 other = apply(g, MatMul(), normal(STATE, STEPS), x)
             parts.append(apply(g, MatMul(), row, other))
         joined = apply(g, Concat(axis=1), *parts)
-        return apply(g, Add(), joined, parts[0]) if why == "read elsewhere" else joined
+        return apply(g, Add(), joined, parts[STEPS // 2]) if why == "read elsewhere" else joined
 
     graph = make(build, (2, STEPS, STATE))
     after, log = optimised(graph)

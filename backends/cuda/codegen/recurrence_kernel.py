@@ -10,14 +10,17 @@ from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_typ
 from .elementwise import chain_of, compute_type
 from .recurrences import Part, Recurrence, aligned
 
-#: Threads of a block: few, so that small states are spread over many multiprocessors.
-THREADS = 32
+#: Threads of a block: few, so that small states are spread over many multiprocessors; of large ones
+#: as many as fill one. And the number of elements from which a state is large.
+THREADS, MANY_THREADS, LARGE = 32, 256, 1 << 18
 #: Number of steps whose parts are fetched before they are used.
 DEPTH = 8
 
 
 def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch | str:
     """Return the launch of a recurrence, or why there is none."""
+    size = found.result.value.tensor.size
+    threads = THREADS if size < LARGE else MANY_THREADS
     before = [state.before for state in found.states]
     after = [state.after for state in found.states]
     chain = chain_of(found.body, sums=before, handed=after, result=found.result.value)
@@ -44,7 +47,7 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
         **{"y": y, "strides": merged[0], "origin": found.result.place * found.result.step},
         **{"step": found.result.step * found.way, "first": first},
         **{"strides_first": (0,) * len(sizes) if first is None else merged[-1]},
-        **{"count": found.result.value.tensor.size, "sizes": sizes, **divisors(sizes)},
+        **{"count": size, "sizes": sizes, **divisors(sizes)},
         "steps": found.count,
     }
     states, numbers = len(before), range(len(operands))
@@ -63,8 +66,8 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
     return Launch(
         "elementwise/recurrence.cu",
         "recurrence",
-        grid=(ceil_div(found.result.value.tensor.size, THREADS), 1, 1),
-        block=THREADS,
+        grid=(ceil_div(size, threads), 1, 1),
+        block=threads,
         args=args,
         types=(
             ("Index", index_type(*extents)),
@@ -72,7 +75,7 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
             *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
         ),
         constants=(
-            *(("THREADS", THREADS), ("DEPTH", DEPTH)),
+            *(("THREADS", threads), ("DEPTH", DEPTH)),
             *(("RANK", len(sizes)), ("FIRST", first is not None)),
         ),
         code="\n".join(

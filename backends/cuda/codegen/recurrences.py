@@ -14,10 +14,11 @@ from math import inf
 import numpy as np
 
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.gather import Gather
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
-from ..recipe.operands import Ints, strides
+from ..recipe.operands import Ints, merge, strides
 from .elementwise import in_chains
 from .moves import VIEWS
 
@@ -341,15 +342,43 @@ def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
 
 def _cut(value: Value) -> Part | None:
     """Return which part of a tensor a value is; None if it is none of several equal ones."""
-    source, views = _viewed(value)
-    node = source.producer
-    if node is None or not isinstance(node.op, Slice):
+    source, views = value, tuple[Node, ...]()
+    while (node := source.producer) is not None and isinstance(node.op, VIEWS):
+        source, views = node.operands[0], (*views, node)
+    if node is None or not isinstance(node.op, (Gather, Slice)) or node.inputs[0] is None:
         return None
-    x, *numbers = node.inputs
-    if x is None or any(v is not None and v.data is None for v in numbers):
-        return None
+    x = node.inputs[0]
     dims = x.tensor.dims
-    cut = [i for i, size in enumerate(source.tensor.dims) if size != dims[i]]
+    span = _gathered(node, dims) if isinstance(node.op, Gather) else _sliced(node, dims)
+    if span is None:
+        return None
+    axis, begin, width = span
+    place, rest = divmod(begin, max(width, 1))
+    own = strides(dims, Format.CONTIGUOUS)
+    sizes = (*dims[:axis], width, *dims[axis + 1 :])
+    steps_of = _reshaped(sizes, own, value.tensor.dims)
+    if rest or steps_of is None:
+        return None
+    whole, before = _viewed_whole(x)
+    nodes, places = (*views, node, *before), dims[axis] // max(width, 1)
+    return Part(value, whole, place, places, own[axis] * width, steps_of, nodes)
+
+
+def _gathered(node: Node, dims: Ints) -> tuple[int, int, int] | None:
+    """Return axis, first place and number of places that a Gather takes, if it takes one."""
+    index = node.operands[1].data
+    if not isinstance(node.op, Gather) or index is None or index.size != 1:
+        return None
+    axis = normalize_axis(node.op.axis, len(dims))
+    return axis, int(index.flat[0]) % dims[axis], 1
+
+
+def _sliced(node: Node, dims: Ints) -> tuple[int, int, int] | None:
+    """Return axis, first place and number of places of a Slice along one axis."""
+    numbers = node.inputs[1:]
+    if any(v is not None and v.data is None for v in numbers):
+        return None
+    cut = [i for i, size in enumerate(node.output.tensor.dims) if size != dims[i]]
     starts, ends, axes, steps = (
         None if v is None or v.data is None else v.data.tolist() for v in (*numbers, None, None)[:4]
     )
@@ -357,14 +386,28 @@ def _cut(value: Value) -> Part | None:
     if len(cut) != 1 or starts is None or ends is None or any(step != 1 for step in steps or ()):
         return None
     (axis,), i = cut, along.index(cut[0])
-    width, own = source.tensor.dims[axis], strides(dims, Format.CONTIGUOUS)
-    place, rest = divmod(bounds_of_slice(starts[i], ends[i], 1, dims[axis])[0], max(width, 1))
-    steps_of = aligned(source.tensor.dims, own, value.tensor.dims)
-    if rest or steps_of is None:
-        return None
-    whole, before = _viewed_whole(x)
-    nodes, places = (*views, node, *before), dims[axis] // max(width, 1)
-    return Part(value, whole, place, places, own[axis] * width, steps_of, nodes)
+    return (
+        axis,
+        bounds_of_slice(starts[i], ends[i], 1, dims[axis])[0],
+        node.output.tensor.dims[axis],
+    )
+
+
+def _reshaped(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
+    """Return the strides of a tensor with these strides in another shape; None if it has none."""
+    merged, (strides_of,) = merge(sizes, [steps])
+    left, found = list(zip(merged, strides_of, strict=True)), list[int]()
+    for size in reversed(dims):
+        if size == 1:
+            found.append(0)
+            continue
+        count, step = left.pop() if left else (1, 0)
+        if count % size:
+            return None
+        found.append(step)
+        if count > size:
+            left.append((count // size, step * size))
+    return tuple(reversed(found))
 
 
 def _viewed_whole(value: Value) -> tuple[Value, tuple[Node, ...]]:

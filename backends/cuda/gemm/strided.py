@@ -302,9 +302,14 @@ def _time(products: StridedProducts, setting: Setting) -> float:
     return choose(problem, products.types, setting.target).microseconds
 
 
-def _parts(setting: Setting) -> int:
-    """Return how many tf32 numbers represent one of float32."""
-    return 1 if setting.options.precision == "tf32" else 2
+def _parts(setting: Setting, *factors: Tensor) -> int:
+    """Return how many tf32 numbers represent one of float32.
+
+    With half precision one does beside a factor of 16 bits, which has no more digits.
+    """
+    precision = setting.options.precision
+    rounded = precision != "float32" and any(x.dtype in HALVES for x in factors)
+    return 1 if precision == "tf32" or rounded else 2
 
 
 def _products(
@@ -356,7 +361,7 @@ def _arranged(
     b = replace(b, line=b.term, term=b.line)
     if prod(sizes) >= 2**31 or max(x.data.extent for x in (a, b, c)) >= 2**31:
         return f"{prod(sizes)} products"
-    products = StridedProducts(a, b, c, (m, n, k), sizes, _parts(setting))
+    products = StridedProducts(a, b, c, (m, n, k), sizes, _parts(setting, a.data, b.data))
     if c.term == 1 or n == 1:
         return products
     return products.transposed if c.line == 1 or m == 1 else "results that are not adjacent"
