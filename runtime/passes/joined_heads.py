@@ -113,7 +113,8 @@ def _part(add: Builder, heads: Value, width: int) -> Value | None:
     if rows is None or split is None or not isinstance(split.op, Split):
         return None
     dims, place = shape_of(rows) or (), split.outputs.index(rows)
-    sizes = [(shape_of(value) or (None,))[-1] for value in split.outputs]
+    shapes = [shape_of(value) for value in split.outputs]
+    sizes = [shape[-1] if shape else None for shape in shapes]
     axis = normalize_axis(split.op.axis, len(dims)) if dims else 0
     before = [size for size in sizes[:place] if isinstance(size, int)]
     if axis != len(dims) - 1 or dims[-1] != width or len(before) < place:
