@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +19,11 @@ from tercet.runtime.ops.elementwise import Cast, Mul
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Precision
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import OPTIONS, Sample, compare
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -144,3 +146,33 @@ def test_a_result_that_is_turned_behind_a_product_that_is_no_faster() -> None:
     a, b = net.input("a", 4, 8, 2048), net.input("b", 4, 2048, 4)
     graph = net.done(net.add(Transpose(perm=(1, 0, 2)), net.add(MatMul(), a, b)))
     assert len(launches(planned(graph))) > 1
+
+
+def weighted(*, narrow: bool) -> Graph:
+    """Weights of float32, which nothing bounds, times values of 16 bits or of float32."""
+    net = Net(float16 if narrow else float32)
+    a = net.graph.add_input("a", TensorType(float32, (2, HEADS, 20, 24)))
+    return net.done(
+        net.add(MatMul(), a, net.heads(net.input("x", 2, 24, 48), 0, 2, 1, 3, wide=narrow))
+    )
+
+
+@pytest.mark.parametrize(
+    ("narrow", "precision"), [(True, "float16"), (True, "float32"), (False, "float16")]
+)
+def test_one_tf32_number_beside_a_factor_of_16_bits(narrow: bool, precision: Precision) -> None:
+    """In half precision; elsewhere float32 is two numbers, which have as many digits."""
+    (product,) = launches(planned(weighted(narrow=narrow), precision=precision))
+    single = narrow and precision == "float16"
+    assert ("PARTS", 1 if single else 2) in product.source.constants
+
+
+@needs_compiler
+def test_results_of_one_tf32_number(emulated: CudaBackend) -> None:
+    """Errors are those of numbers with 11 digits."""
+    graph = weighted(narrow=True)
+    feeds = {
+        value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
+    }
+    options = replace(OPTIONS, precision="float16")
+    compare(Sample(graph, feeds), emulated, options=options, error=2**-11)
