@@ -298,8 +298,9 @@ def _as_slice(graph: Graph, node: Node) -> str:
     found, source = place_of(node), node.inputs[0] if node.inputs else None
     if found is None or source is None:
         return ""
-    shape = [size for size in shape_of(source) or () if isinstance(size, int)]
-    if len(shape) != len(shape_of(source) or ()) or len(shape) < 2:
+    shape, result = _sizes(source), _sizes(node.output)
+    known = len(shape) == len(shape_of(source) or ()), result == shape_of(node.output)
+    if not all(known) or len(shape) < 2:
         return ""
     axis, place = found
     outer, inner = shape[:axis], prod(shape[axis + 1 :])
@@ -315,7 +316,7 @@ def _as_slice(graph: Graph, node: Node) -> str:
     else:
         rows = as_shape(add, source, (*outer, shape[axis] * inner))
         bounds = (add.integers([n]) for n in (place * inner, (place + 1) * inner, axis))
-        value = as_shape(add, add(Slice(), rows, *bounds), _sizes(node.output))
+        value = as_shape(add, add(Slice(), rows, *bounds), result)
     kind, name = node.kind, node.name
     graph.redirect(node.output, value)
     graph.remove(node)

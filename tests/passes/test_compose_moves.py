@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.gather import Gather
@@ -294,6 +296,21 @@ def test_one_place_of_an_axis_is_a_slice_of_rows(axis: int) -> None:
     after, _ = optimised(graph)
     assert ("Slice" in kinds(after)) == (axis == 2)
     assert_same(graph, after)
+
+
+def test_one_place_of_what_was_in_a_sequence() -> None:
+    """The type of the Slice is older than that of its source, whose last axis was unknown."""
+    text = """<ir_version: 8, opset_import: ["": 21]>
+    g (float[2, 3, 64] x) => (float[2, 1, 64] y)
+      <int64[1] first = {1}, int64[1] last = {2}, int64[1] axis = {-2}> {
+      s = SequenceConstruct (x)
+      z = ConcatFromSequence <axis = 2> (s)
+      part = Slice (z, first, last, axis)
+      y = Relu (part)
+    }"""
+    x = normal(2, 3, 64)
+    with tercet.load(parse_model(text)) as model:
+        np.testing.assert_array_equal(model.run({"x": x})["y"], np.maximum(x[:, 1:2], 0))
 
 
 @pytest.mark.parametrize("is_nested", [True, False])
