@@ -38,6 +38,7 @@ class Mixture(Op):
     normalize_routing_weights: int
     swiglu_fusion: int
     swiglu_limit: float | None
+    swiglu_limit_after_activation: int
     use_sparse_mixer: int
 
     @property
@@ -100,9 +101,10 @@ class MoE(Mixture):
     layers are ``fc2(activation(fc1(x)))``, or ``fc2(activation(fc1(x)) * fc3(x))``, with weights
     [experts, columns, rows] and biases [experts, columns]. With "swiglu", gate g and linear part l
     are fc1(x) and fc3(x), or the even and odd results of fc1 (`swiglu_fusion` 1), or its halves
-    (2): ``g sigmoid(alpha g) (l + beta)``, with g at most and l within ± `swiglu_limit`. "gelu" is
-    the tanh approximation, as in onnxruntime. `use_sparse_mixer` is that of Phi-3.5 MoE: of two
-    experts, each is weighted by its share among those not chosen before whose logits are close.
+    (2): ``g sigmoid(alpha g) (l + beta)``, with g at most and l within ± `swiglu_limit`; with
+    `swiglu_limit_after_activation`, g sigmoid(alpha g) is at most that, not g. "gelu" is the tanh
+    approximation, as in onnxruntime. `use_sparse_mixer` is that of Phi-3.5 MoE: of two experts,
+    each is weighted by its share among those not chosen before whose logits are close.
     """
 
     activation_alpha: float = 1.0
@@ -112,6 +114,7 @@ class MoE(Mixture):
     normalize_routing_weights: int = 0
     swiglu_fusion: int = 0
     swiglu_limit: float | None = None
+    swiglu_limit_after_activation: int = 0
     use_sparse_mixer: int = 0
 
     def infer(
@@ -161,6 +164,7 @@ class QMoE(Mixture):
     quant_type: str = "int"
     swiglu_fusion: int = 0
     swiglu_limit: float | None = None
+    swiglu_limit_after_activation: int = 0
     use_sparse_mixer: int = 0
     weights_prepacked: int = -1
 

@@ -47,6 +47,7 @@ class Sample:
         instead: what the operator computes, of its inputs, where onnxruntime's CPU does not run it.
         shared: outputs that onnxruntime wants to lie where an input does.
         opset: of ONNX; the same one for all samples of an operator.
+        known: how many last axes have sizes that the operator has to know, such as heads.
     """
 
     op: str
@@ -63,6 +64,7 @@ class Sample:
     instead: Callable[..., list[Array]] | None = None
     shared: dict[int, str] = field(default_factory=dict)
     opset: int = 21
+    known: int = 1
 
     def __str__(self) -> str:
         inputs = ", ".join(
@@ -106,7 +108,7 @@ def model_of(samples: Sample | Sequence[Sample], *, symbolic: bool = False) -> o
 
     Args:
         samples: the nodes; the names of one alone are those of its inputs, and y0, y1, ….
-        symbolic: give every axis of an input but the last a symbol of its own.
+        symbolic: give every axis of an input but the last `Sample.known` a symbol of its own.
     """
     nodes, results, weights = [], [], []
     for at, sample in _named(samples).items():
@@ -126,8 +128,12 @@ def model_of(samples: Sample | Sequence[Sample], *, symbolic: bool = False) -> o
             if n in sample.constants
         ]
     infos = [
-        helper.make_tensor_value_info(n, TO_ONNX[x.dtype], _shape(n, x, symbolic))
-        for n, x in feeds_of(samples).items()
+        helper.make_tensor_value_info(
+            at + n, TO_ONNX[x.dtype], _shape(at + n, x, sample.known if symbolic else x.ndim)
+        )
+        for at, sample in _named(samples).items()
+        for n, x in sample.given.items()
+        if n not in sample.constants
     ]
     graph = helper.make_graph(nodes, "g", infos, results, weights)
     (opset,) = {sample.opset for sample in _named(samples).values()}
@@ -141,10 +147,10 @@ def _result(name: str, dtype: str | None) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TO_ONNX[np.dtype(dtype)], None)
 
 
-def _shape(name: str, x: Array, symbolic: bool) -> list[int | str]:
-    if not symbolic or x.ndim < 2:
+def _shape(name: str, x: Array, known: int) -> list[int | str]:
+    if x.ndim < 2 or known >= x.ndim:
         return list(x.shape)
-    return [*(f"{name}_{axis}" for axis in range(x.ndim - 1)), x.shape[-1]]
+    return [*(f"{name}_{axis}" for axis in range(x.ndim - known)), *x.shape[x.ndim - known :]]
 
 
 def _by_sample(samples: Sequence[Sample], flat: Iterator[Array]) -> list[list[Array]]:

@@ -10,6 +10,7 @@ from .draws_experimental import DRAWS as EXPERIMENTAL
 from .draws_experts import DRAWS as EXPERTS
 from .draws_gated import DRAWS as GATED
 from .draws_hyper import DRAWS as HYPER
+from .draws_newer import DRAWS as NEWER
 from .draws_packed import DRAWS as PACKED
 from .draws_products import DRAWS as PRODUCTS
 from .draws_quantized import DRAWS as QUANTIZED
@@ -33,6 +34,7 @@ DRAWS: dict[str, Draw] = {
     **QUANTIZED,
     **SIMPLE,
     **STANDARDIZED,
+    **NEWER,
     **UNPADDED,
     **WORDS,
 }

@@ -26,14 +26,14 @@ def run(inputs: dict[str, Array | None], **attributes: Any) -> Array:
     return found
 
 
-def gated(gate: Array, linear: Array, alpha: float, beta: float, limit: float) -> Array:
-    gate, linear = np.minimum(gate, limit), np.clip(linear, -limit, limit)
-    return gate / (1 + np.exp(-alpha * gate)) * (linear + beta)
+def gated(gate: Array, linear: Array, alpha: float, beta: float, limits: list[float]) -> Array:
+    gate, linear = np.minimum(gate, limits[0]), np.clip(linear, -limits[2], limits[2])
+    return np.minimum(gate / (1 + np.exp(-alpha * gate)), limits[1]) * (linear + beta)
 
 
 @pytest.mark.parametrize("fusion", [0, 1, 2])
-@pytest.mark.parametrize("limit", [None, 0.5])
-def test_swiglu(fusion: int, limit: float | None) -> None:
+@pytest.mark.parametrize(("limit", "is_late"), [(None, False), (0.5, False), (0.2, True)])
+def test_swiglu(fusion: int, limit: float | None, is_late: bool) -> None:
     """Gate and linear part from two products, from one in turns, and from one behind the other."""
     x, router, fc2 = floats(ROWS, HIDDEN), floats(ROWS, COUNT), floats(COUNT, HIDDEN, INNER)
     gate, linear = floats(COUNT, INNER, HIDDEN), 2 * floats(COUNT, INNER, HIDDEN)[:, ::-1]
@@ -46,13 +46,14 @@ def test_swiglu(fusion: int, limit: float | None) -> None:
     inputs["fc3"] = np.ascontiguousarray(linear) if fusion == 0 else None
     attributes: dict[str, Any] = {"activation_alpha": 1.5, "activation_beta": 0.5, "k": COUNT}
     if limit is not None:
-        attributes["swiglu_limit"] = limit
+        attributes |= {"swiglu_limit": limit, "swiglu_limit_after_activation": int(is_late)}
+    most = limit or np.inf
+    limits = [np.inf, most, most] if is_late else [most, np.inf, most]
     found = run(inputs, activation_type="swiglu", swiglu_fusion=fusion, **attributes)
     exponents = np.exp(router)
     weights = exponents / exponents.sum(1, keepdims=True)
     wanted = sum(
-        weights[:, e : e + 1]
-        * (gated(x @ gate[e].T, x @ linear[e].T, 1.5, 0.5, limit or np.inf) @ fc2[e].T)
+        weights[:, e : e + 1] * (gated(x @ gate[e].T, x @ linear[e].T, 1.5, 0.5, limits) @ fc2[e].T)
         for e in range(COUNT)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

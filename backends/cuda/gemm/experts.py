@@ -246,11 +246,15 @@ def _activation(
     values = ["value"] if products == 1 else ["value0", "value1"]
     if op is not None and kind == "swiglu":
         gate, linear = values
+        limit, is_late = f"{op.swiglu_limit!r}f", bool(op.swiglu_limit_after_activation)
         if op.swiglu_limit is not None:
-            limit = f"{op.swiglu_limit!r}f"
-            gate, linear = f"fminf({gate}, {limit})", f"fminf(fmaxf({linear}, -{limit}), {limit})"
+            gate = gate if is_late else f"fminf({gate}, {limit})"
+            linear = f"fminf(fmaxf({linear}, -{limit}), {limit})"
         alpha, beta = f"{op.activation_alpha!r}f", f"{op.activation_beta!r}f"
-        result = f"{gate} / (1 + expf(-{alpha} * {gate})) * ({linear} + {beta})"
+        gate = f"{gate} / (1 + expf(-{alpha} * {gate}))"
+        if op.swiglu_limit is not None and is_late:
+            gate = f"fminf({gate}, {limit})"
+        result = f"{gate} * ({linear} + {beta})"
     else:
         result = f"activated({values[0]})" + "".join(f" * {value}" for value in values[1:])
     made = dtype if stored is None else stored

@@ -246,12 +246,13 @@ def activated(op: Mixture, x: Array, other: Array | None) -> Array:
                 (x[:, 0::2], x[:, 1::2]) if op.swiglu_fusion == 1 else (x[:, :half], x[:, half:])
             )
             x, other = parts
-        if op.swiglu_limit is not None:
-            x, other = (
-                np.minimum(x, op.swiglu_limit),
-                np.clip(other, -op.swiglu_limit, op.swiglu_limit),
-            )
-        return x * _sigmoid(op.activation_alpha * x) * (other + op.activation_beta)
+        limit, is_late = op.swiglu_limit, bool(op.swiglu_limit_after_activation)
+        gate = x if limit is None or is_late else np.minimum(x, limit)
+        gate = gate * _sigmoid(op.activation_alpha * gate)
+        if limit is not None:
+            gate = np.minimum(gate, limit) if is_late else gate
+            other = np.clip(other, -limit, limit)
+        return gate * (other + op.activation_beta)
     found = _ACTIVATIONS[op.activation_type](x)
     return found if other is None else found * other
 

@@ -13,27 +13,33 @@ MODULES: dict[str, str] = {
     "diffusion": "BiasAdd BiasSplitGelu GroupNorm SkipGroupNorm",
     "embedding": "EmbedLayerNormalization",
     "gated": "BranchwiseRMSNorm CausalConvWithState GatedAdd GatedRMSNorm LinearAttention "
-    "LinearAttentionGate ScaledSiLU",
+    "LinearAttentionGate RouterGateUpProj "
+    "ScaledSiLU SwiGLU",
     "grouped_query": "GroupQueryAttention",
-    "hyper": "EngramGate HyperConnectionPostMix HyperConnectionPreMix NGramHashMapping",
+    "hyper": "EngramGate HyperConnectionLowRankMix HyperConnectionPostMix "
+    "HyperConnectionPreMix NGramHashMapping",
     "images": "CropAndResize",
     "logits": "NGramRepeatBlock",
     "masked_decoder": "DecoderMaskedMultiHeadAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
+    "packed_formats": "GatherPacked MatMulPacked",
     "packed_hashes": "VarlenNGramHashMapping",
+    "packed_states": "GatedDeltaNet VarlenCausalConvWithState",
     "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu MatMulFpQ4 "
     "TransposeMatMul",
     "quantized_elementwise": "DequantizeLinear MulInteger QLinearAdd QLinearConcat "
     "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear",
     "quantized_layers": "ConvTransposeWithDynamicPads DynamicQuantizeLSTM QAttention "
     "QEmbedLayerNormalization",
-    "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat QGemm",
+    "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat "
+    "MatMulNBitsQLoRA QGemm",
     "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
     "QLinearSoftmax",
     "relative": "RelativePositionBias",
     "rotary": "GemmaRotaryEmbedding MRotaryEmbedding RotaryEmbedding",
+    "router": "MoEGroupRouter",
     "self_attention": "Attention",
     "signal": "ComplexMul ComplexMulConj Rfft",
     "sparse": "SparseAttention",

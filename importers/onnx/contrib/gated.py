@@ -11,6 +11,8 @@ from .declaration import Float32, Kind, Results, T, contrib
 #: The dtype of a state or scale, which may differ from the data's.
 S = Annotated[str, Kind("S", dtypes.FLOATS)]
 
+Half = Annotated[str, Kind("T", frozenset({dtypes.float16, dtypes.bfloat16}))]
+
 
 @contrib("LinearAttention", outputs=(2, 2))
 def linear_attention(
@@ -93,12 +95,66 @@ def gated_rms_norm(
 
 
 @contrib("GatedAdd")
-def gated_add(b: NodeBuilder, x: T, y: T, gate: T) -> str:
-    """Return x + gate * y, with one gate per row."""
+def gated_add(b: NodeBuilder, x: T, y: T, gate: T, gate_weight: T | None = None) -> str:
+    """Return x + gate * y, with one gate per row, or the sigmoid of a product of one's own."""
+    if gate_weight is not None:
+        gate = b.Sigmoid(b.MatMul(gate, gate_weight))
     return b.Add(x, b.Mul(y, gate))
 
 
-@contrib("CausalConvWithState", outputs=(2, 2))
+@contrib("SwiGLU")
+def swiglu(
+    b: NodeBuilder,
+    gate: T,
+    up: T | None = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    round_activation: int = 0,
+) -> str:
+    """ONNX's SwiGLU with limits, and both halves in one tensor where `up` is left out."""
+    dtype = b.dtype(gate)
+    if up is None:
+        gate, up = b.several("Split", 2, gate, axis=-1, num_outputs=2)
+    g, linear = (b.cast(each, dtypes.float32) for each in (gate, up))
+    if limit > 0:
+        low, high = b.number(-limit, g), b.number(limit, g)
+        g, linear = b.Clip(g, None, high), b.Clip(linear, low, high)
+    if activation_beta:
+        linear = b.Add(linear, b.number(activation_beta, linear))
+    if not round_activation:
+        return b.cast(b.SwiGLU(g, linear, alpha=activation_alpha), dtype)
+    rounded = b.cast(b.Swish(g, alpha=activation_alpha), dtype)
+    return b.cast(b.Mul(b.cast(rounded, dtypes.float32), linear), dtype)
+
+
+@contrib("RouterGateUpProj", outputs=(2, 2))
+def router_gate_up_proj(
+    b: NodeBuilder,
+    x: Half,
+    weights: Half,
+    *,
+    activation: str = "swiglu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    router_size: int,
+) -> Results:
+    """Logits of a router, and an activated shared expert, of one product."""
+    if activation != "swiglu":
+        raise b.error(f"activation='{activation}'; expected swiglu")
+    whole = b.need_extent(weights, 1)
+    if not 0 < router_size < whole or (whole - router_size) % 2:
+        raise b.error(f"router_size={router_size} of the {whole} columns of W")
+    sizes = b.ints(router_size, whole - router_size)
+    logits, both = b.several("Split", 2, b.MatMul(x, weights), sizes, axis=-1, num_outputs=2)
+    alpha, beta = activation_alpha, activation_beta
+    y = swiglu(b, both, activation_alpha=alpha, activation_beta=beta, limit=limit)
+    return logits, y
+
+
+@contrib("CausalConvWithState", outputs=(2, 3))
 def causal_conv_with_state(
     b: NodeBuilder,
     x: T,
@@ -109,14 +165,27 @@ def causal_conv_with_state(
     activation: str = "none",
     channels_last: int = 0,
     dilation: int = 1,
+    input_channel_offset: int = 0,
+    input_channels: int = 0,
     ndim: int = 1,
+    state_channels_last: int = -1,
+    state_length: int = 0,
+    state_update_capacity: int = 0,
     state_window: int = 0,
 ) -> Results:
     """ONNX's CausalConvWithState with optional dilation and channels-last layout."""
-    if ndim != 1 or state_window:
+    if ndim != 1 or state_window or state_update_capacity:
         raise b.unsupported(
-            f"ndim={ndim}, state_window={state_window}",
+            f"ndim={ndim}, state_window={state_window}, "
+            f"state_update_capacity={state_update_capacity}",
             "export convolutions along one axis, without speculative decoding",
+        )
+    if input_channel_offset or input_channels or state_length or state_channels_last != -1:
+        raise b.unsupported(
+            f"input_channel_offset={input_channel_offset}, input_channels={input_channels}, "
+            f"state_length={state_length}, state_channels_last={state_channels_last}: a form of "
+            "one GPU",
+            "export the model for the CPU",
         )
     if dilation < 1:
         raise b.error(f"dilation={dilation}; expected 1 or more")

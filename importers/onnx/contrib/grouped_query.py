@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -58,14 +59,17 @@ def group_query_attention(
     v_scale: Float32 | None = None,
     q_norm_weight: T | None = None,
     k_norm_weight: T | None = None,
+    query_seqlens: Int32 | None = None,
     *,
     causal: int = 1,
     do_rotary: int = 0,
+    k_norm_epsilon: float | None = None,
     k_quant_type: str = "NONE",
     kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     local_window_size: int = -1,
     num_heads: int,
+    q_norm_epsilon: float | None = None,
     qk_norm_epsilon: float = 1e-6,
     qk_output: int = 0,
     rotary_interleaved: int = 0,
@@ -78,7 +82,8 @@ def group_query_attention(
     """Attention of new positions to those in a cache, to which they are appended.
 
     A cache has room for the maximum length, or exactly its contents; the results have room for the
-    new contents. Rows after a sequence's end are unchanged.
+    new contents. Rows after a sequence's end are unchanged. With `query_seqlens`, the first new
+    positions of each sequence count; caches have room for all, and for the `total_sequence_length`.
     """
     if causal not in (0, 1) or (not causal and local_window_size != -1):
         raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")
@@ -89,8 +94,17 @@ def group_query_attention(
         raise b.error(f"num_heads={heads} is not a multiple of kv_num_heads={groups}")
     q, k, v, size = heads_of(b, query, key, value, heads, groups)
     if q_norm_weight is not None or k_norm_weight is not None:
-        q, k = _normalized(b, q, k, (q_norm_weight, k_norm_weight), size, qk_norm_epsilon)
+        own = (q_norm_epsilon, k_norm_epsilon)
+        epsilons = [qk_norm_epsilon if each is None else each for each in own]
+        q, k = _normalized(b, (q, k), (q_norm_weight, k_norm_weight), size, epsilons)
     step = _step(b, query, past_key, seqlens_k, total_sequence_length)
+    if query_seqlens is not None:
+        if not causal or past_key is None or sliding_window_cache:
+            raise b.unsupported(
+                "query_seqlens without causal=1 and a cache of the whole length",
+                "export the model without padded chunks",
+            )
+        step = _padded(b, step, query_seqlens)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise b.error("do_rotary=1 needs cos_cache and sin_cache")
@@ -218,11 +232,10 @@ def heads_of(
 
 def _normalized(
     b: NodeBuilder,
-    q: str,
-    k: str,
+    qk: tuple[str, str],
     weights: tuple[str | None, str | None],
     size: int,
-    epsilon: float,
+    epsilons: Sequence[float],
 ) -> tuple[str, str]:
     """Return queries and keys with RMSNormalization applied per head."""
     if weights[0] is None or weights[1] is None:
@@ -230,7 +243,8 @@ def _normalized(
     for name, weight in zip(("q_norm_weight", "k_norm_weight"), weights, strict=True):
         b.need_shape(weight or "", name, size)
     normal = (
-        b.RMSNormalization(x, w, epsilon=epsilon) for x, w in zip((q, k), weights, strict=True)
+        b.RMSNormalization(x, w, epsilon=epsilon)
+        for x, w, epsilon in zip(qk, weights, epsilons, strict=True)
     )
     first, second = normal
     return first, second
@@ -246,6 +260,13 @@ def _step(b: NodeBuilder, query: str, past: str | None, seqlens_k: str, total: s
     if past is not None:
         before = b.Where(is_prompt, b.ints(0), b.Sub(valid, length))
     return CacheAppend(length, total, before, valid, is_prompt)
+
+
+def _padded(b: NodeBuilder, step: CacheAppend, counts: str) -> CacheAppend:
+    """Return a step in which only the first positions of each sequence are new."""
+    counts = b.Reshape(b.cast(counts, dtypes.int64), b.ints(-1))
+    never = b.constant(np.array([False]))
+    return replace(step, past=b.Sub(step.valid, counts), is_prompt=never)
 
 
 def ids_of(b: NodeBuilder, query: str, step: CacheAppend, given: str | None) -> str:

@@ -112,6 +112,53 @@ def _normed(b: NodeBuilder, x: str, scale: str, epsilon: float) -> str:
     return b.Mul(b.Div(wide, root), b.cast(scale, dtypes.float32))
 
 
+@contrib("HyperConnectionLowRankMix", outputs=(2, 3))
+def hyper_connection_low_rank_mix(
+    b: NodeBuilder,
+    streams: T,
+    norm_scale: T,
+    down_weight: T,
+    up_weight: T,
+    inject_weight: T,
+    prev_block_output: T | None = None,
+    prev_post_gate: T | None = None,
+    *,
+    epsilon: float = 1e-5,
+    gate_div: float = 1.0,
+    gate_mul: float = 1.0,
+    num_branches: int,
+    reduction_scale: float = 1.0,
+    silu_alpha: float = 1.0,
+) -> Results:
+    """Gates of low rank from normalized streams: the next block's input, and what its result gets.
+
+    Every step is rounded to the dtype of the streams.
+    """
+    if (prev_block_output is None) != (prev_post_gate is None):
+        raise b.error("prev_block_output and prev_post_gate come together, or not at all")
+    if num_branches < 1 or not gate_div:
+        raise b.error(f"num_branches={num_branches}, gate_div={gate_div}")
+    dtype, flat = b.dtype(streams), b.Shape(streams)
+    x = _grouped(b, streams, num_branches)
+    if prev_block_output is not None and prev_post_gate is not None:
+        gates = b.Unsqueeze(b.cast(prev_post_gate, dtypes.float32), b.ints(-1))
+        block = b.Unsqueeze(b.cast(prev_block_output, dtypes.float32), b.ints(-2))
+        x = b.cast(b.Add(b.cast(x, dtypes.float32), b.Mul(gates, block)), dtype)
+    scale = b.reshape(norm_scale, num_branches, b.need_extent(x, -1))
+    normal = b.cast(_normed(b, x, scale, epsilon), dtype)
+    rows = b.Reshape(normal, flat)
+    down = b.scaled(b.MatMul(rows, down_weight), silu_alpha)
+    hidden = b.Mul(down, b.Sigmoid(down))
+    gate = b.Reshape(b.Sigmoid(b.MatMul(hidden, up_weight)), b.Shape(x))
+    both = b.Mul(b.cast(normal, dtypes.float32), b.cast(gate, dtypes.float32))
+    total = b.scaled(b.ReduceSum(both, b.ints(-2), keepdims=0), reduction_scale)
+    inject = b.MatMul(rows, inject_weight)
+    if gate_div != 1:
+        inject = b.Div(inject, b.number(gate_div, inject))
+    after = b.scaled(b.Sigmoid(inject), gate_mul)
+    return b.cast(total, dtype), after, b.Reshape(x, flat) if b.wants(2) else None
+
+
 # ── hashes ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -19,8 +19,40 @@ _SMALL_FLOATS = frozenset(
         *(dtypes.float8e5m2, dtypes.float8e5m2fnuz),
     }
 )
+Codes = Annotated[str, Kind("B", frozenset({dtypes.uint8}))]
 Table = Annotated[str, Kind("Q", _SMALL_FLOATS | {dtypes.int4, dtypes.uint4, dtypes.uint8})]
 Scales = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16}))]
+
+
+@contrib("MatMulNBitsQLoRA")
+def mat_mul_n_bits_q_lora(
+    b: NodeBuilder,
+    x: Half,
+    weights: Codes,
+    scales: Half,
+    lora_a: Codes,
+    lora_a_scales: Half,
+    lora_b: Codes,
+    lora_b_scales: Half,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int = 32,
+    lora_bits: int = 8,
+    lora_block_size: int = 32,
+) -> str:
+    """MatMulNBits with an adapter of low rank, which is without effect if it is empty."""
+    level = {"accuracy_level": accuracy_level}
+    how = {"bits": bits, "block_size": block_size}
+    y = b.own("MatMulNBits", x, weights, scales, K=K, N=N, **how, **level)
+    rank = b.need_extent(lora_a, 0)
+    if not rank or 0 in (b.dims(lora_b) or ()):
+        return y
+    how = {"bits": lora_bits, "block_size": lora_block_size}
+    low = b.own("MatMulNBits", x, lora_a, lora_a_scales, K=K, N=rank, **how, **level)
+    return b.Add(y, b.own("MatMulNBits", low, lora_b, lora_b_scales, K=rank, N=N, **how))
 
 
 @contrib("DynamicQuantizeMatMul")

@@ -47,7 +47,14 @@ _NAMES = {
     _COMPILED: "EPContext Snpe",
     _LAYOUT: "ReorderInput ReorderOutput",
     _SEARCH: "WhisperBeamSearch",
-    _SERVER: "PagedAttention SparsePagedAttention DynamicSparseAttention",
+    _SERVER: (
+        "PagedAttention SparsePagedAttention DynamicSparseAttention PackedSparseAttentionIndexer "
+        "PackedSparseAttentionIndexerMerge SparseAttentionIndexer"
+    ),
+    "a step of speculative decoding; export the model without it": (
+        "ConvStateReplay GatedDeltaNetStateReplay Mamba2Verify SpeculativePrefixCommit"
+    ),
+    "a fusion for one GPU; export the model for the CPU": "RMSNormRotary",
     _TRAINING: "BitmaskDropout BitmaskBiasDropout",
     "an LSTM with attention inside, of a toolkit that is no more; export LSTM and attention": (
         "AttnLSTM"
@@ -60,7 +67,7 @@ _NAMES = {
     ),
     "weights that onnxruntime packed for one GPU; quantize the model again without prepacking": (
         "MatMulNBitsMlp MatMulNBitsQkv MatMulBlockQuantizedFp4Weight "
-        "MatMulBlockQuantizedFp8Weight GemmFloat8"
+        "MatMulBlockQuantizedFp8Weight GemmFloat8 MoEPacked"
     ),
     "integers in an order of one GPU; quantize the model again in QDQ format": (
         "QOrderedAttention QOrderedGelu QOrderedLayerNormalization QOrderedLongformerAttention "
