@@ -16,7 +16,7 @@ from tercet.backends.cuda.ops import pool
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int8
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
@@ -34,6 +34,8 @@ from .samples import OPTIONS
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
+#: Kernels that this module compiles, and samples.py has not.
+COMPILES = {"image/pool_columns.cu"}
 SHAPE = (2, 8, 9, 7)
 POOLS: dict[str, Op] = {
     "max": MaxPool(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
@@ -75,6 +77,31 @@ def test_several_channels(
     with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
         want = model.run({"x": x})["y"]
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+#: Windows that overlap.
+OVERLAPPING = {
+    "same": MaxPool(kernel_shape=(3, 3), pads=(1, 1, 1, 1)),
+    "ceiling": MaxPool(kernel_shape=(3, 3), strides=(2, 2), ceil_mode=1),
+    "padded": MaxPool(kernel_shape=(2, 5), strides=(1, 2), pads=(0, 3, 1, 2)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+@pytest.mark.parametrize("kind", OVERLAPPING)
+def test_windows_that_overlap_are_read_by_rows(
+    kind: str, dtype: DType, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "MUCH", 0)
+    graph = graph_of(OVERLAPPING[kind], last=True, dtype=dtype)
+    x = normal(*SHAPE).astype(dtype)
+    x[0, 1, 2, 3], x[1, 5, 0, 0], x[1, 6, 8, 6] = np.nan, -np.inf, np.inf
+    with Model(graph.clone(), [emulated], replace(OPTIONS, conv="depthwise"), evaluate) as model:
+        assert any(row.kernel.startswith("pool_columns") for row in model.prepare().rows)
+        got = model.run({"x": x})["y"]
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        np.testing.assert_array_equal(got, model.run({"x": x})["y"])
 
 
 #: One window over all of an image, and whether many threads share it.
@@ -136,9 +163,16 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
         for op in POOLS.values()
         for launch in launches(planned(graph_of(op, last=False, dtype=dtype)))
     ]
+    found += [
+        launch
+        for dtype in (bfloat16, float16, float32)
+        for launch in launches(planned(graph_of(OVERLAPPING["same"], last=True, dtype=dtype)))
+        if launch.entry == "pool_columns"
+    ]
+    assert found[-1].entry == found[-3].entry == "pool_columns"
     large = [np.broadcast_to(np.float32(1), (1, 64, 1 << 13, 1 << 13))]
     found += launches(planned(single("MaxPool", large, kernel_shape=(2, 2))))
-    all_compile({launch.source: None for launch in found}, target, cache)
+    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)
 
 

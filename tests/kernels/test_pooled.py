@@ -119,7 +119,7 @@ VGG = ((32, 64, 56, 56), (64, 64, 3, 3))
         (SQUARES, H200, "winograd_f4", ["winograd"]),
         (SQUARES, H200, "implicit_gemm", ["implicit_gemm", "pool"]),
         (SQUARES, A100, "tensor_cores", ["mma", "pool"]),
-        ({"kernel_shape": (2, 2)}, H200, None, ["split_wgmma", "pool"]),
+        ({"kernel_shape": (2, 2)}, H200, None, ["split_wgmma", "pool_columns"]),
         (SQUARES | {"pads": (1, 1, 1, 1)}, H200, None, ["split_wgmma", "pool"]),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from ....runtime.ir.dtypes import FLOATS, uint32, uint64
+from ....runtime.ir.dtypes import FLOATS, float32, uint32, uint64
 from ....runtime.ops.pool import (
     AveragePool,
     GlobalAveragePool,
@@ -17,9 +17,20 @@ from ....runtime.ops.reduce import ReduceMax, ReduceMean
 from ....runtime.ops.window import Window, window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
+from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
-from ..recipe.launch import each
-from ..recipe.operands import Ints, Tensor, pool_geometry, spatial_strides, three
+from ..recipe.launch import Launch, each
+from ..recipe.operands import (
+    Ints,
+    Tensor,
+    by_axis,
+    ceil_div,
+    divisor,
+    pool_geometry,
+    sizes,
+    spatial_strides,
+    three,
+)
 from ..recipe.source import arithmetic
 from .reduce import FOLDS, ReduceFormula, fold
 
@@ -29,6 +40,10 @@ MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 MAX_COUNTED = 2**30
 #: Channels per thread in C order, and the minimum number of results for it.
 SOME, MUCH = 4, 2**20
+#: Pixels of a column per thread where windows overlap, bytes of a word, and maximum extent of a
+#: window. On an H100 at batch 32, GoogLeNet takes 6 % (float16) and 8 % less (float32) with four
+#: pixels, with two or seven 3 and 4 % (float16).
+DOWN, WORD, MAX_SIDE = 4, 16, 5
 
 
 @kernel(MaxPool, follows=True, outputs=2)
@@ -117,6 +132,8 @@ def _pool(
         if len(image.sizes) > 3 or positions is not None:
             return f"{x.rank - 2} spatial axes"
         view = image.view
+    if y is not None and positions is None and kind == MAX and _overlap(view, y, x):
+        return _columns(y, x, view)
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
         return half_pool(kind, y, x, view)
     depth, height, width = three(view.kernel, 1)
@@ -146,6 +163,51 @@ def _pool(
         beside=True,
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
         pitched=() if x.rank > 5 else (x, y) if y else (x,),
+    )
+
+
+def _overlap(view: Window, y: Tensor, x: Tensor) -> bool:
+    """Whether windows are rows that several results share, of enough results for `_columns`."""
+    if x.rank != 4 or not (x.is_channels_last and y.is_channels_last) or view.is_dilated:
+        return False
+    if (
+        x.dtype not in (float32, *HALVES)
+        or x.dtype != y.dtype
+        or x.dims[1] * x.dtype.itemsize % WORD
+    ):
+        return False
+    if y.size < MUCH or max(x.size, y.size) >= MAX_COUNTED or max(view.kernel) > MAX_SIDE:
+        return False
+    return all(kernel > stride for kernel, stride in zip(view.kernel, view.strides, strict=True))
+
+
+def _columns(y: Tensor, x: Tensor, view: Window) -> Launch:
+    """Return the launch of a MaxPool whose threads have several pixels of a column each."""
+    vector = WORD // x.dtype.itemsize
+    height, width = view.output
+    words, strips = x.dims[1] // vector, ceil_div(height, DOWN)
+    count = x.dims[0] * strips * width * words
+    plane = {
+        **{**sizes("", x.dims[2:]), **sizes("out_", view.output), **by_axis(pad=view.pads_begin)},
+        **{"row_x": x.row, "row_y": y.row, "words": words, "strips": strips},
+        **{"by_word": divisor(words), "by_column": divisor(width), "by_strip": divisor(strips)},
+    }
+    return each(
+        "image/pool_columns.cu",
+        "pool_columns",
+        count,
+        block=THREADS,
+        args={"x": x, "y": y, "count": count, "p": plane},
+        types=(("T", x.dtype),),
+        constants=(
+            *(("VECTOR", vector), ("DOWN", DOWN)),
+            *zip(("KH", "KW"), view.kernel, strict=True),
+            *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
+        ),
+        code=(F16X3 if x.dtype == float32 else atom_of(x.dtype)).code(),
+        beside=True,
+        note="x".join(map(str, view.kernel)),
+        pitched=(x, y),
     )
 
 
