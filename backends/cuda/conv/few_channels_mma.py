@@ -27,11 +27,13 @@ from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
 from ..gemm.first_layer import CHANNELS, pack_strips
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
-from ..recipe.operands import Ints, Packed, Tensor, by_axis, ceil_div, sizes
+from ..recipe.operands import Ints, Packed, Tensor, TensorMap, by_axis, ceil_div, sizes
 from .few_channels import need_windows
 
 #: Threads per block, and pixels that they compute at once.
 THREADS, ROWS = 256, 128
+#: Bytes of a row of results that TMA stores.
+ROW = 128
 #: Maximum filters of a block, steps of 16 terms, and elements of a pooled window.
 MAX_FILTERS, MAX_STEPS, MAX_POOLED = 64, 32, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
@@ -178,14 +180,22 @@ class FewChannels:
         weights = 32 * self.halves * tile.filters * self.steps
         raw = rows * columns * self.conv.channels * 4  # in float32, if a Cast comes before
         image = 8 * self.halves * rows * columns * (1 + step_w % 2)
-        results = tile.rows * tile.columns * (self.staged(tile) * self.result.dtype.itemsize + 16)
-        behind = image + results if self.halves == 1 else max(image, results)
-        return weights + ceil_div(raw, 16) * 16 + behind
+        mapped = self.is_mapped(tile)
+        pitch = self.staged(tile) * self.result.dtype.itemsize + (0 if mapped else 16)
+        aligned, results = 1024 if mapped else 16, tile.rows * tile.columns * pitch
+        before = ceil_div(weights + raw, aligned) * aligned
+        if self.halves == 2:
+            return before + max(image, results)
+        return ceil_div(before + image, aligned) * aligned + results
 
     def has_pixels_across(self, tile: Tile) -> bool:
         """Whether a tile has two patches of 128 pixels, which are multiplied by 64 filters."""
         rows = 16 if self.conv.view.strides[1] == 2 else 8
         return tile.in_squares and self.halves == 1 and tile.filters == 64 and tile.rows % rows == 0
+
+    def is_mapped(self, tile: Tile) -> bool:
+        """Whether results leave by TMA, in rows of 128 bytes."""
+        return self.pool is None and self.staged(tile) * self.result.dtype.itemsize == ROW
 
     def staged(self, tile: Tile) -> int:
         """Return the filters whose results are in shared memory at once."""
@@ -244,7 +254,10 @@ class FewChannels:
         if tile.in_squares:
             blocks = min(tiles, ceil_div(tile.resident * conv.setting.target.processors, parts))
             file, entry = "conv/few_channels_wgmma.cu", "few_channels_wgmma"
-            form = ("STAGED", self.staged(tile)), ("PIXELS_ACROSS", self.has_pixels_across(tile))
+            form = (
+                *(("STAGED", self.staged(tile)), ("PIXELS_ACROSS", self.has_pixels_across(tile))),
+                ("MAPPED", self.is_mapped(tile)),
+            )
             code = atom_of(half).code(
                 128 if self.has_pixels_across(tile) else tile.filters, begins=True
             )
@@ -256,7 +269,7 @@ class FewChannels:
             args={
                 **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
                 **epilogue.args,
-                **({"tiles": tiles} if tile.in_squares else {}),
+                **({"tiles": tiles, "map": self._map(tile)} if tile.in_squares else {}),
                 "p": members,
             },
             types=(("S", x.dtype), ("T", half), *epilogue.aliases),
@@ -284,6 +297,13 @@ class FewChannels:
             ),
             pitched=(y,),
         )
+
+    def _map(self, tile: Tile) -> TensorMap:
+        """Return where the results of a tile are that TMA stores at a time, if it does."""
+        y, (images, filters, height, width) = self.result, self.result.dims
+        strides = y.row, y.row * width, y.row * width * height
+        box = ROW // y.dtype.itemsize, tile.columns, tile.rows, 1
+        return TensorMap(y, y.dtype, (filters, width, height, images), strides, box)
 
 
 def few_channels_mma_formats(conv: ConvProblem) -> Formats | str:

@@ -10,16 +10,19 @@
 // cores read a quarter less. Rows of weights are in an order that gives a thread two adjacent filters.
 //
 // A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes
-// a tile, the part of the image that the next one reads arrives as it is.
+// a tile, the part of the image that the next one reads arrives as it is. MAPPED results leave by TMA, 128 bytes of a pixel at
+// a time, and threads go on as soon as these have been read.
 //
 // Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once;
-// PIXELS_ACROSS.
+// PIXELS_ACROSS; MAPPED.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
 #include "elementwise/greater.cuh"
 #include "elementwise/maximum.cuh"
 #include "gemm/halves.cuh"
@@ -36,12 +39,15 @@ constexpr int OWN = (COUNT + THREADS - 1) / THREADS;  // pixels of a thread
 // In shared memory: weights, low parts behind high ones; the image as it is, channel by channel, and as pixels of four; and
 // results, in the place of the latter if these are in parts.
 constexpr int LOW_WEIGHTS = FILTERS * TERMS * 2, RAW = PARTS * LOW_WEIGHTS;
-constexpr int IMAGE = (RAW + COUNT * CHANNELS * (int)sizeof(S) + 15) / 16 * 16, LOW_IMAGE = ROWS * ROW * 8;
-constexpr int RESULTS = PARTS == 1 ? IMAGE + LOW_IMAGE : IMAGE, PITCH_C = STAGED * sizeof(R) + 16;
+constexpr int ALIGNED = MAPPED ? 1024 : 16, LOW_IMAGE = ROWS * ROW * 8;
+constexpr int IMAGE = (RAW + COUNT * CHANNELS * (int)sizeof(S) + ALIGNED - 1) / ALIGNED * ALIGNED;
+constexpr int RESULTS = PARTS == 1 ? (IMAGE + LOW_IMAGE + ALIGNED - 1) / ALIGNED * ALIGNED : IMAGE;
+constexpr int PITCH_C = STAGED * sizeof(R) + (MAPPED ? 0 : 16);
 constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
 static_assert(TILE_H % PATCH_H == 0 && TILE_W % PATCH_W == 0 && PIXELS == UNITS * GROUPS * OF_PATCH, "patches");
 static_assert(!PIXELS_ACROSS || (PARTS == 1 && FILTERS == 64 && STAGED == FILTERS), "rows of a product");
 static_assert(STEP_W == 2 || (STEP_W == 1 && STEP_H == 1), "distances of windows");
+static_assert(!MAPPED || (POOL_H == 0 && PITCH_C == 128), "a row of results");
 static_assert(FILTERS % STAGED == 0 && STAGED % 16 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
 #include "conv/few_channels_tile.cuh"
@@ -199,6 +205,13 @@ __device__ __forceinline__ int pixel_of(int unit, int eight, int place)
     return row * TILE_W + unit % PATCHES * PATCH_W + place * COPIES + eight % COPIES;
 }
 
+// Where the results of a pixel of the tile begin that are for adjacent filters from `column` on.
+__device__ __forceinline__ unsigned char* place_of_result(unsigned char* results, int pixel, int column)
+{
+    const int bytes = column * (int)sizeof(R);
+    return results + pixel * PITCH_C + (MAPPED ? bytes ^ (pixel & 7) << 4 : bytes);
+}
+
 // Puts results in shared memory: of the patches of a warpgroup, with filters as rows.
 __device__ __forceinline__ void put_columns(unsigned char* results, const float (&totals)[UNITS][TN][4], int first,
                                             const Z* bias, const Z* z0, const Z* z1, const Plane& p)
@@ -214,22 +227,37 @@ __device__ __forceinline__ void put_columns(unsigned char* results, const float 
             for (int q = 0; q < 2; ++q) {
                 const float pair[2] = {totals[i][j][q], totals[i][j][2 + q]};
                 const int pixel = pixel_of(threadIdx.x / 128 * UNITS + i, j, lane % 4 * 2 + q);
-                *(Neighbours<R, 2>*)(results + pixel * PITCH_C + column * sizeof(R)) = with_epilogue(pair, with);
+                *(Neighbours<R, 2>*)place_of_result(results, pixel, column) = with_epilogue(pair, with);
             }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* bias, const Z* z0, const Z* z1, int tiles,
-                   Plane p)
+// Stores the results of a tile in shared memory, those of STAGED filters from `first` on.
+__device__ __forceinline__ void store_staged(unsigned char* results, const TensorMap* map, R* y, const Tile& tile, int first,
+                                             const Plane& p)
 {
-    extern __shared__ __align__(128) unsigned char shared[];
+    if constexpr (MAPPED) fence_proxy_async();
+    __syncthreads();
+    if constexpr (MAPPED) {
+        if (threadIdx.x > 0) return;
+        tma_store_4d(map, shared_address(results), first, tile.column0, tile.row0, tile.n);
+        tma_store_wait();
+    } else {
+        const long long pixels = POOL_H ? p.pooled_height * p.pooled_width : p.out_height * p.out_width;
+        store_results<STAGED / 8>(results, y + tile.n * pixels * p.row_y, tile.row0, tile.column0, first, p);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const __grid_constant__ TensorMap map, const Z* bias,
+                   const Z* z0, const Z* z1, int tiles, Plane p)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = shared_address(shared);
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128, first = blockIdx.y * FILTERS;
     const T* own = w + (long long)blockIdx.y * PARTS * FILTERS * TERMS;
     for (int i = threadIdx.x * 8; i < PARTS * FILTERS * TERMS; i += THREADS * 8) cp_async<8>(base + i * 2, own + i, true);
     grid_dependency_sync();
     fetch(shared + RAW, x, Tile(blockIdx.x, p), p);
-    const long long pixels = POOL_H ? p.pooled_height * p.pooled_width : p.out_height * p.out_width;
     for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
         const Tile tile(next, p);
         cp_async_wait<0>();
@@ -247,8 +275,7 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* b
         multiply(totals, images, base);
         if constexpr (PIXELS_ACROSS) {
             put_columns(shared + RESULTS, totals, first, bias, z0, z1, p);
-            __syncthreads();
-            store_results<FILTERS / 8>(shared + RESULTS, y + tile.n * pixels * p.row_y, tile.row0, tile.column0, first, p);
+            store_staged(shared + RESULTS, &map, y, tile, first, p);
             continue;
         }
 #pragma unroll
@@ -268,13 +295,10 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const Z* b
                         const float* of = totals[i][staged / 8 + j] + half * 2;
                         const float pair[2] = {of[0] * inverse * scale.x, of[1] * inverse * scale.y};
                         const int pixel = pixel_of(group * UNITS + i, threadIdx.x / 32 % 4 * 2 + half, lane / 4);
-                        *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * sizeof(R)) =
-                            with_epilogue(pair, with);
+                        *(Neighbours<R, 2>*)place_of_result(shared + RESULTS, pixel, column) = with_epilogue(pair, with);
                     }
             }
-            __syncthreads();
-            store_results<STAGED / 8>(shared + RESULTS, y + tile.n * pixels * p.row_y, tile.row0, tile.column0,
-                                      first + staged, p);
+            store_staged(shared + RESULTS, &map, y, tile, first + staged, p);
         }
     }
 }
