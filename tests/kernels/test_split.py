@@ -69,7 +69,8 @@ def device_for(target: Target) -> DryDevice:
 @pytest.mark.parametrize(
     ("graph", "target", "expected"),
     [
-        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), H200, ["split_wgmma"]),
+        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), H200, ["split_linear"]),
+        (conv(254, 1024, 1, 1, x=(32, 1024, 14, 14)), H200, ["split_wgmma"]),
         (conv(64, 3, 7, 7, x=(8, 3, 224, 224)), H200, ["pack_image", "split_wgmma"]),
         (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), A100, ["mma"]),
         (conv(32, 1, 3, 3, x=(32, 32, 56, 56), group=32), H200, ["depthwise"]),
@@ -95,7 +96,7 @@ def test_older_gpus_have_no_such_tensor_cores() -> None:
 
 
 def test_tf32_takes_one_product_instead_of_three() -> None:
-    graph = conv(256, 1024, 1, 1, x=(32, 1024, 14, 14))
+    graph = conv(254, 1024, 1, 1, x=(32, 1024, 14, 14))
     for target, three in ((H200, "3xf16"), (A100, "3xtf32")):
         (whole,), (rounded,) = (
             launches(planned(graph, device_for(target), precision=precision))

@@ -38,7 +38,7 @@ from .problem import (
     padded_channels,
     widest,
 )
-from .schedules import multistage, wgmma_rs
+from .schedules import multistage, wgmma_rs, wgmma_rs_tma
 from .tables import f16x3, tf32
 from .tile import (
     CACHE,
@@ -212,7 +212,9 @@ def choose_blocks(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
 def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
     """Return the tiles with the splits worth trying."""
     ways = ways_of(problem, atom, target)
-    return tuple(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
+    by_tma = f16x3.WGMMA_RS_TMA if atom is F16X3 and not problem.windows else ()
+    large = (str(t) for t in by_tma if t.count(problem.m, problem.n) >= target.processors)
+    return *(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds), *large
 
 
 def time_of(problem: Problem, constant: bool, setting: Setting) -> float:
@@ -270,11 +272,25 @@ def multiply(
     _, n, k = gemm.shape
     of_b = size_in_parts(n, k, atom.words) if gemm.batch.count > 1 else 0
     gemm = replace(gemm, ldb=rows_of_part(n), batch=replace(gemm.batch, b=of_b))
+    if config.tile.epilogues:
+        return (wgmma_rs_tma.multiply(gemm, epilogue, config.tile, target),)
     if config.tile.wgmma:
         launch = wgmma_rs.multiply(gemm, epilogue, config, atom, target)
         refused = f", not {F16X3.title}: {arithmetic.reason}" if arithmetic.reason else ""
         return (replace(launch, note=launch.note + refused),)
     return multistage.multiply(gemm, epilogue, config, atom, target, used)
+
+
+def form_of(
+    gemm: GemmArguments, epilogue: Epilogue, problem: Problem, atom: Atom, target: Target
+) -> str:
+    """Return the tile that is estimated to be the fastest, of either schedule, with its splits."""
+    pick = choose_blocks if epilogue.halves else choose
+    best = pick(problem, atom, target)
+    by_tma = wgmma_rs_tma.choose(gemm, epilogue, target)
+    if by_tma and by_tma.microseconds < best.microseconds + wgmma_rs_tma.exposed(gemm, epilogue):
+        best = by_tma
+    return str(best.config)
 
 
 def packed_product(
@@ -291,6 +307,8 @@ def packed_product(
     """
     used = max((launch.scratch for launch in packing), default=0)
     tiles = tiles_of(arithmetic.atom, setting.target)
+    if not wgmma_rs_tma.refusal(gemm, epilogue):
+        tiles += f16x3.WGMMA_RS_TMA
     named = form and form.partition(" split ")[0] in map(str, tiles)
     config = Config.parse(form, tiles) if named else None
     return sharing(*packing, *multiply(gemm, epilogue, setting, arithmetic, used, config))
@@ -299,7 +317,8 @@ def packed_product(
 def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch, ...]:
     """Return alpha * a @ b + bias, with `epilogue` applied to every result."""
     b, batch, (_, n, k) = layer.b, layer.batch, layer.shape
-    arithmetic = matrix_arithmetic(setting, Problem(*layer.shape, batch.count), b, layer.form)
+    problem = Problem(*layer.shape, batch.count)
+    arithmetic = matrix_arithmetic(setting, problem, b, layer.form)
     packing, scales, packed = (), None, Scratch(0)
     if b.data is None:
         packing = (_packed_matrices(b, batch, n, k, layer.form, arithmetic.atom.parts),)
@@ -316,7 +335,8 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch,
         bias=layer.bias,
         scales=scales,
     )
-    return packed_product(packing, gemm, epilogue, setting, arithmetic, setting.form)
+    form = setting.form or form_of(gemm, epilogue, problem, arithmetic.atom, setting.target)
+    return packed_product(packing, gemm, epilogue, setting, arithmetic, form)
 
 
 def from_workspace(
@@ -384,12 +404,11 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         return f"{setting.target.arch} has no wgmma"
     if conv.epilogue.halves and (refused := _halves_refusal(conv)):
         return refused
-    problem, form = _problem(conv), variant
+    problem = _problem(conv)
     if conv.epilogue.halves:
         arithmetic = Arithmetic(F16X3)
     else:
         arithmetic = filter_arithmetic(setting, problem, conv.w, conv.group)
-        form = variant or str(choose(problem, arithmetic.atom, setting.target).config)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     image = replace(image, squares=conv.pooled is not None)
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
@@ -404,6 +423,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         bias=conv.b,
         scales=scales,
     )
+    form = variant or form_of(gemm, conv.epilogue, problem, arithmetic.atom, setting.target)
     return packed_product(packing, gemm, conv.epilogue, setting, arithmetic, form)
 
 

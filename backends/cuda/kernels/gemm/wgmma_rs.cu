@@ -46,7 +46,7 @@ enum { WHOLE, PARTIAL, CLUSTER };
 constexpr bool FOURS = VECTOR_C == 4 && !POOL;
 #include "gemm/store_registers.cuh"
 
-constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B, INBOX = STAGES * (BYTES_STAGE + 16);
+constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B, BARRIERS = STAGES * BYTES_STAGE, INBOX = BARRIERS + STAGES * 16;
 constexpr int STEPS = 1;
 #include "gemm/work_items.cuh"
 
@@ -55,7 +55,7 @@ constexpr int STEPS = 1;
 __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const Window* table,
                                      const Work& work, const Image& image)
 {
-    const Pipeline<STAGES> barriers(shared + STAGES * BYTES_STAGE);
+    const Pipeline<STAGES> barriers(shared + BARRIERS);
     const int thread = threadIdx.x - CONSUMERS;
     const int steps = (work.k + BK - 1) / BK;
     const long long of_step = (long long)TILES_B * work.rows_b * BK;
@@ -103,76 +103,7 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────
 
-// Accumulates the steps of one work item after another.
-struct Steps {
-    u32 shared, place;
-    Pipeline<STAGES> barriers;
-    PipelineState<STAGES> reading, adding;
-
-    __device__ __forceinline__ Steps(u32 shared, int row)
-        : shared(shared), place(swizzled(row + threadIdx.x % 16, threadIdx.x % 32 / 16)),
-          barriers(shared + STAGES * BYTES_STAGE)
-    {
-    }
-
-    __device__ __forceinline__ u32 begin_reading()
-    {
-        mbarrier_wait(barriers.full(reading.stage), reading.parity);
-        const u32 tile = shared + reading.stage * BYTES_STAGE;
-        reading.next();
-        return tile;
-    }
-
-    // Adds the sums of a step to the total once they are complete, and releases the stage: for all lanes, whose reads
-    // come before, although compute-sanitizer's racecheck sees only those of the lane that arrives (docs/debugging.md).
-    __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4],
-                                        const Rows& rows)
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(adding.stage));
-        adding.next();
-        if constexpr (IN_STEPS) rows.add_to(totals, sums);
-    }
-
-    __device__ __forceinline__ void add(float (&totals)[TN][4], bool more)
-    {
-        const u32 tile = begin_reading();
-        float own[TN][4];
-        auto& sums = IN_STEPS ? own : totals;
-        Rows rows;
-        rows.read_and_multiply(sums, tile, place, more);
-        wgmma_wait<0>();
-        settle(sums);
-        end(totals, own, rows);
-    }
-
-    // Multiplies a step that was read, and meanwhile reads the `following` one, if there is any.
-    __device__ __forceinline__ void add_read(float (&totals)[TN][4], const Rows& rows,
-                                             Rows& following, bool more, bool last)
-    {
-        float own[TN][4];
-        auto& sums = IN_STEPS ? own : totals;
-        rows.multiply(sums, shared + adding.stage * BYTES_STAGE + BYTES_A, more);
-        if (!last) following.read(begin_reading(), place);
-        wgmma_wait<0>();
-        settle(sums);
-        end(totals, own, rows);
-    }
-
-    __device__ __forceinline__ void add_all(float (&totals)[TN][4], int count)
-    {
-        if constexpr (OVERLAP) {
-            Rows even, odd;
-            even.read(begin_reading(), place);
-            for (int step = 0; step < count; step += 2) {
-                add_read(totals, even, odd, step > 0, step + 1 == count);
-                if (step + 1 < count) add_read(totals, odd, even, true, step + 2 == count);
-            }
-        } else {
-            for (int step = 0; step < count; ++step) add(totals, step > 0);
-        }
-    }
-};
+#include "gemm/steps_rs.cuh"
 
 __device__ __forceinline__ void multiply_all(unsigned char* memory, Results results, const float* scales, const Work& work)
 {
@@ -194,7 +125,7 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* ha
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
-    if (threadIdx.x == 0) Pipeline<STAGES>(shared + STAGES * BYTES_STAGE).begin(LOADERS + 1, GROUPS * 4);
+    if (threadIdx.x == 0) Pipeline<STAGES>(shared + BARRIERS).begin(LOADERS + 1, GROUPS * 4);
     __syncthreads();
     if constexpr (SPLIT == CLUSTER) Share(memory + INBOX, blockIdx.x % work.splits, work.splits).inbox.open();
     if (threadIdx.x >= CONSUMERS) {
