@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -163,15 +163,23 @@ def test_rows_of_matrices(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) 
 def test_results_in_halves(
     title: str, magnitude: float, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions of images in halves read them, at any magnitude."""
+    """Convolutions of images in halves read them, at any magnitude.
+
+    Where others read an image, too, or add it, it is stored both ways; pixels may be apart.
+    """
     force_halves(monkeypatch, "w64x64")
     force(monkeypatch, title)
     shape = 2, 64, 13, 11
     x = normal(*shape) * np.float32(magnitude)
-    ways = replace(OPTIONS, algorithms={"conv1": "tensor_cores"})
-    with Model(bottlenecks(shape, 128), [hopper], ways, evaluate) as model:
+    ways = {"conv1": "tensor_cores", "conv4": "tensor_cores", "conv6": "tensor_cores"}
+    options = replace(OPTIONS, algorithms=ways)
+    with Model(bottlenecks(shape, 128), [hopper], options, evaluate) as model:
         rows = [row for row in model.prepare().rows if "split_linear" in row.kernel]
-        assert any(slot.format is Format.PIXEL_HALVES for row in rows for slot in row.outputs)
+        formats = [tuple(slot.format for slot in row.outputs) for row in rows]
+        halves, last = Format.PIXEL_HALVES, Format.CHANNELS_LAST
+        assert {(halves,), (last,), (last, halves)} <= set(formats)
+        compiler: Any = hopper.device.compiler
+        assert any(dict(source.constants).get("APART") for source in compiler.sources)
         (got,) = model.run({"x": x}).values()
     want = evaluated(bottlenecks(shape, 128, float64), {"x": x.astype(float64)})
     assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)

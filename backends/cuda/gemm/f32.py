@@ -114,7 +114,16 @@ def fastest(problem: Problem, constant: bool, setting: Setting) -> Atom:
     if not constant or not target.has_wgmma:
         return TF32X3
     halves, words = (choose(problem, atom, target).microseconds for atom in (F16X3, TF32X3))
-    return F16X3 if halves < MARGIN * words else TF32X3
+    return F16X3 if min(halves, by_tma(problem, target)) < MARGIN * words else TF32X3
+
+
+def by_tma(problem: Problem, target: Target) -> float:
+    """Return the estimate of a product of many rows by `wgmma_rs_tma.cu`; infinite if not."""
+    shape = problem.m, problem.n, problem.k
+    if problem.batch > 1 or problem.windows or problem.n % 4 or problem.k % 4:
+        return inf
+    found = wgmma_rs_tma.best(shape, target)
+    return found.microseconds if found else inf
 
 
 def arithmetic_of(
@@ -212,8 +221,8 @@ def choose_blocks(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
 def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
     """Return the tiles with the splits worth trying."""
     ways = ways_of(problem, atom, target)
-    by_tma = f16x3.WGMMA_RS_TMA if atom is F16X3 and not problem.windows else ()
-    large = (str(t) for t in by_tma if t.count(problem.m, problem.n) >= target.processors)
+    others = f16x3.WGMMA_RS_TMA if atom is F16X3 and not problem.windows else ()
+    large = (str(t) for t in others if t.count(problem.m, problem.n) >= target.processors)
     return *(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds), *large
 
 
@@ -287,9 +296,9 @@ def form_of(
     """Return the tile that is estimated to be the fastest, of either schedule, with its splits."""
     pick = choose_blocks if epilogue.halves else choose
     best = pick(problem, atom, target)
-    by_tma = wgmma_rs_tma.choose(gemm, epilogue, target)
-    if by_tma and by_tma.microseconds < best.microseconds + wgmma_rs_tma.exposed(gemm, epilogue):
-        best = by_tma
+    other = wgmma_rs_tma.choose(gemm, epilogue, target)
+    if other and other.microseconds < best.microseconds + wgmma_rs_tma.exposed(gemm, epilogue):
+        best = other
     return str(best.config)
 
 
@@ -440,7 +449,11 @@ def _halves_refusal(conv: ConvProblem) -> str:
 def convolution_time(conv: ConvProblem) -> float:
     """Return the estimate of `convolution`."""
     packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
-    return packing + time_of(_problem(conv), True, conv.setting)
+    problem, setting = _problem(conv), conv.setting
+    time = time_of(problem, True, setting)
+    if fastest(problem, True, setting) is F16X3:
+        time = min(time, by_tma(problem, setting.target))
+    return packing + time
 
 
 def variants(conv: ConvProblem) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ TMA loads the rows and the operand of the epilogue, and stores the results.
 
 from __future__ import annotations
 
+from math import prod
+
 from .....runtime.ir.dtypes import float16, float32
 from .....runtime.plan.backend import Format
 from ...codegen.epilogue import ALONG, BY_CHANNEL, PLACED, Epilogue
@@ -12,7 +14,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Operand, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, Matrix, Problem, RowKind
+from ..problem import GemmArguments, Image, Matrix, Problem, RowKind, Shape
 from ..tables.f16x3 import WGMMA_RS_TMA
 from ..tile import (
     LAUNCH,
@@ -49,26 +51,40 @@ def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
     a, n = gemm.a, gemm.shape[1]
     if gemm.batch.count > 1 or gemm.scales is None:
         return "several products, or constants that are not in halves"
-    if a.squares or a.rows is RowKind.WINDOWS or not _is_matrix(a):
-        return "windows, pixels that are apart, or pooling"
+    if a.squares or a.rows is RowKind.WINDOWS:
+        return "windows, or pooling"
+    if _is_apart(a) and len(a.view.strides) != 2:
+        return "pixels that are apart in images of other than two axes"
     along, halves = epilogue.along, epilogue.halves
     if len(along) > 1 or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
         return "operands of an epilogue that are not alike in all rows"
     if not (epilogue.sums == epilogue.stored == float32):
         return f"results of {epilogue.stored.name}"
-    if halves and (epilogue.plain or along or n % BLOCK):
-        return "results both ways, in part of a block, or where operands of the epilogue are"
-    if halves and halves.format is not Format.PIXEL_HALVES:
-        return "rows in halves"
+    if halves and (halves.format is not Format.PIXEL_HALVES or n % BLOCK):
+        return "rows in halves, or part of a block of columns"
     lengths = *gemm.shape[1:], gemm.a.row, gemm.ldc, *(operand.row for operand in epilogue.along)
     return f"rows of {lengths} numbers, not of fours" if any(n % 4 for n in lengths) else ""
 
 
 def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConfig | None:
-    """Return the tile with the lowest estimate, of those with a tile for every multiprocessor."""
-    (m, n, k), operands = gemm.shape, len(epilogue.along)
+    """Return the tile with the lowest estimate if the schedule applies; see `best`."""
     if refusal(gemm, epilogue):
         return None
+    return best(gemm.shape, target, len(epilogue.along), whole=epilogue.halves is not None)
+
+
+def best(
+    shape: Shape, target: Target, operands: int = 0, *, whole: bool = False
+) -> TimedConfig | None:
+    """Return the tile with the lowest estimate, of those with one for every multiprocessor.
+
+    Args:
+        shape: M, N and K.
+        target: the GPU.
+        operands: those of the epilogue with the result's order of elements.
+        whole: whether tiles must have whole blocks of columns, to store them in halves.
+    """
+    m, n, k = shape
     traffic = 4 * (m * (k + n * (1 + operands)) + n * k)
 
     def time_of(config: Config) -> float:
@@ -79,11 +95,9 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
         return LAUNCH + overlapped(estimate(tile.cost, work), work, target)
 
     usable = [tile for tile in WGMMA_RS_TMA if tile.count(m, n) >= target.processors]
-    if epilogue.halves:
-        usable = [tile for tile in usable if tile.bn % BLOCK == 0]
-    return next(
-        iter(ranked(map(Config, filled(usable, Problem(m, n, k), narrowest=32)), time_of)), None
-    )
+    usable = [tile for tile in usable if not whole or tile.bn % BLOCK == 0]
+    fitting = filled(usable, Problem(m, n, k), narrowest=STRIP)
+    return next(iter(ranked(map(Config, fitting), time_of)), None)
 
 
 def exposed(gemm: GemmArguments, epilogue: Epilogue) -> float:
@@ -95,9 +109,36 @@ def exposed(gemm: GemmArguments, epilogue: Epilogue) -> float:
     return 4 * m * n * len(epilogue.along) / MEMORY
 
 
-def _is_matrix(a: Matrix | Image) -> bool:
-    """Whether rows are those of a matrix: all pixels of an image, or a matrix."""
-    return isinstance(a, Matrix) or set(a.view.strides) == {1}
+def _is_apart(a: Matrix | Image) -> bool:
+    """Whether rows are pixels that are not adjacent."""
+    return isinstance(a, Image) and prod(a.view.strides) > 1
+
+
+def _rows(gemm: GemmArguments, tile: CtaTile) -> TensorMap:
+    """Return where the rows of a tile are, 32 terms of them."""
+    (m, _, k), a, box = gemm.shape, gemm.a, (tile.bk, tile.bm)
+    if isinstance(a, Matrix) or not _is_apart(a):
+        return TensorMap(a.data, float32, (k, m), (a.row,), box)
+    (height, width), (step_h, step_w), (image, _, row, column) = (
+        a.spatial,
+        a.view.strides,
+        a.strides,
+    )
+    last_h, last_w = (
+        (size - 1) * step for size, step in zip(a.output, a.view.strides, strict=True)
+    )
+    corners = (0, 0), (last_w + 1 - width, last_h + 1 - height)
+    dims, moves = (k, width, height, a.images), (column, row, image)
+    return TensorMap(a.data, float32, dims, moves, box, corners, (1, step_w, step_h, 1))
+
+
+def _geometry(a: Matrix | Image) -> dict[str, int]:
+    """Return the pixels of an image of results and of its rows, and strides, of pixels apart."""
+    if isinstance(a, Matrix) or not _is_apart(a):
+        return dict.fromkeys(("pixels", "columns", "stride_h", "stride_w"), 1)
+    step_h, step_w = a.view.strides
+    sizes = {"pixels": prod(a.output), "columns": a.output[1]}
+    return {**sizes, "stride_h": step_h, "stride_w": step_w}
 
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target) -> Launch:
@@ -108,15 +149,20 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
     def strips(tensor: Operand, row: int) -> TensorMap:
         return TensorMap(tensor, float32, (n, m), (row,), (STRIP, ROWS))
 
-    halves, c = epilogue.halves, strips(gemm.c, gemm.ldc)
+    halves, kept = epilogue.halves, list[TensorMap]()
+    if epilogue.plain:
+        kept.append(strips(gemm.c, gemm.ldc))
     if halves:
         sizes, row = (2 * STRIP, m, n // STRIP, 1), 2 * STRIP
-        c = TensorMap(halves, float16, sizes, (row, row * m, 2 * n * m), (row, ROWS, 1, 1))
+        moves, box = (row, row * m, 2 * n * m), (row, ROWS, 1, 1)
+        kept.append(TensorMap(halves, float16, sizes, moves, box))
     along = [strips(operand, operand.row) for operand in epilogue.along]
     work = {
         **{"m": m, "n": n, "tiles_n": ceil_div(n, tile.bn), "tiles": tiles},
         **{"steps": ceil_div(k, tile.bk), "rows_b": gemm.ldb},
+        **_geometry(gemm.a),
     }
+    formats = f"#define IN_HALVES {int(bool(halves))}\n#define PLAIN {int(epilogue.plain)}"
     instructions = F16X3.code(tile.bn, a_in_registers=True)
     return Launch(
         "gemm/wgmma_rs_tma.cu",
@@ -124,18 +170,18 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         grid=(min(tiles, target.processors), 1, 1),
         block=threads(tile),
         args={
-            "a": TensorMap(gemm.a.data, float32, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
-            **{"b": gemm.b, "scales": gemm.scales, "c": c, "z": (*along, c)[0]},
-            **{"halves": halves, "bias": gemm.bias, **epilogue.args, "work": work},
+            **{"a": _rows(gemm, tile), "b": gemm.b, "scales": gemm.scales, "c": kept[0]},
+            **{"map": kept[-1], "z": (*along, *kept)[0], "halves": halves},
+            **{"bias": gemm.bias, **epilogue.args, "work": work},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "OVERLAP"),
             *(("PLACES", tile.epilogues), ("REGISTERS", own), ("LOADER_REGISTERS", loader)),
-            *(("VECTOR_C", 2), ("CONSTANT", gemm.constant)),
+            *(("VECTOR_C", 2), ("CONSTANT", gemm.constant), ("APART", _is_apart(gemm.a))),
             *epilogue.flags(gemm.bias, mapped=True),
         ),
-        code="\n".join((instructions, f"#define IN_HALVES {int(bool(halves))}", epilogue.code)),
+        code="\n".join((instructions, formats, epilogue.code)),
         shared=shared(tile),
         early=gemm.constant,
         note=f"{F16X3.title} {tile} {epilogue.title}".strip(),
