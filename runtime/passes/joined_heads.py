@@ -112,10 +112,12 @@ def _part(add: Builder, heads: Value, width: int) -> Value | None:
     split = None if rows is None else rows.producer
     if rows is None or split is None or not isinstance(split.op, Split):
         return None
-    dims, place = shape_of(rows) or (), split.outputs.index(rows)
+    dims, place = shape_of(rows), split.outputs.index(rows)
+    if not dims:
+        return None
     shapes = [shape_of(value) for value in split.outputs]
     sizes = [shape[-1] if shape else None for shape in shapes]
-    axis = normalize_axis(split.op.axis, len(dims)) if dims else 0
+    axis = normalize_axis(split.op.axis, len(dims))
     before = [size for size in sizes[:place] if isinstance(size, int)]
     if axis != len(dims) - 1 or dims[-1] != width or len(before) < place:
         return None

@@ -53,7 +53,7 @@ def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
         return "several products, or constants that are not in halves"
     if a.squares or a.rows is RowKind.WINDOWS:
         return "windows, or pooling"
-    if _is_apart(a) and len(a.view.strides) != 2:
+    if isinstance(a, Image) and _is_apart(a) and len(a.view.strides) != 2:
         return "pixels that are apart in images of other than two axes"
     along, halves = epilogue.along, epilogue.halves
     if len(along) > 1 or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
