@@ -126,7 +126,8 @@ def test_tiles(title: str, end: str, hopper: CudaBackend, monkeypatch: pytest.Mo
     magnitudes of their own, and one of them is infinite.
     """
     force(monkeypatch, title)
-    shape, filters = (1, 72, 19, 23), BY_TITLE[title].bn + 4
+    channels = 70 if title == "128x64" else 72  # no fours are packed
+    shape, filters = (1, channels, 19, 23), BY_TITLE[title].bn + 4
     feeds = {"x": normal(*shape) * powers(-60, 60, 1, 1, 19, 23)}
     feeds["x"][0, 5, 4, 6] = np.inf
     if end == "residual":
