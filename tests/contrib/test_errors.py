@@ -69,6 +69,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("FusedGemm", {"a": W, "b": W.T.copy()}, {"activation": "Relo"}, r"did you mean 'Relu'"),
     ("LinearAttention", {"q": X, "k": X, "v": X},
      {"q_num_heads": 2, "kv_num_heads": 2, "state_window": 2}, r"speculative"),
+    ("GatherPacked", {"data": np.zeros((2, 66), np.uint8), "at": np.zeros(1, np.int64)},
+     {"K": 256, "packed_type": 16}, r"packed_type=16: .* to MatMulNBits"),
+    ("GatedDeltaNet", {"query": np.zeros((2, 1, 1), np.float32)}, {"state_update_capacity": 2},
+     r"speculative"),
 ]  # fmt: skip
 
 
@@ -102,6 +106,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (DOMAIN, "WhisperBeamSearch", "export encoder and decoder with optimum"),
         (DOMAIN, "SparseToDenseMatMul", "MatMul of a dense one"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
+        (DOMAIN, "Mamba2Verify", "speculative decoding"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
         ("com.amd.quark", "MXQuantizeDequantize", "such as its A8W8"),
         ("trt", "TRT_FP4QDQ", "TensorRT's plugins"),

@@ -71,7 +71,7 @@ def _unpacked(b: NodeBuilder, data: str, kind: int, columns: int) -> str:
     """Return packed rows as float32 [blocks, numbers of a block]."""
     layout = _FORMATS.get(kind)
     if layout is None:
-        raise b.unsupported(f"packed_type={kind}: no format that is known", _REMEDY)
+        raise b.unsupported(f"packed_type={kind}: a format that is not read", _REMEDY)
     if columns < 1 or columns % layout.numbers:
         raise b.error(f"K={columns} is no multiple of the {layout.numbers} numbers of a block")
     width = b.extent(data, -1)
