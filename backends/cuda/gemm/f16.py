@@ -25,6 +25,7 @@ from .forms import (
     Source,
     by_multistage,
     by_persistent,
+    by_stationary,
     by_tma,
     named,
     tma_tile,
@@ -44,7 +45,7 @@ from .problem import (
     packed_matrix,
     widest,
 )
-from .schedules import multistage, swap_ab, tma, tma_persistent
+from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
 from .tile import LAUNCH, MARGIN, MEMORY, STEPS_AHEAD, WEIGHTS_MARGIN, TimedConfig
 
 #: Maximum rows of A for `swap_ab.cu`, which reads weights once and rows of A often, minimum bytes
@@ -363,7 +364,8 @@ def convolution_forms(conv: ConvProblem) -> tuple[Form, ...]:
     gemm, packing = _gemm(_quickest(conv))
     target, epilogue = conv.setting.target, conv.epilogue
     kernels = [by_multistage(Source(gemm, packing), epilogue, target)]
-    kernels.append(by_tma(_tma_products(conv), epilogue, target))
+    fed = _tma_products(conv)
+    kernels += [by_tma(fed, epilogue, target), by_stationary(fed, epilogue, target)]
     if _is_matrix(conv, gemm) and gemm.shape[2] % 8 == 0:
         kernels.append(by_persistent(gemm, epilogue, target))
     return worth_measuring(*kernels)
@@ -405,28 +407,32 @@ def _gemm(groups: JoinedGroups) -> tuple[GemmArguments, tuple[Launch, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """A convolution by `tma.cu`.
+    """A convolution by `tma.cu`, or `stationary.cu`.
 
     Attributes:
         choice: the tile with its estimate.
         product: the product.
-        staging: how A is staged in shared memory.
+        staging: how A is staged in shared memory; None if weights stay there.
         packing: launches that pack the image.
     """
 
     choice: TimedConfig
     product: tma.TmaProduct
-    staging: tma.Staging
+    staging: tma.Staging | None
     packing: tuple[Launch, ...]
 
     def launches(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...]:
         """Return the recipe."""
-        last = tma.multiply(self.product, epilogue, self.choice.config, self.staging, target)
+        product, config = self.product, self.choice.config
+        if self.staging is None:
+            last = stationary.multiply(product, epilogue, config.tile, target)
+        else:
+            last = tma.multiply(product, epilogue, config, self.staging, target)
         return sharing(*self.packing, last)
 
 
 def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
-    """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
+    """Return how TMA feeds a convolution, optionally pooled; None if it cannot."""
     along, ways = conv.epilogue.reads_along, _tma_products(conv, pooled)
     found = tma_tile(
         [product for product, _ in ways],
@@ -437,7 +443,12 @@ def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     if found is None:
         return None
     number, choice, staging = found
-    return _Fed(choice, ways[number][0], staging, ways[number][1])
+    product, packing = ways[number]
+    # Estimates of first layers, whose image is packed, are not comparable with those of others.
+    kept = None if packing else stationary.choose(product, conv.setting.target)
+    if kept is not None and kept.microseconds < choice.microseconds:
+        choice, staging = kept, None
+    return _Fed(choice, product, staging, packing)
 
 
 def _tma_products(

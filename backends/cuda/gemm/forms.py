@@ -17,7 +17,7 @@ from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.targets import Target
 from .atoms import atom_of
 from .problem import GemmArguments
-from .schedules import multistage, tma, tma_persistent
+from .schedules import multistage, stationary, tma, tma_persistent
 from .tile import Config, CtaTile, TimedConfig
 
 #: How many forms of one kernel are worth measuring, and of one of its tiles.
@@ -131,6 +131,26 @@ def by_tma(
             title = _title(joined, timed.config)
             found.append(Form(title, timed.microseconds, timed.tile, made))
     return iter(sorted(found, key=lambda form: form.microseconds))
+
+
+def by_stationary(
+    products: Iterable[tuple[tma.TmaProduct, tuple[Launch, ...]]],
+    epilogue: Epilogue,
+    target: Target,
+) -> Iterator[Form]:
+    """Yield the forms of `stationary.cu`, best first; see `by_tma`."""
+    for product, packing in products:
+        found = stationary.candidates(product, target)
+        for timed in sorted(found, key=lambda timed: timed.microseconds):
+
+            def made(
+                product: tma.TmaProduct = product,
+                packing: tuple[Launch, ...] = packing,
+                tile: CtaTile = timed.tile,
+            ) -> Recipe:
+                return sharing(*packing, stationary.multiply(product, epilogue, tile, target))
+
+            yield Form(_title("stationary", timed.config), timed.microseconds, timed.tile, made)
 
 
 def by_persistent(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Iterator[Form]:

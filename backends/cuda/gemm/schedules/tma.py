@@ -249,13 +249,23 @@ def _matrix(p: TmaProduct, tile: CtaTile) -> Staging | None:
     return Staging(SmemLayout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
 
 
-def _image_map(p: TmaProduct, box: Ints, upper: Ints | None, steps: Ints = (1, 1)) -> TensorMap:
+def image_map(
+    p: TmaProduct, box: Ints, upper: Ints | None = None, steps: Ints = (1, 1)
+) -> TensorMap:
+    """Return the tensor map of an image, of boxes or (im2col) of the windows up to `upper`."""
     (height, width), moves = p.spatial, p.moves
     dims, strides = (p.groups * p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
     lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
     corners = None if upper is None else (lower, (upper[1], upper[0]))
     data, dtype = p.gemm.a.data, p.gemm.dtype
     return TensorMap(data, dtype, dims, strides, box, corners, (1, steps[1], steps[0], 1))
+
+
+def weights_map(p: TmaProduct, filters: int) -> TensorMap:
+    """Return the tensor map of the weights, of boxes of so many filters for one tap."""
+    taps = prod(p.view.kernel)
+    dims, strides = (p.channels, taps, p.groups * p.gemm.shape[1]), (p.channels, taps * p.channels)
+    return TensorMap(p.gemm.b, p.gemm.dtype, dims, strides, (p.chunk, 1, filters))
 
 
 def _run(p: TmaProduct, tile: CtaTile) -> Staging | None:
@@ -270,7 +280,7 @@ def _run(p: TmaProduct, tile: CtaTile) -> Staging | None:
     if view.strides != (1, 1) or pixels > MAX_PIXELS or max(*view.pads_begin, *upper) > MAX_CORNER:
         return None
     taps = (view.dilations[0] * extents[1], view.dilations[1])
-    map = _image_map(p, (p.chunk, pixels), upper)
+    map = image_map(p, (p.chunk, pixels), upper)
     return Staging(SmemLayout.RUN, p.images * prod(extents), extents, pixels, 1, taps, 8, map)
 
 
@@ -281,7 +291,7 @@ def _squares(p: TmaProduct, tile: CtaTile) -> Staging | None:
     extents = tuple(ceil_div(o, SIDE) for o in view.output)
     blocks = tile.bm // ROWS
     taps = (view.dilations[0] * sides[1], view.dilations[1])
-    map = _image_map(p, (p.chunk, sides[1], sides[0], 1), None)
+    map = image_map(p, (p.chunk, sides[1], sides[0], 1))
     rows = p.images * prod(extents) * ROWS
     pixels = blocks * prod(sides)
     return Staging(SmemLayout.SQUARES, rows, extents, pixels, blocks, taps, sides[1], map)
@@ -296,7 +306,7 @@ def _tapwise(p: TmaProduct, tile: CtaTile) -> Staging | None:
     corners = max(map(abs, (*upper, *view.pads_begin)))
     if corners > MAX_CORNER or max(view.strides) > MAX_STEP or max(p.reach) > MAX_TAP:
         return None
-    made = _image_map(p, (p.chunk, tile.bm), upper, view.strides)
+    made = image_map(p, (p.chunk, tile.bm), upper, view.strides)
     rows = p.images * prod(view.output)
     return Staging(SmemLayout.TAPWISE, rows, view.output, tile.bm, 1, view.dilations, 8, made)
 
@@ -428,13 +438,6 @@ def multiply(
     tiles = tiles_m * tiles_n
     # Blocks of windows, which run long, have a multiprocessor each, unless others need it.
     alone = taps > 1 and not p.beside and tiles * splits <= target.processors
-    weights = TensorMap(
-        p.gemm.b,
-        dtype,
-        (p.channels, taps, p.groups * filters),
-        (p.channels, taps * p.channels),
-        (chunk, 1, tile.bn),
-    )
     first_h, first_w = (-pad for pad in p.view.pads_begin)
     windows = {
         **{"taps": taps, "columns": p.view.kernel[1], **by_axis(tap=staging.taps)},
@@ -453,7 +456,13 @@ def multiply(
         grid=(tiles if splits > 1 else min(tiles, tile.resident * target.processors), splits, 1),
         block=tile.groups * 128 + 64,  # two producer warps
         args={
-            **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
+            **{
+                "a": staging.map,
+                "b": weights_map(p, tile.bn),
+                "c": p.result,
+                "bias": p.gemm.bias,
+                **epilogue.args,
+            },
             **{"m": staging.rows, "ldc": p.ldc, "tiles": tiles, "tiles_n": tiles_n},
             **{"of_group": tiles_n // p.groups, "filters": filters, "channels": p.channels},
             **{"chunks": p.steps // taps, "stage_a": stage, "w": windows},

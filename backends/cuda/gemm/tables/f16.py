@@ -151,3 +151,15 @@ TMA_PAIRS = (
     CtaTile(128, 256, 64, 4, (8, 1), "wgmma", 1, Cost(0.0, 0.63, 1.0, begin=2.4), epilogues=2),
     CtaTile(128, 128, 64, 5, (8, 1), "wgmma", 1, Cost(0.0, 0.323, 0.86, begin=1.9), epilogues=1),
 )
+
+#: Tiles of warp groups that have the weights of a convolution in common; `bm` are pixels. Costs are
+#: from fourteen convolutions of 16 to 128 channels on an H200, over which two to four groups with
+#: one or two squares of pixels, one or two stages, and one or two blocks were within 10 % of these.
+STATIONARY = tuple(
+    CtaTile(64, bn, 64, 1, (16, 1), "wgmma", 1, cost, ping_pong=True)
+    for bn, cost in (
+        (32, Cost(0.0, 0.053, 0.5, 0.03, begin=2.0)),
+        (64, Cost(0.0, 0.09, 0.7, 0.03, begin=2.0)),
+        (96, Cost(0.0, 0.145, 1.0, 0.03, begin=2.0)),
+    )
+)

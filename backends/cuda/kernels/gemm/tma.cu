@@ -35,6 +35,7 @@
 #include "ptx/cluster.cuh"
 #include "elementwise/divide.cuh"
 #include "gemm/inbox.cuh"
+#include "gemm/store_pixels.cuh"
 
 enum { MATRIX, RUN, SQUARES, TAPWISE };
 
@@ -181,30 +182,6 @@ __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const B
 
 // ── the end of a tile ───────────────────────────────────────────────────────────────────────────
 
-// Four adjacent threads have two columns each of four groups of eight; afterwards each has one whole group.
-__device__ __forceinline__ void exchange(float (&values)[8], const float (*sums)[4], int half, int lane)
-{
-    float pairs[4][2];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) pairs[j][0] = sums[j][2 * half], pairs[j][1] = sums[j][2 * half + 1];
-#pragma unroll
-    for (int bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-        for (int t = 0; t < 2; ++t) {
-            const int low = bit == 1 ? 2 * t : t, high = low + bit;
-            const bool upper = lane & bit;
-#pragma unroll
-            for (int q = 0; q < 2; ++q) {
-                const float sent = upper ? pairs[low][q] : pairs[high][q];
-                const float found = __shfl_xor_sync(~0u, sent, bit);
-                if (upper) pairs[low][q] = found;
-                else pairs[high][q] = found;
-            }
-        }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) values[2 * j] = pairs[j][0], values[2 * j + 1] = pairs[j][1];
-}
-
 // The position of row m of c in the result, in pixels; -1 if it is discarded.
 __device__ __forceinline__ int place_of(int m, int count, const Windows& w)
 {
@@ -215,52 +192,6 @@ __device__ __forceinline__ int place_of(int m, int count, const Windows& w)
     if constexpr (POOL) return (at.n * (w.out_height / 2) + at.y / 2) * (w.out_width / 2) + at.x / 2;
     return (at.n * w.out_height + at.y) * w.out_width + at.x;
 }
-
-// What the 16 rows of a warp that begin at row m read and write besides sums, four groups of eight columns at a time.
-struct Rows {
-    int places[2];  // of two rows of a thread
-
-    __device__ __forceinline__ Rows(int m, int count, const Windows& w)
-        : places{place_of(m + threadIdx.x % 32 / 4, count, w), place_of(m + threadIdx.x % 32 / 4 + 8, count, w)}
-    {
-    }
-
-    __device__ __forceinline__ void read(Operands<8> (&operands)[2], int column, int n, int ldc, const T* bias,
-                                         const T* z0, const T* z1) const
-    {
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-            if (places[half] >= 0 && column < n)
-                operands[half] = operands_at<8>((long long)places[half] * ldc + column, places[half], column,
-                                                n - column, bias, z0, z1);
-    }
-
-    __device__ __forceinline__ void store(R* c, const float (*sums)[4], const Operands<8> (&operands)[2], int column,
-                                          int n, int ldc) const
-    {
-        const int lane = threadIdx.x % 32, room = n - column;
-        Words results[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float values[8];
-            exchange(values, sums, half, lane);
-            results[half] = with_epilogue(values, operands[half]);
-        }
-        if constexpr (POOL) {
-            Words best = greater(results[0], results[1]), other;
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-                ((u32*)&other)[q] = __shfl_xor_sync(~0u, ((u32*)&best)[q], 4);
-            if (places[0] >= 0 && room > 0 && lane / 4 % 2 == 0)
-                keep(c + (long long)places[0] * ldc + column, greater(best, other), room);
-        } else {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-                if (places[half] >= 0 && room > 0)
-                    keep(c + (long long)places[half] * ldc + column, results[half], room);
-        }
-    }
-};
 
 // The same where rows of c are not whole words: staged in `strip`, so that adjacent threads store adjacent
 // columns.
@@ -403,7 +334,10 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Tile at(tile, work);
         const int m0 = at.m0, n0 = at.n0, n = at.n_end;
-        const auto rows_of = [&](int i) { return Rows(m0 + (group * BLOCKS + i) * 64 + warp * 16, m, w); };
+        const auto rows_of = [&](int i) {
+            const int row = m0 + (group * BLOCKS + i) * 64 + warp * 16 + lane / 4;
+            return Rows{place_of(row, m, w), place_of(row + 8, m, w)};
+        };
         const int column = n0 + lane % 4 * 8;
         Operands<8> early[EARLY ? BLOCKS : 1][EARLY ? TN / 4 : 1][2];
         if constexpr (SPLIT > 1) {

@@ -1,0 +1,158 @@
+"""Convolutions of float16 and bfloat16 whose weights stay in shared memory (Hopper).
+
+They have few filters and channels; the kernel is `stationary.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ...codegen.epilogue import Epilogue
+from ...recipe.launch import Launch
+from ...recipe.operands import Ints, ceil_div
+from ...recipe.targets import Target
+from ..atoms import atom_of
+from ..problem import divisor
+from ..tables.f16 import STATIONARY
+from ..tile import LAUNCH, TMA_CACHE, BlockWork, Config, CtaTile, TimedConfig, estimate, overlapped
+from .tma import ALIGNMENT, MAX_ROWS, NARROWEST, ROWS, SIDE, TmaProduct, image_map, weights_map
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A convolution by a tile.
+
+    Attributes:
+        product: the convolution.
+        tile: the tile of a warp group.
+    """
+
+    product: TmaProduct
+    tile: CtaTile
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of channels."""
+        return ceil_div(self.product.channels, self.product.chunk)
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return prod(self.product.view.kernel)
+
+    @property
+    def blocks(self) -> int:
+        """Squares of pixels of a tile, one below the other."""
+        return self.tile.bm // ROWS
+
+    @property
+    def box(self) -> Ints:
+        """Rows and columns of the image that a tile reads."""
+        down, across = self.product.reach
+        return self.blocks * SIDE + down, SIDE + across
+
+    @property
+    def tiles(self) -> Ints:
+        """Number of tiles of an image along its height and width."""
+        height, width = self.product.view.output
+        return ceil_div(height, self.blocks * SIDE), ceil_div(width, SIDE)
+
+    @property
+    def count(self) -> int:
+        """Number of tiles of all images."""
+        return self.product.images * prod(self.tiles)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory per block."""
+        row, stages = self.product.chunk * 2, self.tile.groups * self.tile.stages
+        stage = ceil_div(prod(self.box) * row, ALIGNMENT) * ALIGNMENT
+        return stages * (stage + 16) + self.taps * self.chunks * self.tile.bn * row + 8
+
+    def fits(self, target: Target) -> bool:
+        """Whether its blocks fit on a multiprocessor, and TMA can load its tiles."""
+        fits = (self.shared + 1024) * self.tile.resident <= target.shared + 1024
+        return fits and max(self.box) <= MAX_ROWS
+
+    def microseconds(self, target: Target) -> float:
+        """Return the estimate."""
+        p, tile, steps = self.product, self.tile, self.taps * self.chunks
+        work = BlockWork(
+            self.count,
+            steps,
+            tile.groups * tile.resident,
+            target.processors,
+            self.count * self.chunks * prod(self.box) * p.chunk * 2 / TMA_CACHE,
+            p.traffic,
+            p.chunk / tile.bk,
+        )
+        return LAUNCH + overlapped(estimate(tile.cost, work), work, target)
+
+
+def choose(p: TmaProduct, target: Target) -> TimedConfig | None:
+    """Return the tile with the lowest estimate, if any applies."""
+    return min(candidates(p, target), key=lambda found: found.microseconds, default=None)
+
+
+def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
+    """Yield the tiles that apply with their estimates.
+
+    Windows are one pixel apart. Results are stored in words, and all filters are in one tile. There
+    is a tile for every warp group: else loading weights takes longer than it saves.
+    """
+    filters, view = p.gemm.shape[1], p.view
+    if p.source is None or p.groups > 1 or prod(view.strides) > 1 or prod(view.kernel) == 1:
+        return
+    if filters % 8 or p.ldc % 8:
+        return
+    for tile in STATIONARY:
+        form = _Form(p, tile)
+        together = tile.groups * tile.resident * target.processors
+        is_narrowest = tile.bn - NARROWEST < filters <= tile.bn
+        if is_narrowest and form.count >= together and form.fits(target):
+            yield TimedConfig(form.microseconds(target), Config(tile))
+
+
+def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -> Launch:
+    """Return the launch of a convolution.
+
+    Args:
+        p: the convolution.
+        epilogue: applied to every result, before pooling.
+        tile: what a warp group computes.
+        target: the GPU.
+    """
+    form, view, filters = _Form(p, tile), p.view, p.gemm.shape[1]
+    of_image, of_row = prod(form.tiles), form.tiles[1]
+    plane = {
+        **{"pad_h": view.pads_begin[0], "pad_w": view.pads_begin[1]},
+        **{"height": view.output[0], "width": view.output[1]},
+        **{"of_image": of_image, "of_row": of_row},
+        **{"by_image": divisor(of_image), "by_row": divisor(of_row)},
+    }
+    return Launch(
+        "gemm/stationary.cu",
+        "mma_stationary",
+        grid=(min(ceil_div(form.count, tile.groups), tile.resident * target.processors), 1, 1),
+        block=tile.groups * 128 + 32,  # one producer warp
+        args={
+            **{"a": image_map(p, (p.chunk, *reversed(form.box), 1))},
+            **{"b": weights_map(p, tile.bn), "c": p.result, "bias": p.gemm.bias, **epilogue.args},
+            **{"filters": filters, "ldc": p.ldc, "count": form.count, "p": plane},
+        },
+        types=(("T", p.gemm.dtype), *epilogue.aliases),
+        constants=(
+            *(*tile.constants("GROUPS"), ("BLOCKS", form.blocks), *tile.constants("BN")),
+            *(("CHUNK", p.chunk), ("CHUNKS", form.chunks)),
+            *(("KH", view.kernel[0]), ("KW", view.kernel[1])),
+            *(("DH", view.dilations[0]), ("DW", view.dilations[1])),
+            *(*tile.constants("STAGES", "RESIDENT"), ("POOL", p.pooled is not None)),
+            *(("VECTOR_C", 8), *epilogue.flags(p.gemm.bias)),
+        ),
+        code="\n".join((atom_of(p.gemm.dtype).code(tile.bn), epilogue.code)),
+        shared=form.shared,
+        note=f"{tile} {epilogue.title}".strip(),
+        pitched=tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched)),
+    )
