@@ -11,10 +11,14 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.ops import reduce
 from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, int8, int64
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.reduce import ArgMax, ReduceMean
 
+from ..plan.nets import Net
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import compare, sample
+from .samples import Sample, compare, sample
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -59,3 +63,30 @@ def test_words_of_a_row(
         assert first.entry == "reduce_rows"
         assert dict(first.constants)["VECTOR"] == min(elements, 16 // dtype.itemsize)
         compare(each, emulated)
+
+
+LEFT: dict[str, tuple[type[ReduceMean | ArgMax], tuple[int, ...]]] = {
+    **{f"mean {axes}": (ReduceMean, axes) for axes in [(0,), (0, 2), (0, 3), (1, 3), (2, 3)]},
+    **{f"argmax {axis}": (ArgMax, (axis,)) for axis in range(3)},
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("dims", [(4,), (4, 5)], ids=str)
+def test_axes_that_are_left_of_an_image(
+    name: str, dims: tuple[int, ...], emulated: CudaBackend
+) -> None:
+    """Convolutions store images with channels last; results of fewer axes have no format."""
+    kind, given = LEFT[name]
+    axes = tuple(axis for axis in given if axis < 2 + len(dims))
+    net = Net(2, 3, *dims, dtype=float32)
+    ones = (1,) * len(dims)
+    image = net.add(Conv(), net.x, net.graph.constant(normal(8, 3, *ones), ""))
+    if kind is ArgMax:
+        y = net.add(ArgMax(axis=axes[0], keepdims=0), image)
+    else:
+        y = net.add(ReduceMean(keepdims=0), image, net.graph.constant(np.array(axes), ""))
+    net.graph.set_outputs({"y": y})
+    infer(net.graph)
+    compare(Sample(net.graph, {"x": normal(2, 3, *dims)}), emulated)

@@ -94,16 +94,22 @@ FOLDS: dict[type[Op], ReduceFormula] = {
 def keeps_order(node: Node) -> bool:
     """Whether the axes of a result are in the order of the input's, in any format of an image.
 
-    Without an axis of pixels, the channels of an image stay the second axis, and last in memory.
+    Without an axis of pixels, the channels of an image stay the second axis, and last in memory. A
+    result of fewer axes than an image has no format, so the axes that are left must be in order.
     """
     op, (x, *given) = node.op, node.operands
     rank = len(x.tensor.dims)
-    if getattr(op, "keepdims", 0) or len(node.output.tensor.dims) < 3:
+    if getattr(op, "keepdims", 0):
         return True
     if isinstance(op, ArgReduce):
-        return normalize_axis(op.axis, rank) > 1
-    known = [value.tensor.known if value.data is None else value.data for value in given]
-    if not isinstance(op, Reduce) or any(axes is None for axes in known):
-        return False
-    axes = [int(axis) for found in known if found is not None for axis in found.flat]
-    return min(op.axes(tuple(axes) if given else None, rank), default=0) > 1
+        axes = (normalize_axis(op.axis, rank),)
+    else:
+        known = [value.tensor.known if value.data is None else value.data for value in given]
+        if not isinstance(op, Reduce) or any(found is None for found in known):
+            return False
+        asked = tuple(int(axis) for found in known if found is not None for axis in found.flat)
+        axes = op.axes(asked if given else None, rank)
+    if len(node.output.tensor.dims) >= 3:
+        return min(axes, default=0) > 1
+    left = [axis for axis in (0, *range(2, rank), *range(1, min(rank, 2))) if axis not in axes]
+    return left == sorted(left)
