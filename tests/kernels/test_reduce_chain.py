@@ -186,3 +186,14 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     graphs = (built(name).graph for name in ("behind", "halves", "moved", "logsumexp"))
     sources = [launch.source for graph in graphs for launch in launches(planned(graph))]
     all_compile(sources, target, cache, COMPILES)
+
+
+@needs_compiler
+def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
+    """A transposed tensor that a reduction and another node read is in memory for both."""
+    net = Net()
+    turned = net.apply(Transpose(perm=(1, 2, 0)), net.input(8, 6, 16))
+    mean = net.apply(ReduceMean(), net.apply(Mul(), turned, turned), axes(2))
+    net.graph.set_outputs({"y": net.apply(Sub(), turned, mean)})
+    infer(net.graph)
+    compare(Sample(net.graph, net.feeds), emulated)

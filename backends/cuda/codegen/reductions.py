@@ -107,7 +107,7 @@ def chain_reduction_at(
     if not behind and all(isinstance(node.op, Cast) for node in before) and not _is_short(fold):
         return None
     reads = [v for node in before for v in node.distinct_reads]
-    known = {each.y: each for each in moved}
+    known = {each.y: each for each in moved if graph.sole_consumer(each.y) is not None}
     found = {v: known.get(v) or _part(graph, v, free) for v in reads}
     joined = tuple(m for m in found.values() if m is not None and _may_join(m, x.tensor.dims))
     return ChainReduction(tuple(before), fold, behind, joined)
