@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Protocol, runtime_checkable
 
 from ...runtime.control.program import Program
-from ...runtime.plan.backend import Device, Run
+from ...runtime.plan.backend import Device, Run, Stream
 from ...runtime.plan.host import HOST
 from ...runtime.plan.rows import Row, Slot
 from ...runtime.plan.streams import is_capturable, segments
 from ...runtime.session.model import Model
 from ..common.measure import Timing
 
-if TYPE_CHECKING:
-    from ...backends.cuda.device import CudaDevice
-
 WARM_UP = 5
 #: The most rows that are timed in their graph, as many graphs are recorded, and how often: for
 #: about so many seconds.
 MAX_ROWS, MIN_ROUNDS, MAX_ROUNDS, SECONDS = 500, 5, 25, 0.5
+
+
+@runtime_checkable
+class ClockedDevice(Device, Protocol):
+    """A device that replays what it records, and times that by its own clock."""
+
+    def record(self, run: Run) -> Run:
+        """Return a run that replays `run`."""
+        ...
+
+    def time(self, run: Run, stream: Stream) -> float:
+        """Return the seconds that what `run` enqueues takes."""
+        ...
 
 
 def device_times(model: Model, program: Program, runs: int = 200) -> Timing | None:
@@ -101,16 +111,14 @@ def _is_timed(row: Row) -> bool:
     return row.run is not None and row.kind != "copy"
 
 
-def _device_of(model: Model, program: Program) -> CudaDevice | None:
+def _device_of(model: Model, program: Program) -> ClockedDevice | None:
     """Return the device on which all of a program can be recorded; None if there is none."""
     own = model.backends[0].device
     rows = [row for row in program.rows if _is_timed(row)]
-    if own is HOST or not hasattr(own, "time") or not program.is_plan:
+    if not isinstance(own, ClockedDevice) or not program.is_plan:
         return None
-    if any(row.device is not own for row in rows) or not is_capturable(rows):
-        return None
-    device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
-    return device
+    alone = all(row.device is own for row in rows)
+    return own if alone and is_capturable(rows) else None
 
 
 def _pieces(

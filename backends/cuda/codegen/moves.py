@@ -21,10 +21,11 @@ from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.backend import Format
 from ..recipe.operands import Ints, Tensor, order
+from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
 
 VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
-#: Maximum number of nodes of a chain, of factors of its axes, and of entries of its tables.
-MAX_NODES, MAX_FACTORS, MAX_ENTRIES = 24, 12, 1 << 18
+#: Maximum number of nodes of a chain, and of factors of its axes.
+MAX_NODES, MAX_FACTORS = 24, 12
 #: Maximum number of elements that one kernel moves although adjacent ones come from far apart.
 MAX_SCATTERED = 1 << 17
 
@@ -165,172 +166,26 @@ def linear(at: Array) -> Ints | None:
 # ── composing ────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Unsupported(Exception):
-    """A node cannot be part of a chain."""
-
-
-class _Tracer:
-    """Coordinates of elements as nodes move them.
-
-    Attributes:
-        axes: the sizes of the factors of each axis.
-        at: see `Movement.coordinates`.
-    """
-
-    def __init__(self, dims: Ints) -> None:
-        self.axes: list[list[int]] = [[size] for size in dims]
-        rank = len(dims)
-        self.at: list[Array] = [
-            np.arange(size).reshape([-1 if i == axis else 1 for i in range(rank)])
-            for axis, size in enumerate(dims)
-        ]
-
-    @property
-    def sizes(self) -> list[int]:
-        """The sizes of all factors."""
-        return [size for axis in self.axes for size in axis]
-
-    def transpose(self, perm: Ints) -> None:
-        """Permute axes."""
-        firsts = [sum(map(len, self.axes[:axis])) for axis in range(len(self.axes))]
-        order = [firsts[axis] + i for axis in perm for i in range(len(self.axes[axis]))]
-        self.axes = [self.axes[axis] for axis in perm]
-        self.at = [at.transpose(order) for at in self.at]
-
-    def reshape(self, dims: Ints) -> None:
-        """Regroup the factors into axes of these sizes."""
-        axes: list[list[int]] = []
-        sizes, i = self.sizes, 0
-        for dim in dims:
-            axis: list[int] = []
-            while prod(axis) < dim or (i < len(sizes) and sizes[i] == 1):
-                need = dim // prod(axis)
-                while need % sizes[i]:
-                    if sizes[i] % need == 0:
-                        self._split(i, sizes, need)
-                    elif i + 1 < len(sizes):
-                        self._join(i, sizes)
-                    else:
-                        raise _Unsupported
-                axis.append(sizes[i])
-                i += 1
-            axes.append(axis)
-        if not axes:
-            raise _Unsupported
-        axes[-1] += sizes[i:]  # of size 1
-        self.axes = axes
-
-    def _split(self, i: int, sizes: list[int], outer: int) -> None:
-        parts = (outer, sizes[i] // outer)
-        self.at = [
-            at.reshape(*at.shape[:i], *(parts if at.shape[i] > 1 else (1, 1)), *at.shape[i + 1 :])
-            for at in self.at
-        ]
-        sizes[i : i + 1] = parts
-
-    def _join(self, i: int, sizes: list[int]) -> None:
-        """Replace a factor and the next one by their product."""
-        joined: list[Array] = []
-        for at in self.at:
-            if at.shape[i] > 1 or at.shape[i + 1] > 1:
-                shape = (*at.shape[:i], sizes[i], sizes[i + 1], *at.shape[i + 2 :])
-                at = self._checked(shape, at)
-            joined.append(at.reshape(*at.shape[:i], -1, *at.shape[i + 2 :]))
-        self.at = joined
-        sizes[i : i + 2] = [sizes[i] * sizes[i + 1]]
-
-    def _checked(self, shape: Sequence[int], at: Array) -> Array:
-        if prod(shape) > MAX_ENTRIES:
-            raise _Unsupported
-        return np.broadcast_to(at, shape)
-
-    def _whole(self, axis: int) -> int:
-        """Make an axis a single factor; return its place."""
-        sizes, first = self.sizes, sum(map(len, self.axes[:axis]))
-        if not self.axes[axis]:
-            self.at = [np.expand_dims(at, first) for at in self.at]
-        for _ in self.axes[axis][1:]:
-            self._join(first, sizes)
-        self.axes[axis] = [prod(self.axes[axis])]
-        return first
-
-    def take(self, axis: int, index: Array) -> None:
-        """Replace an axis by those of an index, in which -1 means zero."""
-        place = self._whole(axis)
-        shape = [-1 if i == place else 1 for i in range(self.at[0].ndim)]
-        outside = (index < 0).reshape(-1)
-        reads = [at.shape[place] > 1 for at in self.at]
-        if not any(reads):
-            reads[0] = True  # one coordinate suffices to say that there is nothing
-        taken: list[Array] = []
-        for at, does in zip(self.at, reads, strict=True):
-            one = at.shape[place] == 1
-            if does:
-                flat = np.where(outside | one, 0, index.reshape(-1))
-                at = at.take(flat, axis=place)
-                if outside.any():
-                    at = np.where(outside.reshape(shape), -1, at)
-            sides = at.shape[:place], at.shape[place + 1 :]
-            inner = index.shape if does else (1,) * index.ndim
-            dims = sides[0] + inner + sides[1]
-            taken.append(self._checked(dims, at.reshape(dims)))
-        self.at = taken
-        self.axes[axis : axis + 1] = [[size] for size in index.shape]
-
-    def pick(self, axis: int, index: Array) -> None:
-        """Replace an axis by elements at an index with all axes."""
-        place, shape = self._whole(axis), list[int]()
-        for other, sizes in enumerate(self.axes):
-            first = index.take([0], other)
-            if other == axis:
-                shape.append(index.shape[axis])
-            elif (index == first).all():
-                index = first
-                shape += [1] * len(sizes)
-            else:
-                shape += sizes
-        picked: list[Array] = []
-        for at in self.at:
-            if at.shape[place] > 1:
-                outer = (*at.shape[:place], 1, *at.shape[place + 1 :])
-                if prod(np.broadcast_shapes(outer, shape)) > MAX_ENTRIES:
-                    raise _Unsupported
-                at = np.take_along_axis(at, index.reshape(shape), place)
-            picked.append(at)
-        self.at = picked
-        self.axes[axis] = [index.shape[axis]]
-
-    def expand(self, dims: Ints) -> None:
-        """Repeat axes of size 1, and add axes in front."""
-        for _ in range(len(dims) - len(self.axes)):
-            self.axes.insert(0, [1])
-            self.at = [at[None] for at in self.at]
-        for axis, size in enumerate(dims):
-            if prod(self.axes[axis]) != size:
-                self._whole(axis)
-                self.axes[axis] = [size]
-
-
-def _slice(state: _Tracer, node: Node, dims: Ints) -> None:
+def _slice(state: Coordinates, node: Node, dims: Ints) -> None:
     starts, ends, axes, steps = (*map(_ints, node.inputs[1:]), None, None)[:4]
     if starts is None or ends is None:
-        raise _Unsupported
+        raise Unsupported
     along = normalize_axes(range(len(starts)) if axes is None else axes, len(dims))
     for axis, a, b, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
         begin, end = bounds_of_slice(a, b, step, dims[axis])
         state.take(axis, np.arange(begin, end, step))
 
 
-def _gather(state: _Tracer, node: Node, dims: Ints) -> None:
+def _gather(state: Coordinates, node: Node, dims: Ints) -> None:
     if not isinstance(node.op, Gather):
-        raise _Unsupported
+        raise Unsupported
     axis = normalize_axis(node.op.axis, len(dims))
     state.take(axis, _indices(node.operands[1], dims[axis]))
 
 
-def _gather_elements(state: _Tracer, node: Node, dims: Ints) -> None:
+def _gather_elements(state: Coordinates, node: Node, dims: Ints) -> None:
     if not isinstance(node.op, GatherElements):
-        raise _Unsupported
+        raise Unsupported
     axis, index = normalize_axis(node.op.axis, len(dims)), node.operands[1]
     for other, count in enumerate(index.tensor.dims):
         if other != axis and count < dims[other]:
@@ -342,16 +197,16 @@ def _indices(value: Value, size: int) -> Array:
     """Return constant indices, counted from the front; kernels of one node take those outside."""
     index = value.data
     if index is None or ((index < -size) | (index >= size)).any():
-        raise _Unsupported
+        raise Unsupported
     return np.where(index < 0, index + size, index)
 
 
-def _pad(state: _Tracer, node: Node, dims: Ints) -> None:
+def _pad(state: Coordinates, node: Node, dims: Ints) -> None:
     pads, value, axes = (*node.inputs[1:], None, None)[:3]
     amounts, along = _ints(pads), _ints(axes)
     zero = value is None or (value.data is not None and not any(value.data.tobytes()))
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or not zero or amounts is None:
-        raise _Unsupported
+        raise Unsupported
     along = normalize_axes(range(len(dims)) if along is None else along, len(dims))
     for i, axis in enumerate(along):
         before, after = amounts[i], amounts[i + len(along)]
@@ -360,30 +215,30 @@ def _pad(state: _Tracer, node: Node, dims: Ints) -> None:
             state.take(axis, np.where(index < dims[axis], np.maximum(index, -1), -1))
 
 
-def _tile(state: _Tracer, node: Node, dims: Ints) -> None:
+def _tile(state: Coordinates, node: Node, dims: Ints) -> None:
     repeats = _ints(node.inputs[1])
     if repeats is None:
-        raise _Unsupported
+        raise Unsupported
     for axis, times in enumerate(repeats):
         if times != 1:
             state.take(axis, np.tile(np.arange(dims[axis]), times))
 
 
-def _transpose(state: _Tracer, node: Node, dims: Ints) -> None:
+def _transpose(state: Coordinates, node: Node, dims: Ints) -> None:
     assert isinstance(node.op, Transpose)
     state.transpose(node.op.order(len(dims)))
 
 
-def _reshape(state: _Tracer, node: Node, dims: Ints) -> None:
+def _reshape(state: Coordinates, node: Node, dims: Ints) -> None:
     state.reshape(node.output.tensor.dims)
 
 
-def _expand(state: _Tracer, node: Node, dims: Ints) -> None:
+def _expand(state: Coordinates, node: Node, dims: Ints) -> None:
     state.expand(node.output.tensor.dims)
 
 
 #: How coordinates change, by the operator of a node that may be part of a chain.
-MOVING: Mapping[type[Op], Callable[[_Tracer, Node, Ints], None]] = {
+MOVING: Mapping[type[Op], Callable[[Coordinates, Node, Ints], None]] = {
     **dict.fromkeys(VIEWS, _reshape),
     **{Expand: _expand, Gather: _gather, GatherElements: _gather_elements},
     **{Pad: _pad, Slice: _slice, Tile: _tile},
@@ -412,11 +267,11 @@ def movement(nodes: Sequence[Node]) -> Movement | None:
         return None
     if any(sum(each.dims) > MAX_ENTRIES for each in between):
         return None
-    state = _Tracer(x.tensor.dims)
+    state = Coordinates(x.tensor.dims)
     try:
         for node in nodes:
             MOVING[type(node.op)](state, node, node.operands[0].tensor.dims)
-    except _Unsupported:
+    except Unsupported:
         return None
     if len(state.sizes) > MAX_FACTORS or sum(at.size for at in state.at) > MAX_ENTRIES:
         return None
