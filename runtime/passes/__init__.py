@@ -438,6 +438,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes determine how masks are broadcast"),
+    Pass("split_batches", split_batches.run, "and how many samples there are"),
     Pass("lift_windows", lift_windows.run, "and which masks are windows"),
     Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
     Pass("merge_stacks", merge_stacks.run, "after attention, which has heads that share keys"),

@@ -20,7 +20,7 @@ _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose)
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Reshape the operands [b * h, t, d] of an Attention of one head to [b, h, t, d], and back.
 
-    Batched products of three axes need one axis for samples and heads (BoTNet, guided diffusion).
+    Batched products of three axes need one axis for samples and heads (BoTNet).
     With an axis for each, the views compose with those of the layers, which then are read in place.
     """
     for node in list(graph.nodes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
@@ -13,6 +14,8 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Options
+from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -94,3 +97,15 @@ def test_batches_that_are_samples_stay() -> None:
     after, log = optimised(graph)
     assert "split_batches" not in log.counts
     assert_same(graph, after)
+
+
+def test_samples_that_are_counted_when_sizes_are_known() -> None:
+    """Before, nothing says how many of the batches are heads."""
+    graph = make(lambda g, x: of_image(g, x, positions=False), (N, WIDTH, SIDE, SIDE))
+    after, _ = optimised(graph, skip=("split_batches",))
+    bound, log = after.clone(), Rewrites()
+    optimise(bound, STATIC_PASSES, Options(), evaluate, log)
+    assert log.counts["split_batches"] == 1
+    (attention,) = (node.op for node in bound.nodes if isinstance(node.op, Attention))
+    assert attention.q_num_heads == HEADS
+    assert_same(graph, bound)
