@@ -19,9 +19,9 @@ from ..ops.norm import LayerNormalization, Softmax
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 from .sink_transposes import FREE
-from .stack_products import joined, stacked
+from .stack_products import joined, shaped, stacked
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of branches, and maximum number of elements of a tensor of each: of larger ones,
@@ -39,7 +39,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Layers per variable (Temporal Fusion Transformer), experts that are all computed, heads that are
     written one by one: each of the branches' nodes is one of a stack of matrices, and what they cut
-    out of one tensor is its own stack.
+    out of one tensor is its own stack. One size of each tensor may vary, such as the batch's.
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Concat) and len(node.inputs) >= _COUNT:
@@ -130,11 +130,14 @@ class _Stack:
                 if not inside.issuperset(value.consumers) or self.graph.is_output(value):
                     cut = Builder(self.graph, self.before, value.name)
                     part = cut(Gather(axis=0), whole, cut.constant(np.array(place)))
+                    part.type = value.type
                     self.graph.redirect(value, part)
         add = Builder(self.graph, self.node, name, (self.node,))
-        axis = normalize_axis(getattr(self.node.op, "axis", 0), len(stack.tensor.dims) - 1)
-        dims = add.integers(self.node.output.tensor.dims, "joined")
-        self.graph.redirect(self.node.output, add(Reshape(), joined(add, stack, axis), dims))
+        axis = normalize_axis(getattr(self.node.op, "axis", 0), (rank_of(stack) or 1) - 1)
+        whole = shape_of(self.node.output) or ()
+        result = shaped(add, joined(add, stack, axis), whole, "joined")
+        result.type = self.node.output.type
+        self.graph.redirect(self.node.output, result)
         drop(self.graph, self.node)
         for node in reversed(nodes):
             drop(self.graph, node)
@@ -149,31 +152,31 @@ class _Stack:
         nodes = self._nodes_of(values)
         if nodes is None:
             add = Builder(self.graph, self.before, values[0].name)
-            return stacked(add, values, len(values[0].tensor.dims))
+            return stacked(add, values, rank_of(values[0]) or 0)
         for place, result in enumerate(self._computed(nodes)):
             self.made[tuple(node.outputs[place] for node in nodes)] = result
         return self.made[values]
 
     def _computed(self, nodes: Branches) -> Sequence[Value]:
         """Return the stacked results of a node of all branches."""
-        first, dims = nodes[0], nodes[0].outputs[0].tensor.dims
+        first, shape = nodes[0], shape_of(nodes[0].outputs[0]) or ()
         add, count = Builder(self.graph, self.before, first.name, nodes), len(nodes)
         op, inputs = first.op, list(zip(*(node.inputs for node in nodes), strict=True))
         if isinstance(op, MatMul | Gemm):
             return [self._product(add, nodes)]
         if isinstance(op, _VIEWS):
-            x = self._operand(add, inputs[0], 0)
-            return [add(Reshape(), x, add.integers((count, *dims), "shape"))]
+            x = self._stacked(tuple(node.operands[0] for node in nodes))
+            return [shaped(add, x, (count, *shape), "shape")]
         if isinstance(op, LayerNormalization):
             return [self._normalized(add, nodes)]
         if isinstance(op, Split):
-            axis = normalize_axis(op.axis, len(dims)) - len(dims)
-            x = self._operand(add, inputs[0], 0)
+            axis = normalize_axis(op.axis, len(shape)) - len(shape)
+            x = self._stacked(tuple(node.operands[0] for node in nodes))
             op = with_attributes(op, axis=axis)
             return add.node(op, x, *first.inputs[1:], outputs=len(first.outputs)).outputs
         if isinstance(op, Softmax):
-            op = with_attributes(op, axis=normalize_axis(op.axis, len(dims)) - len(dims))
-        return [add(op, *(self._operand(add, each, len(dims)) for each in inputs))]
+            op = with_attributes(op, axis=normalize_axis(op.axis, len(shape)) - len(shape))
+        return [add(op, *(self._operand(add, each, len(shape)) for each in inputs))]
 
     def _operand(self, add: Builder, values: Sequence[Value | None], rank: int) -> Value | None:
         """Return an operand of an elementwise node of this rank; the same for all as it is."""
@@ -183,19 +186,18 @@ class _Stack:
         data = [value.data for value in known]
         if len(set(known)) == 1 or _is_equal(data):
             return known[0]
-        dims = known[0].tensor.dims
-        ones = (1,) * (rank - len(dims))
-        wide = (len(known), *ones, *dims)
+        shape = shape_of(known[0]) or ()
+        ones = (1,) * (rank - len(shape))
         if data[0] is not None:
             stack = np.stack([each for each in data if each is not None])
-            return add.constant(stack.reshape(wide))
+            return add.constant(stack.reshape(len(known), *ones, *data[0].shape))
         value = self._stacked(known)
-        return add(Reshape(), value, add.integers(wide, "wide")) if ones else value
+        return shaped(add, value, (len(known), *ones, *shape), "wide") if ones else value
 
     def _product(self, add: Builder, nodes: Branches) -> Value:
         """Return the products of rows by matrices of their own, with what a Gemm adds."""
         first, count = nodes[0], len(nodes)
-        dims = first.output.tensor.dims
+        shape = shape_of(first.output) or ()
         rows = tuple(node.operands[0] for node in nodes)
         across = getattr(first.op, "transB", 0)
         matrices = [node.operands[1].data for node in nodes]
@@ -204,23 +206,22 @@ class _Stack:
         if len(set(rows)) == 1:
             columns = add.constant(np.concatenate(weights, 1))
             wide = add(MatMul(), rows[0], columns)
-            cut = add(Reshape(), wide, add.integers((*dims[:-1], count, n), "branches"))
-            rank = len(dims)
+            cut = shaped(add, wide, (*shape[:-1], count, n), "branches")
+            rank = len(shape)
             value = add(Transpose(perm=(rank - 1, *range(rank - 1), rank)), cut)
         else:
-            flat = add.integers((count, prod(dims[:-1]), k), "rows")
-            x = add(Reshape(), self._stacked(rows), flat)
+            x = shaped(add, self._stacked(rows), (count, None, k), "rows")
             # Outer products need no tensor cores.
             value = add(Mul() if k == 1 else MatMul(), x, add.constant(np.stack(weights)))
-            value = add(Reshape(), value, add.integers((count, *dims), "results"))
+            value = shaped(add, value, (count, *shape), "results")
         addends = [node.inputs[2] for node in nodes if len(node.inputs) > 2]
         if not addends or addends[0] is None:
             return value
-        return add(Add(), value, self._operand(add, addends, len(dims)))
+        return add(Add(), value, self._operand(add, addends, len(shape)))
 
     def _normalized(self, add: Builder, nodes: Branches) -> Value:
         """Return rows normalized alike, with scales and shifts of their own."""
-        first, rank = nodes[0], len(nodes[0].output.tensor.dims)
+        first, rank = nodes[0], rank_of(nodes[0].output) or 0
         x = self._stacked(tuple(node.operands[0] for node in nodes))
         scale, *shift = (
             self._operand(add, values, rank)
@@ -235,17 +236,19 @@ class _Stack:
 
 
 def _is_known(value: Value) -> bool:
-    """Whether all sizes are known."""
+    """Whether all sizes are known but at most one, which has a name."""
     shape = shape_of(value)
-    return shape is not None and all(isinstance(size, int) for size in shape)
+    if shape is None or None in shape:
+        return False
+    return sum(not isinstance(size, int) for size in shape) <= 1
 
 
 def _is_small(values: Sequence[Value]) -> bool:
-    """Whether all have the same few elements."""
+    """Whether all have the same few elements; a size that varies counts as one."""
     first, *others = (shape_of(value) for value in values)
-    if not _is_known(values[0]) or any(shape != first for shape in others):
+    if first is None or not _is_known(values[0]) or any(shape != first for shape in others):
         return False
-    return 0 < prod(values[0].tensor.dims) <= _SMALL
+    return 0 < prod(size for size in first if isinstance(size, int)) <= _SMALL
 
 
 def _is_alike(one: Node, other: Node) -> bool:

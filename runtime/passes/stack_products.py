@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim
 from ..ops import elementwise
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -14,7 +15,7 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_turns import place_of
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
@@ -130,31 +131,35 @@ def _stack(graph: Graph, node: Node, first: int, products: Sequence[Node]) -> st
 
 def joined(add: Builder, stack: Value, axis: int) -> Value:
     """Return a stack [count, ...] with its first axis before another one of its parts."""
-    rank = len(stack.tensor.dims)
+    rank = rank_of(stack) or 0
     order = (*range(1, axis + 1), 0, *range(axis + 1, rank))
     return add(Transpose(perm=order), stack) if axis else stack
 
 
+def shaped(add: Builder, value: Value, shape: Sequence[Dim], name: str) -> Value:
+    """Return a value in another shape, of which at most one size varies."""
+    sizes = (size if isinstance(size, int) else -1 for size in shape)
+    return add(Reshape(), value, add.integers(sizes, name))
+
+
 def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
     """Return tensors of one shape as a stack of this rank and one more axis in front."""
-    dims = values[0].tensor.dims
-    dims = (*(1 for _ in range(rank - len(dims))), *dims)
+    shape = shape_of(values[0]) or ()
+    shape = (*(1 for _ in range(rank - len(shape))), *shape)
     if len(set(values)) == 1:
-        return add(Reshape(), values[0], add.integers((1, *dims), "alone"))
+        return shaped(add, values[0], (1, *shape), "alone")
     whole = _whole(values)
     if whole is not None:
         source, axis, begin, size = whole
-        end, dims_of = begin + len(values) * size, source.tensor.dims
-        if end - begin < dims_of[axis]:
+        end, of_source = begin + len(values) * size, shape_of(source) or ()
+        if end - begin != of_source[axis]:
             bounds = (add.integers([n], "bound") for n in (begin, end, axis))
             source = add(Slice(), source, *bounds)
-        parts = (*dims_of[:axis], len(values), size, *dims_of[axis + 1 :])
+        parts = (*of_source[:axis], len(values), size, *of_source[axis + 1 :])
         order = (axis, *(i for i in range(len(parts)) if i != axis))
-        cut = add(Reshape(), source, add.integers(parts, "cut"))
-        turned = add(Transpose(perm=order), cut)
-        return add(Reshape(), turned, add.integers((len(values), *dims), "stack"))
-    sizes = add.integers((1, *dims), "one")
-    return add(Concat(axis=0), *(add(Reshape(), value, sizes) for value in values))
+        turned = add(Transpose(perm=order), shaped(add, source, parts, "cut"))
+        return shaped(add, turned, (len(values), *shape), "stack")
+    return add(Concat(axis=0), *(shaped(add, value, (1, *shape), "one") for value in values))
 
 
 def _whole(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
@@ -180,19 +185,24 @@ def _part(node: Node, value: Value) -> tuple[int, int, int] | None:
     if place is not None:
         return *place, 1
     dims, shape = shape_of(node.inputs[0]) or (), shape_of(value) or ()
-    if len(dims) != len(shape) or not all(isinstance(size, int) for size in (*dims, *shape)):
+    if not dims or len(dims) != len(shape):
         return None
     if isinstance(node.op, Split):
         axis = normalize_axis(node.op.axis, len(dims))
         before = node.outputs[: node.outputs.index(value)]
-        begin = sum(each.tensor.dims[axis] for each in before)
+        sizes = [size for each in before if isinstance(size := (shape_of(each) or dims)[axis], int)]
+        if len(sizes) < len(before):
+            return None
+        begin = sum(sizes)
     elif isinstance(node.op, Slice):
         data = [None if each is None else each.data for each in node.inputs[1:]]
         numbers = [int(each.flat[0]) for each in data if each is not None and each.size == 1]
         if len(numbers) != len(data) or len(numbers) < 3 or numbers[3:] not in ([], [1]):
             return None
         axis = normalize_axis(numbers[2], len(dims))
-        begin, _ = bounds_of_slice(numbers[0], numbers[1], 1, node.operands[0].tensor.dims[axis])
+        if not isinstance(whole := dims[axis], int):
+            return None
+        begin, _ = bounds_of_slice(numbers[0], numbers[1], 1, whole)
     else:
         return None
-    return axis, begin, value.tensor.dims[axis]
+    return (axis, begin, size) if isinstance(size := shape[axis], int) else None

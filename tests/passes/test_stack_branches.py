@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Add, Clip, Elu, Mul, Relu, Sigmoid
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
-from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.ops.shape import Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -50,7 +52,7 @@ def variables(g: Graph, x: Value) -> Value:
 
 def experts(g: Graph, x: Value) -> Value:
     """Layers of the same rows."""
-    rows = apply(g, Reshape(), x, ints(-1, COUNT))
+    rows = apply(g, Gather(axis=1), x, np.array(0))
     parts: list[Value] = []
     for _ in range(COUNT):
         hidden = apply(g, Relu(), apply(g, Gemm(), rows, normal(COUNT, WIDTH), normal(WIDTH)))
@@ -69,14 +71,15 @@ BUILT = {"variables": (variables, 2), "experts": (experts, 1), "chunks": (chunks
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_branches(name: str) -> None:
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_branches(name: str, batch: Dim) -> None:
     build, stacks = BUILT[name]
-    graph = make(build, (2, ROWS, COUNT))
+    graph = make(build, (batch, ROWS, COUNT))
     after, log = optimised(graph)
     assert log.counts["stack_branches"] == stacks
     assert "Concat" not in kinds(after)
     assert kinds(after).count("MatMul") <= kinds(graph).count("MatMul") // COUNT + 2
-    assert_same(graph, after)
+    assert_same(graph, after, 2, ROWS, COUNT)
 
 
 def test_what_is_computed_alike_is_no_branch() -> None:
