@@ -16,7 +16,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from cuda import bindings
 from cuda.bindings import driver as real
 
@@ -26,6 +25,7 @@ from tercet.backends.cuda.driver import device as driver_device
 from tercet.backends.cuda.driver import events, memory, status, wake
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
+from tercet.runtime.plan.host import HostBuffer
 
 from .emulator import HostCompiler, Library
 
@@ -187,7 +187,8 @@ class FakeBlock:
 
     def __init__(self, gpu: FakeGpu, nbytes: int, free: str) -> None:
         self.gpu, self.nbytes, self.free = gpu, nbytes, free
-        self.memory = np.full(nbytes, 0xAB, np.uint8)
+        self.memory = HostBuffer(nbytes).memory
+        self.memory[:] = 0xAB
         self.handle: int = self.memory.ctypes.data
         gpu.held[free] += nbytes
 
