@@ -72,3 +72,14 @@ def test_tests_are_shared(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = sanitize.run("compute-sanitizer", check, 1.0, workers=16)
     assert (finding.tests, finding.failed, finding.ok) == (12, 1, False)
     assert finding.reported == (-1 if cut else 2)
+
+
+def test_why_a_run_did_not_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(command: list[str], **_: Any) -> Any:
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\n\nCUDA_ERROR_NO_DEVICE\n")
+
+    monkeypatch.setattr(sanitize.subprocess, "run", ended)
+    check = SanitizerRun("memcheck", "a planted bug", ("planted.py",), planted=True)
+    finding = sanitize.run("compute-sanitizer", check, 1.0)
+    assert not finding.ok
+    assert finding.first == "Traceback\nCUDA_ERROR_NO_DEVICE"

@@ -105,7 +105,8 @@ class SanitizerFinding:
         failed: how many did not.
         summary: the sanitizer's last line.
         seconds: how long it took.
-        first: the first thing that it reported, a few lines.
+        first: the first thing that it reported, a few lines; or the last ones of a run that did
+            not come to an end.
     """
 
     check: SanitizerRun
@@ -178,7 +179,7 @@ def run(program: str, check: SanitizerRun, limit: float, workers: int = 1) -> Sa
         failed=sum(map(int, _FAILED.findall(text))),
         summary=summaries[0] if ended else f"not finished after {seconds:.0f} s",
         seconds=seconds,
-        first=_first(text),
+        first=_first(text) or ("" if ended else _last(text)),
     )
 
 
@@ -205,6 +206,11 @@ def _first(text: str) -> str:
     report = lines[begin:end]
     foreign = re.compile(r"Host Frame: .*(\.so|python|libc|\[0x)")
     return "\n".join(line for line in report if not foreign.search(line))
+
+
+def _last(text: str) -> str:
+    """Return the last lines of what was printed."""
+    return "\n".join(line for line in text.splitlines()[-5:] if line.strip())
 
 
 _TITLES = ("tool", "over", "tests", "sanitizer", "seconds", "verdict")
@@ -273,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for finding in _found(program, checks, chosen):
         findings.append(finding)
         print(*(text for text in _rows([finding])[0] if text), sep="  ", flush=True)
-        if finding.first and not finding.check.planted:
+        if finding.first and not (finding.check.planted and finding.ok):
             console.print(finding.first)
         if chosen.output:
             record = to_json(about, results=[each.to_dict() for each in findings])
