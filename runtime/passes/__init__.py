@@ -92,9 +92,14 @@ __all__ = [
 #: Passes that may change weights: they run once per model, while shapes are symbolic.
 SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
+        "remove_dead",
+        remove_dead.run,
+        "first, so that no tensor has readers that nothing depends on",
+    ),
+    Pass(
         "fold_constants",
         fold_constants.run,
-        "first, because exporters write weights and attributes as chains of constant nodes",
+        "early, because exporters write weights and attributes as chains of constant nodes",
     ),
     Pass(
         "inline_bodies",

@@ -98,3 +98,43 @@ def test_rows_of_a_buffer_that_a_sequence_has_are_judged(cache: str, row: int) -
         found[sequence, :, row] += 1
         expected = "MISMATCH" if row < rows else "ok"
         assert judge.agreement("keys", reference["keys"], found).verdict == expected
+
+
+#: Of five rows of a prompt, two sequences have three and five.
+PROMPT = """
+  <ir_version: 8, opset_import: ["" : 21, "com.microsoft" : 1]>
+  prompts (float[2,5,48] q, int32[2] last, int32 total)
+      => (float[2,5,16] y, float[2,1,5,16] keys, float[2,1,5,16] values, float[2,1,5,5] qk,
+          float[2,5,16] next)
+  {
+    y, keys, values, qk = com.microsoft.GroupQueryAttention
+        <num_heads = 1, kv_num_heads = 1, qk_output = 2> (q, "", "", "", "", last, total)
+    next = Softmax (y)
+  }"""
+
+
+@pytest.fixture(scope="module")
+def padded() -> tuple[Judge, dict[str, Array]]:
+    """A judge, and what onnxruntime computes."""
+    feeds: dict[str, Array] = {
+        "q": np.random.default_rng(0).standard_normal((2, 5, 48), np.float32)
+    }
+    feeds |= {"last": np.array([2, 4], np.int32), "total": np.array(5, np.int32)}
+    model = onnx.parser.parse_model(PROMPT)
+    with tercet.load(model, stop_at=0) as plain:
+        return Judge(plain.imported, feeds), dict(run_onnxruntime(model, feeds))
+
+
+@pytest.mark.parametrize("name", ["y", "qk", "next"])
+@pytest.mark.parametrize("row", range(5))
+def test_rows_of_a_prompt_that_are_no_padding_are_judged(
+    padded: tuple[Judge, dict[str, Array]], name: str, row: int
+) -> None:
+    judge, reference = padded
+    given = np.nan_to_num(reference[name])  # of padding, nothing is known
+    for sequence, rows in enumerate((3, 5)):
+        found = given.copy()
+        found[sequence, ..., row, :1] += 1
+        expected = "inconclusive" if name == "next" else "ok"
+        expected = "MISMATCH" if row < rows else expected
+        assert judge.agreement(name, given, found).verdict == expected

@@ -44,7 +44,7 @@ from .rounding import (
 )
 from .shaken import Shaken
 from .spread import distance, farthest
-from .unspecified import has_unspecified, rule_unspecified
+from .unspecified import has_unspecified, opened_in_place, rule_unspecified
 
 #: Where such a bound comes from; see `Tolerance.origin`.
 MEASURED = "float64"
@@ -191,11 +191,12 @@ class Judge:
 
     def _specialised(self) -> Graph:
         """Return the graph with the shapes that these inputs give it, where that can be told."""
+        graph = opened_in_place(self._graph)
         try:
-            types = {v.name: type_of(self._feeds[v.name], v.type) for v in self._graph.inputs}
-            return specialise(self._graph, types, floats=False)
+            types = {v.name: type_of(self._feeds[v.name], v.type) for v in graph.inputs}
+            return specialise(graph, types, floats=False)
         except TercetError:
-            return self._graph
+            return graph
 
     def error(self, name: str, found: Array) -> float | None:
         """Return the relative L2 distance of an output from float64; None where it is not known."""

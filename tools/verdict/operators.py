@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from ...importers.onnx.contrib.builder import UNSPECIFIED
+from ...importers.onnx.contrib.builder import OPEN, UNSPECIFIED
 from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
@@ -311,6 +311,11 @@ def leaves_rows_open(node: Node | None) -> bool:
     pads = None if padded is None or padded.producer is None else padded.producer.inputs[1]
     widths = None if pads is None else pads.producer
     return widths is not None and any(UNSPECIFIED in v.name for v in widths.distinct_reads)
+
+
+def opens(node: Node) -> bool:
+    """Whether a node only says which elements of its second input an operator leaves open."""
+    return node.kind == "Where" and OPEN in node.operands[2].name
 
 
 def is_size(value: Value) -> bool:

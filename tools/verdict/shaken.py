@@ -76,7 +76,7 @@ from .operators import (
     transformed_axes,
 )
 from .overflow import with_partial_sums
-from .unspecified import with_open_rows
+from .unspecified import Opened, with_open_rows, with_others
 
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
@@ -164,6 +164,8 @@ class _Shake:
         self._sum_op: Any = declare("tercet.noise", "Sum", function)
         function = CustomOperator(self._open, lambda cache, new, places: cache)
         self._open_op: Any = declare("tercet.noise", "Open", function)
+        function = CustomOperator(self._open_where, lambda x, kept: x)
+        self._open_where_op: Any = declare("tercet.noise", "OpenWhere", function)
         self._sums: list[tuple[Op, int]] = []
         self._constants: list[_Constant] = []
         self._bytes: Mapping[Node, Mapping[int, int]] = {}
@@ -218,6 +220,9 @@ class _Shake:
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
+        for node in copy.walk():
+            if isinstance(node.op, Opened):
+                copy.set_op(node, self._open_where_op())
         hinge = before_decisions(copy)
         if self._in_bytes:
             self._bytes = {node: byte_operands(node) for node in copy.walk()}
@@ -238,6 +243,10 @@ class _Shake:
                 self._shake_constant(each, value, is_repeated=each is not copy)
         self._open_results(copy)
         return copy
+
+    def _open_where(self, x: Array, kept: Array) -> Array:
+        """Return a tensor; in a run that opens what is unspecified, with others where not kept."""
+        return with_others(x, kept) if self._noise.opens else x
 
     def _open_results(self, graph: Graph) -> None:
         """Open rows of results; attention masks them."""

@@ -7,13 +7,37 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array
-from .operators import is_unspecified, leaves_rows_open
+from .operators import is_unspecified, leaves_rows_open, opens
 from .overflow import rule_common
 from .rounding import Ruling
 
 _SAID = "it is computed from elements that an operator leaves unspecified"
+
+
+#: Gives a tensor as it is; where its second input is False, its elements may be anything.
+Opened: type[Op] = declare(
+    "tercet.noise", "Opened", CustomOperator(lambda x, kept: x, lambda x, kept: x)
+)
+
+
+def opened_in_place(graph: Graph) -> Graph:
+    """Return a graph with an `Opened` for each node that says what is open."""
+    if not any(map(opens, graph.walk())):
+        return graph
+    copy = graph.clone()
+    for each in (copy, *(body for node in copy.walk() for body in node.op.graphs())):
+        for node in list(filter(opens, each.nodes)):
+            kept, x, _ = node.operands
+            made = each.insert(Opened(), [x, kept], before=node)
+            made.output.type = x.type
+            each.redirect(x, made.output)
+            each.set_inputs(made, [x, kept])
+            each.remove(node)
+    return copy
 
 
 def has_unspecified(graph: Graph) -> bool:
@@ -22,7 +46,9 @@ def has_unspecified(graph: Graph) -> bool:
 
 
 def _leaves_open(node: Node) -> bool:
-    return leaves_rows_open(node) or any(map(is_unspecified, node.distinct_reads))
+    if leaves_rows_open(node) or any(map(is_unspecified, node.distinct_reads)):
+        return True
+    return any(opens(reader) for value in node.outputs for reader in value.consumers)
 
 
 def with_open_rows(cache: Array, new: Array, places: Array) -> Array:
@@ -36,6 +62,14 @@ def with_open_rows(cache: Array, new: Array, places: Array) -> Array:
     ends = (places + new.shape[2])[:, np.newaxis]
     is_open = (np.arange(cache.shape[2]) >= ends)[:, np.newaxis, :, np.newaxis]
     return np.where(is_open, ~cache if cache.dtype.kind in "iu" else np.nan, cache)
+
+
+def with_others(x: Array, kept: Array) -> Array:
+    """Return an array of numbers with others where `kept` is False, all of them finite.
+
+    What reads them may mask them: times 0 they are 0. They differ along a row, which a norm keeps.
+    """
+    return np.where(kept, x, x + np.arange(1, x.shape[-1] + 1))
 
 
 def rule_unspecified(

@@ -19,6 +19,8 @@ from .declaration import DOMAIN
 
 #: What the names of constants contain that stand for anything; see `NodeBuilder.unspecified`.
 UNSPECIFIED = "tercet.unspecified"
+#: What the names of constants contain that stand for the same in `NodeBuilder.leave_open`.
+OPEN = "tercet.open"
 
 
 class GrowingSite(NodeSite, Protocol):
@@ -107,6 +109,17 @@ class NodeBuilder:
     def unspecified(self, like: str) -> str:
         """Return a zero that stands for numbers which the operator's documentation leaves open."""
         return self._site.constant(np.array(0.0, self.dtype(like)), UNSPECIFIED)
+
+    def leave_open(self, x: str, kept: str) -> None:
+        """Say that the documentation leaves open what elements of a result are.
+
+        Args:
+            x: the result.
+            kept: bool, False at these elements; it broadcasts to `x`. No result depends on the
+                node that is added, which passes drop first.
+        """
+        anything = self._site.constant(np.array(0.0, self.dtype(x)), OPEN)
+        self.Where(kept, x, anything)
 
     def unspecified_rows(self, rank: int) -> str:
         """Return pads of 0, whose name says that rows behind the last new one are left open."""

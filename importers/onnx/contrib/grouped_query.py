@@ -121,7 +121,7 @@ def group_query_attention(
                 "export the model with caches of the whole length, or of floats",
             )
         y, keys, values = _windowed(b, (q, k, v), (past_key, past_value), step, asked, how)
-        return join_heads(b, y, heads, size), keys, values, None
+        return _joined(b, y, step, how), keys, values, None
     width = kv_cache_bit_width
     k_bits = bits_of(b, k_quant_type, k_scale, width, "k_quant_type", groups, size)
     v_bits = bits_of(b, v_quant_type, v_scale, width, "v_quant_type", groups, size)
@@ -129,7 +129,7 @@ def group_query_attention(
     values, v = _cached(b, past_value, v, step, "past_value", groups, v_bits)
     y, scores = _attended(b, (q, k, v), step, asked, how)
     qk = _visible(b, scores, step) if b.wants(3) else None
-    return join_heads(b, y, heads, size), keys, values, qk
+    return _joined(b, y, step, how), keys, values, qk
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,25 @@ def _cached(
     return cache, unpacked(b, cache, bits, new)
 
 
+def _joined(b: NodeBuilder, y: str, step: CacheAppend, how: ScoreSettings) -> str:
+    """Return the rows of a result by head, of which those behind a sequence's end are open."""
+    y = join_heads(b, y, how.heads, how.size)
+    b.leave_open(y, b.Unsqueeze(_asked(b, step), b.ints(2)))
+    return y
+
+
 def _visible(b: NodeBuilder, scores: str, step: CacheAppend) -> str:
     """Return biases for all keys, 0 where a query may not see them."""
     scores = b.slice(scores, 3, 0, step.total)
-    return b.Where(b.IsInf(scores), b.number(0.0, scores), scores)
+    scores = b.Where(b.IsInf(scores), b.number(0.0, scores), scores)
+    filled = b.Less(positions(b, step.total), b.Unsqueeze(step.valid, b.ints(1)))
+    shown = b.And(b.Unsqueeze(_asked(b, step), b.ints(2)), b.Unsqueeze(filled, b.ints(1)))
+    b.leave_open(scores, b.Unsqueeze(shown, b.ints(1)))
+    return scores
+
+
+def _asked(b: NodeBuilder, step: CacheAppend) -> str:
+    """Return which queries are no padding: [batch, length]."""
+    rows = b.Unsqueeze(positions(b, step.length), b.ints(0))
+    before = b.Unsqueeze(step.past or b.ints(0), b.ints(1))
+    return b.Less(b.Add(before, rows), b.Unsqueeze(step.valid, b.ints(1)))
