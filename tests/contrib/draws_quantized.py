@@ -121,7 +121,7 @@ def softmax(rng: Rng) -> Sample:
         "X": bytes_of(rng, dtype, *shape),
         "X_scale": scale(rng),
         "x_zero_point": perhaps(rng, point(rng, dtype)),
-        "y_scale": np.array(1 / 256, np.float32),
+        "y_scale": np.array(rng.choice([1 / 256, 1 / 255, 0.0035, 0.0061, 0.9]), np.float32),
         "y_zero_point": np.array(0 if dtype is np.uint8 else -128, dtype),
     }
     attributes = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
+
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .declaration import Float32, Int32, Kind, contrib
@@ -32,7 +34,16 @@ def q_linear_softmax(
         y = b.Reshape(b.Softmax(b.Flatten(values, axis=axis), axis=1), b.Shape(x))
     else:
         y = b.Softmax(values, axis=axis)
-    return quantized(b, y, y_scale, y_zero_point, x)
+    return quantized(b, y, _whole_steps(b, y_scale), y_zero_point, x)
+
+
+def _whole_steps(b: NodeBuilder, scale: str) -> str:
+    """Return the scale of which a whole number makes 1: the next one that is not less."""
+    known = b.value(scale)
+    if known is None:
+        return b.Reciprocal(b.Floor(b.Reciprocal(scale)))
+    with np.errstate(divide="ignore"):
+        return b.constant(np.asarray(1 / np.floor(1 / known), np.float32))
 
 
 @contrib("QLinearReduceMean")
