@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,8 @@ from typing import Any, cast
 from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError
 
+#: Strings, punctuation, and all else of a JSON text.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 #: Larger files are rejected as configurations.
 _MOST = 64 << 20
 
@@ -55,9 +58,12 @@ class ConfigFile:
     def get(self, field: str) -> Any:
         """Return the value of a field, or None if it is absent; ``a.b`` is field b of object a."""
         found: Any = self._data
-        for part in field.split("."):
-            if not isinstance(found, Mapping):
+        parts = field.split(".")
+        for i, part in enumerate(parts):
+            if found is None:
                 return None
+            if not isinstance(found, Mapping):
+                raise self.error(".".join(parts[:i]), f"{shown(found)}: expected an object")
             found = cast("Mapping[str, Any]", found).get(part)
         return found
 
@@ -115,3 +121,29 @@ class ConfigFile:
         if all(type(each) is int and each >= 0 for each in several):
             return tuple(several)
         raise self.error(field, f"{shown(value)}: expected a token (a whole number) or a list")
+
+
+def field_at(text: bytes, line: int, column: int) -> str:
+    """Return the field of a JSON text whose value has the byte at this line and column.
+
+    Lines and columns count from 1; the fields of nested objects are joined with dots.
+    """
+    rows = text.split(b"\n")
+    place = sum(len(row) + 1 for row in rows[: line - 1]) + column - 1
+    path: list[str | int] = []
+    name = ""
+    for token in _TOKENS.finditer(text):
+        if token.start() > place:
+            break
+        match token[0]:
+            case b"{" | b"[" as opening:
+                path.append("" if opening == b"{" else 0)
+            case b"}" | b"]":
+                path = path[:-1]
+            case b":":
+                path[-1:] = [name]
+            case b",":
+                path[-1:] = [each + 1 if isinstance(each, int) else "" for each in path[-1:]]
+            case other:
+                name = other.decode(errors="replace").strip('"')
+    return ".".join(str(each) for each in path if each != "")

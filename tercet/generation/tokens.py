@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..runtime.base.arguments import shown
 from ..runtime.errors import InputError, ModelError, UnsupportedError
-from .config_file import ConfigFile
+from .config_file import ConfigFile, field_at
 from .folder import ModelFolder
 
 _EXTRA = "pip install 'tercet[generate]'"
@@ -51,6 +53,7 @@ class FolderTokenizer:
             raise ModelError(
                 f"is none that tokenizers {tokenizers.__version__} reads: {error}",
                 file=str(folder.tokenizer),
+                where=_field_of(folder.tokenizer, str(error)),
             ) from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -137,8 +140,8 @@ class FolderTokenizer:
         ):
             found = None if config is None else config.get("chat_template")
             if isinstance(found, list):
-                named = {each.get("name"): each.get("template") for each in found}
-                found = named.get("default")
+                named = [each for each in found if isinstance(each, Mapping)]
+                found = {each.get("name"): each.get("template") for each in named}.get("default")
             if config is not None and isinstance(found, str):
                 return f"{config.path}: chat_template", found
         raise ModelError(
@@ -146,6 +149,12 @@ class FolderTokenizer:
             "tokenizer_config.json); give the prompt as a text",
             file=str(self._folder.path),
         )
+
+
+def _field_of(file: Path, reason: str) -> str:
+    """Return the field where the library stopped to read a file; empty if it does not say so."""
+    place = re.search(r"at line (\d+) column (\d+)", reason)
+    return "" if place is None else field_at(file.read_bytes(), int(place[1]), int(place[2]))
 
 
 def _marked_answers() -> type[Any]:

@@ -13,6 +13,7 @@ import pytest
 
 import tercet
 from tercet import FileError, Generator, ModelError, TercetError, UnsupportedError, UsageError
+from tercet.generation.config_file import field_at
 from tercet.generation.folder import read_folder
 
 from .folders import DECODERS, check_refused, copied, rewrite
@@ -219,6 +220,13 @@ SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
         UnsupportedError,
         "model.decoder.pipeline: a decoder in several files",
     ),
+    (GENAI, put("genai_config.json", search=-1), ModelError, "search: -1: expected an object"),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__inputs=[None]),
+        ModelError,
+        "model.decoder.inputs: [None]: expected an object",
+    ),
     (
         GENAI,
         put("genai_config.json", model__context_length=True),
@@ -304,6 +312,7 @@ def test_without_jinja_texts_still_work(monkeypatch: pytest.MonkeyPatch) -> None
     ("spoil", "text"),
     [
         (write("tokenizer.json", "{}"), "tokenizer.json: is none that tokenizers"),
+        (put("tokenizer.json", version=-1), "tokenizer.json: version: is none that tokenizers"),
         (drop("chat_template.jinja"), "has no chat template"),
         (write("chat_template.jinja", "{% generation %}a"), "the chat template fails"),
         (write("chat_template.jinja", "{% for %}"), "chat_template.jinja: the chat template fails"),
@@ -358,6 +367,30 @@ def test_what_templates_may_use(template: str, text: str, tmp_path: Path) -> Non
     (folder / "chat_template.jinja").write_text(template)
     with Generator(folder) as generator:
         assert generator.tokenizer.chat([{"role": "user", "content": "<ä> & 'b'"}]) == text
+
+
+def test_templates_that_are_none(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    rewrite(folder / "tokenizer_config.json", chat_template=[1, {"name": "rag"}])
+    with Generator(folder) as generator, pytest.raises(ModelError, match="has no chat template"):
+        generator.generate([{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_which_field_has_a_byte(indent: int | None) -> None:
+    """Each number is found where json wrote it."""
+    data = {"a": 10, 'b "{:,': {"c": [11, {"é": 12, "d": [13]}, 14], "e": 15}, "f": [[16], 17]}
+    text = json.dumps(data, indent=indent, ensure_ascii=False).encode()
+    found: list[str] = []
+    for number in range(10, 18):
+        before = text[: text.index(b"%d" % number)]
+        column = len(before) - before.rfind(b"\n")
+        found.append(field_at(text, before.count(b"\n") + 1, column))
+    b = r"b \"{:,"
+    nested = [f"{b}.c.0", f"{b}.c.1.é", f"{b}.c.1.d.0", f"{b}.c.2", f"{b}.e"]
+    assert found == ["a", *nested, "f.0.0", "f.1"]
 
 
 def test_layers_of_several_sizes(tmp_path: Path) -> None:
