@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -53,11 +54,11 @@ def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, di
     """
     file = str(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise FileError(error.errno, error.strerror or str(error), file) from error
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
         raise ModelError(f"is not a file of caches: {error}", file=file) from error
     for name in ("mark", "ids"):
         if name not in held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,6 +122,28 @@ class ConfigFile:
         if all(type(each) is int and each >= 0 for each in several):
             return tuple(several)
         raise self.error(field, f"{shown(value)}: expected a token (a whole number) or a list")
+
+
+@dataclass(frozen=True, slots=True)
+class StatedToken:
+    """A token that a configuration states.
+
+    Attributes:
+        config: the configuration file.
+        field: the field's name in it.
+        token: the token.
+    """
+
+    config: ConfigFile
+    field: str
+    token: int
+
+    def check(self, vocabulary: int, model: Path) -> None:
+        """Raise ModelError if a model with this many tokens does not have it."""
+        if self.token >= vocabulary:
+            raise self.config.error(
+                self.field, f"{self.token}, but {model} has {vocabulary} tokens"
+            )
 
 
 def field_at(text: bytes, line: int, column: int) -> str:

@@ -24,6 +24,7 @@ class Encoder:
 
     Args:
         folder: a folder that has an encoder.
+        pad: token that fills shorter prompts.
         **options: see `tercet.load`.
 
     Attributes:
@@ -34,9 +35,9 @@ class Encoder:
         ModelError: it has unknown inputs or no output of hidden states; the message names them.
     """
 
-    def __init__(self, folder: ModelFolder, **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, pad: int, **options: Any) -> None:
         self._file = str(folder.encoder)
-        self._pad = folder.pad or 0
+        self._pad = pad
         self.model = api.load(self._file, **options)
         try:
             self._inputs = {each.name: each for each in self.model.inputs}

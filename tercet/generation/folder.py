@@ -14,7 +14,7 @@ from pathlib import Path
 from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
-from .config_file import ConfigFile
+from .config_file import ConfigFile, StatedToken
 from .parts import (
     ONNX,
     Parts,
@@ -145,7 +145,7 @@ class ModelFolder:
     source: Expected | None = None
     start: Start | None = None
     bans: Bans = field(default_factory=Bans)
-    last: int | None = None
+    last: StatedToken | None = None
     ignored: tuple[str, ...] = ()
     sound: ConfigFile | None = None
 
@@ -286,9 +286,15 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         start=None if parts.encoder is None else Start.of(says, config, nested),
         bans=Bans.of(says),
         ignored=tuple(_ignored(says, "")),
-        last=min(says.tokens("forced_eos_token_id"), default=None),
+        last=_last(says),
         sound=sound if sound else None,
     )
+
+
+def _last(config: ConfigFile) -> StatedToken | None:
+    name = "forced_eos_token_id"
+    found = min(config.tokens(name), default=None)
+    return None if found is None else StatedToken(config, name, found)
 
 
 def _expected(config: ConfigFile, name: str) -> Expected | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from .. import api
@@ -50,9 +51,10 @@ class Models(Closable):
                 encoded=folder.encoder is not None,
             )
             check_sizes(folder, self.layout)
+            check_tokens(folder, self.vocabulary)
             check_caches(folder, self.layout)
             if folder.encoder is not None:
-                self.encoder = Encoder(folder, **options)
+                self.encoder = Encoder(folder, self.pad(), **options)
                 self.others.append(self.encoder.model)
             if folder.first is not None:
                 self._first = api.load(folder.first, **options)
@@ -63,6 +65,21 @@ class Models(Closable):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of tokens that the decoder chooses from, if known."""
+        found = (self.layout.logits.shape or (None,))[-1]
+        return found if isinstance(found, int) else None
+
+    def pad(self, ends: Sequence[int] = ()) -> int:
+        """Return the token for rows that have none: the folder's, or one of `ends`.
+
+        Some exporters state one that the model does not have.
+        """
+        known = [self._folder.pad, *sorted(ends)]
+        limit = inf if self.vocabulary is None else self.vocabulary
+        return next((token for token in known if token is not None and token < limit), 0)
 
     def open(self, batch: int, capacity: int | None) -> Decoder:
         """Return a decoder for this many sequences, with empty caches; the caller closes it."""
@@ -134,6 +151,14 @@ def check_sizes(folder: ModelFolder, layout: DecoderLayout) -> None:
             f"{layers.size}, but {folder.model} has {len(attention)} caches, two for each layer: "
             "configuration and model are not of one export",
         )
+
+
+def check_tokens(folder: ModelFolder, vocabulary: int | None) -> None:
+    """Raise ModelError if the model does not have a token that the folder feeds it."""
+    stated = () if folder.start is None else folder.start.stated
+    for each in (*stated, folder.last):
+        if each is not None and vocabulary is not None:
+            each.check(vocabulary, folder.model)
 
 
 def check_caches(folder: ModelFolder, layout: DecoderLayout) -> None:

@@ -115,8 +115,13 @@ def read_features(
         features: encoder input [batch, ...], or one sample without the batch axis.
         info: the encoder's input; None for encoders of text.
         tokenizer: decodes the results; None if ids are requested.
+
+    Raises:
+        InputError: there are none.
     """
     array = np.asarray(features)
     rank = array.ndim if info is None else len(info.shape or ())
     batch = array.shape[0] if array.ndim == rank and rank else 1
+    if not batch:
+        raise InputError(f"features {list(array.shape)}: expected {info}")
     return Prompts([[] for _ in range(batch)], tokenizer, is_answered=True, features=array)

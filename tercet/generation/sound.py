@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..runtime.base.guard import need
 from ..runtime.errors import FileError, InputError, ModelError
 from ..runtime.ir.types import Array
 from .config_file import ConfigFile
@@ -88,7 +89,8 @@ def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
 
     Raises:
         InputError: it is longer than the model's window.
-        ModelError: a setting is missing.
+        ModelError: a setting is missing, or contradicts another.
+        LimitError: the spectrogram takes more memory than there is.
     """
     names = ("sampling_rate", "feature_size", "n_fft", "hop_length", "chunk_length")
     sizes = [config.whole(name) for name in names]
@@ -101,6 +103,7 @@ def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
             f"{path}: {len(samples) / rate:.1f} s of audio; the model processes {seconds} s at a "
             f"time ({config.path}: chunk_length)"
         )
+    _check_sizes(config, rate * seconds, bands, window, hop)
     padded = np.zeros(rate * seconds, np.float64)
     padded[: len(samples)] = samples
     whole = np.pad(padded, window // 2, mode="reflect")
@@ -111,6 +114,17 @@ def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
     logs = np.log10(mel).T
     logs = np.maximum(logs, logs.max() - 8)
     return ((logs + 4) / 4).astype(np.float32)[None]
+
+
+def _check_sizes(config: ConfigFile, count: int, bands: int, window: int, hop: int) -> None:
+    """Raise an error if windows do not fit into the samples of a chunk, or not into memory."""
+    for name, size in (("n_fft", window), ("hop_length", hop)):
+        if size >= count:
+            raise config.error(name, f"{size}, but a chunk has {count} samples (chunk_length)")
+    most = window // 2 + 1
+    if bands > most:
+        raise config.error("feature_size", f"{bands}, but there are {most} frequencies (n_fft)")
+    need(8 * (count + count // hop * window), f"{config.path}: chunk_length: a spectrogram")
 
 
 def mel_filters(window: int, bands: int, rate: int) -> Array:

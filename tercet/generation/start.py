@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..runtime.base.arguments import shown
 from ..runtime.errors import UsageError, did_you_mean
-from .config_file import ConfigFile
+from .config_file import ConfigFile, StatedToken
 
 #: The default task of speech models.
 TASK = "transcribe"
@@ -24,6 +24,7 @@ class Start:
         tasks: task tokens by name, for models that take one.
         last: the tokens after language and task, such as "no timestamps".
         config: the configuration that states them, for errors.
+        stated: all of these tokens, with their fields.
     """
 
     ids: tuple[int, ...]
@@ -31,6 +32,7 @@ class Start:
     tasks: Mapping[str, int] = field(default_factory=dict[str, int])
     last: tuple[int, ...] = ()
     config: ConfigFile | None = None
+    stated: tuple[StatedToken, ...] = ()
 
     @classmethod
     def of(cls, says: ConfigFile, config: ConfigFile, nested: str) -> Start:
@@ -47,18 +49,26 @@ class Start:
         name = "decoder_start_token_id"
         places = [(says, name), (config, name), (config, f"{nested}{name}")]
         places += [(says, "bos_token_id"), (config, f"{nested}bos_token_id")]
-        first = next((found for file, at in places if (found := file.token(at)) is not None), None)
-        if first is None:
+        stated = [
+            StatedToken(file, at, found)
+            for file, at in places
+            if (found := file.token(at)) is not None
+        ][:1]
+        if not stated:
             raise says.error(name, "is not there; the decoder begins with it")
-        languages, tasks = (_by_name(says, each) for each in ("lang_to_id", "task_to_id"))
-        silent = says.token("no_timestamps_token_id")
-        ids = [first]
+        by_name = {each: _by_name(says, each) for each in ("lang_to_id", "task_to_id")}
+        languages, tasks = by_name.values()
         if not languages:
             forced = says.token("forced_bos_token_id")
-            ids += [] if forced is None else [forced]
-            ids += _forced(says, len(ids))
+            stated += [] if forced is None else [StatedToken(says, "forced_bos_token_id", forced)]
+            stated += _forced(says, len(stated))
+        ids = tuple(each.token for each in stated)
+        for field_name, tokens in by_name.items():
+            stated += [StatedToken(says, field_name, token) for token in tokens.values()]
+        silent = says.token("no_timestamps_token_id")
         last = () if silent is None or silent in ids else (silent,)
-        return cls(tuple(ids), languages, tasks, last, says)
+        stated += [StatedToken(says, "no_timestamps_token_id", token) for token in last]
+        return cls(ids, languages, tasks, last, says, tuple(stated))
 
     def tokens(
         self, language: str | None, task: str | None, detect: Callable[[Sequence[int]], list[int]]
@@ -104,7 +114,7 @@ def _by_name(config: ConfigFile, name: str) -> dict[str, int]:
     return {key.strip("<|>"): token for key, token in pairs.items()}
 
 
-def _forced(config: ConfigFile, place: int) -> list[int]:
+def _forced(config: ConfigFile, place: int) -> list[StatedToken]:
     """Return the tokens forced from a position onwards."""
     name = "forced_decoder_ids"
     found = config.get(name)
@@ -116,8 +126,8 @@ def _forced(config: ConfigFile, place: int) -> list[int]:
             raise config.error(name, f"{shown(found)}: expected pairs of a place and a token")
         if row[1] is not None:
             forced[row[0]] = row[1]
-    tokens: list[int] = []
+    tokens: list[StatedToken] = []
     while place in forced:
-        tokens.append(forced[place])
+        tokens.append(StatedToken(config, name, forced[place]))
         place += 1
     return tokens

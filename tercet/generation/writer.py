@@ -73,7 +73,7 @@ class Writer(Closable):
         Args:
             prompts: what is continued, or read by the encoder.
             chosen: the settings.
-            folder: provides the padding token and forbidden tokens.
+            folder: provides forbidden tokens.
             ends: end-of-text tokens.
         """
         start = perf_counter()
@@ -101,10 +101,10 @@ class Writer(Closable):
             chosen.sampling,
             frozenset(ends),
             limit,
-            folder.pad if folder.pad is not None else min(ends, default=0),
+            self.models.pad(ends),
             None if is_encoded else self._chunk,
             folder.bans,
-            folder.last,
+            None if folder.last is None else folder.last.token,
             (lambda tokens: None) if is_encoded else self.held.extend,
         )
         for pieces in loop:
@@ -123,6 +123,9 @@ class Writer(Closable):
         encoder, start = self.models.encoder, folder.start
         assert encoder is not None
         assert start is not None
+        limit = self.models.vocabulary
+        if limit is not None and (most := max(chosen.decoder_ids or (0,))) >= limit:
+            raise InputError(f"decoder_ids has the token {most}; {folder.model} knows {limit}")
         if prompts.features is not None:
             encoded = encoder.read_features(prompts.features)
         else:

@@ -113,9 +113,14 @@ def test_files_that_do_not_fit(
 
 def test_what_is_no_file_of_caches(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("some words")
+    data = saved(tmp_path).read_bytes()
+    entry = data.index(b"PK\1\2") + 6  # the version of zip that reads it
+    (tmp_path / "newer.npz").write_bytes(data[:entry] + b"\x63" + data[entry + 1 :])
     with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
         with pytest.raises(ModelError, match=r"text\.npz: is not a file of caches"):
             generator.restore(tmp_path / "text.npz")
+        with pytest.raises(ModelError, match=r"newer\.npz: .*: zip file version 9\.9"):
+            generator.restore(tmp_path / "newer.npz")
         with pytest.raises(FileError, match=r"gone\.npz"):
             generator.restore(tmp_path / "gone.npz")
         with pytest.raises(UsageError, match="the caches hold no tokens"):

@@ -206,6 +206,18 @@ def renamed(file: str, old: str, new: str) -> Spoil:
 
 LATER = "decoder_with_past_model.onnx"
 SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
+    *(
+        (
+            WHISPER if "to_id" in field else T5,
+            put("generation_config.json", **{field: {"<|en|>": 288} if "to_id" in field else 288}),
+            ModelError,
+            f"generation_config.json: {field}: 288, but",
+        )
+        for field in (
+            *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+            *("lang_to_id", "task_to_id"),
+        )
+    ),
     (T5, drop("encoder_model.onnx"), ModelError, "is_encoder_decoder: true, but there is no"),
     (T5, drop("decoder_model.onnx"), ModelError, f"has {LATER}, but not decoder_model.onnx"),
     (T5, drop("decoder_model.onnx", LATER), ModelError, "has encoder_model.onnx, but no decoder"),
@@ -303,6 +315,10 @@ def test_texts_for_a_model_of_sound(whisper: Generator) -> None:
         whisper.generate_ids([5])
     with pytest.raises(InputError, match=r"features \[8\]: expected input_features"):
         whisper.generate_features(np.zeros(8, np.float32))
+    with pytest.raises(InputError, match=r"features \[0, 8, 3000\]: expected input_features"):
+        whisper.generate_features(np.zeros((0, 8, 3000), np.float32))
+    with pytest.raises(InputError, match=r"decoder_ids has the token 288; .* knows 288"):
+        whisper.generate_features(features(WHISPER), decoder_ids=[5, 288])
     with pytest.raises(InputError, match="its caches have room for 64"):
         whisper.generate_features(features(WHISPER), decoder_ids=[5] * 65)
 
@@ -376,6 +392,26 @@ def test_sounds_that_do_not_fit(whisper: Generator, tmp_path: Path) -> None:
         whisper.audio_features(file)
     with pytest.raises(FileError):
         whisper.audio_features(tmp_path / "gone.wav")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"feature_size": 10**9}, "feature_size: 1000000000, but there are 201 frequencies"),
+        ({"n_fft": 10**9}, "n_fft: 1000000000, but a chunk has 480000 samples"),
+        ({"hop_length": 480000}, "hop_length: 480000, but a chunk has 480000 samples"),
+        ({"chunk_length": 10**12}, "chunk_length: a spectrogram"),
+    ],
+)
+def test_spectrograms_that_contradict_themselves(
+    fields: dict[str, int], text: str, tmp_path: Path
+) -> None:
+    folder = copied(WHISPER, tmp_path)
+    rewrite(folder / "preprocessor_config.json", **fields)
+    sound = written(tmp_path / "a.wav", b"\0" * 8, rate=16000)
+    with Generator(folder) as generator, pytest.raises(TercetError) as caught:
+        generator.audio_features(sound)
+    assert f"preprocessor_config.json: {text}" in str(caught.value)
 
 
 # ── tokens that may not come ─────────────────────────────────────────────────────────────────────

@@ -115,6 +115,15 @@ def test_heads_that_all_queries_share_are_not_those_that_a_configuration_counts(
         assert generator.folder.heads is None
 
 
+def test_a_padding_token_that_the_model_does_not_have(tmp_path: Path) -> None:
+    folder, prompts = copied(LLAMA, tmp_path), [[5, 6, 7], [8]]
+    with Generator(folder) as generator:
+        expected = generator.generate_ids(prompts, max_new_tokens=4).ids
+    rewrite(folder / "generation_config.json", pad_token_id=288)
+    with Generator(folder) as generator:
+        assert generator.generate_ids(prompts, max_new_tokens=4).ids == expected
+
+
 def test_the_tokenizer_tells_the_end_where_nobody_else_does(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
     folder = copied(LLAMA, tmp_path)
