@@ -88,8 +88,9 @@ def _build(found: Found) -> Outcome:
     if shift is not None and (mean is None or (scale is None and shift.data is None)):
         return None
     given = [value for value in (scale, shift) if value is not None]
-    behind = len(shape or ()) - 2 if axis == CHANNELS else 0
-    if any(not _has_shape(value, sizes, behind) or _depends(found, value) for value in given):
+    rank = len(shape or ())
+    behind = rank - 2 if axis == CHANNELS else 0
+    if any(not _has_shape(value, sizes, behind, rank) or _depends(found, value) for value in given):
         return None
     if any(dtype_of(value) != dtype_of(x) for value in given):
         return None
@@ -102,7 +103,7 @@ def _build(found: Found) -> Outcome:
     op = kind(axis=min(axis, -1), epsilon=match.numbers.get("epsilon", 0.0), stash_type=stash)
     if axis != CHANNELS:
         return Replacement(op, (x, *given))
-    rank, add = behind + 2, found.builder(found.top.name, found.graph.in_order(match.nodes))
+    add = found.builder(found.top.name, found.graph.in_order(match.nodes))
     pixels = found.builder(f"{found.top.name}.pixels")(Transpose(perm=(0, *range(2, rank), 1)), x)
     return Replacement(
         Transpose(perm=(0, rank - 1, *range(1, rank - 1))), (add(op, pixels, *given),)
@@ -121,11 +122,15 @@ def _depends(found: Found, value: Value) -> bool:
     return value.producer in found.match.nodes
 
 
-def _has_shape(value: Value, sizes: tuple[int, ...], behind: int) -> bool:
-    """Whether a parameter has these sizes and axes of 1 behind them; a constant, before as well."""
+def _has_shape(value: Value, sizes: tuple[int, ...], behind: int, rank: int) -> bool:
+    """Whether a parameter has these sizes and axes of 1 behind them; a constant, before as well.
+
+    It has no more axes than the tensor that is normalized, or the result would have them, too.
+    """
     shape, wanted = shape_of(value), sizes + (1,) * behind
     ones = len(shape or ()) - len(wanted)
-    fits = value.data is not None and ones >= 0 and shape == ((1,) * ones + wanted)
+    fits = value.data is not None and 0 <= ones <= rank - len(wanted)
+    fits = fits and shape == ((1,) * ones + wanted)
     return (shape == wanted and not behind) or fits
 
 

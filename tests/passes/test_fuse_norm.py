@@ -163,6 +163,16 @@ def test_axes_of_one_in_front_of_a_scale() -> None:
     assert_same(graph, after, *SHAPE)
 
 
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_scale_of_more_axes_stays_behind(centred: bool) -> None:
+    """The result has its axes, which a normalization would not add."""
+    graph = graph_of(Form(size=(1, 1, 1, 8), centred=centred, shift=False))
+    after, _ = optimised(graph)
+    norm = "LayerNormalization" if centred else "RMSNormalization"
+    assert kinds(after) == ["Relu", norm, "Mul"]
+    assert_same(graph, after, *SHAPE)
+
+
 def keras(
     graph: Graph, x: Value, *, scaled: bool = True, shifted: bool = True, negated: bool = True
 ) -> Value:
