@@ -76,6 +76,12 @@ SPELLINGS: dict[str, Step] = {
 OTHERS: dict[str, Step] = {
     "another axis": lambda g, x: unit(g, x, axis=1),
     "between two equal numbers": lambda g, x: between(g, x, number(0.5)),
+    "a floor of more axes": lambda g, x: apply(
+        g,
+        Div(),
+        x,
+        apply(g, Max(), apply(g, ReduceL2(), x, np.array([-1])), np.full((1,) * 5, 4, np.float32)),
+    ),
     "no floor": lambda g, x: unit(g, x, floor=0.0),
     "of something else": lambda g, x: apply(
         g,
@@ -123,6 +129,11 @@ def test_constants_of_channels_are_a_kernel_of_their_own() -> None:
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_results(name: str, emulated: CudaBackend) -> None:
     compare(sample(SPELLINGS[name], rows_of(name)), emulated)
+
+
+@needs_compiler
+def test_a_floor_of_more_axes_adds_them(emulated: CudaBackend) -> None:
+    compare(sample(OTHERS["a floor of more axes"], ROWS), emulated)
 
 
 @needs_compiler

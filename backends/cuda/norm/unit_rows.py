@@ -70,6 +70,8 @@ def unit_rows_at(
     length = lengths[0] if len(lengths) == 1 else None
     if x is None or floor is None or limit is None or length is None:
         return None
+    if quotient.output.tensor.dims != x.tensor.dims:
+        return None
     by_mean = isinstance(limit.op, Add)
     if by_mean and not may_be_mean:
         return None
