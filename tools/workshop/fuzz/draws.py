@@ -47,12 +47,11 @@ def _binary(g: RandomGraph) -> None:
     shape = g.shape(x)
     roll = g.dice.random()
     if roll < 0.3:
-        y = g.constant(
-            np.full((1,) * g.dice.randrange(min(3, len(shape) + 1)), g.dice.choice(_SPECIAL))
-        )
+        y = g.constant(np.full((1,) * g.dice.randrange(len(shape) + 2), g.dice.choice(_SPECIAL)))
     elif roll < 0.6:
         start = g.dice.randrange(len(shape) + 1)
-        y = g.weights(*(d if g.coin() else 1 for d in shape[start:]))
+        lead = (1,) * g.dice.choice((0, 0, 0, start, start + 1))  # also more axes than x has
+        y = g.weights(*lead, *(d if g.coin() else 1 for d in shape[start:]))
     else:
         y = g.need()
         kind = "Add" if kind == "PRelu" else kind
@@ -266,8 +265,9 @@ def _norm(g: RandomGraph) -> None:
     if size < 4:
         raise ValueError("a norm of two elements is a sign: runtimes show what they round")
     axes = g.constant([-1 if g.coin() else len(g.shape(x)) - 1], np.int64)
-    scale = g.weights(size) if g.coin(0.8) else g.constant(np.ones(size))
-    if g.coin(0.3):
+    lead = (1,) * g.dice.choice((0, 0, 0, 1, 2, 3))
+    scale = g.weights(*lead, size) if g.coin(0.8) else g.constant(np.ones((*lead, size)))
+    if g.coin(0.3) and not lead:
         g.node("LayerNormalization", x, scale, *([g.weights(size)] if g.coin() else []))
         return
     centred = x

@@ -15,6 +15,9 @@ from .draws_types import TYPE_DRAWS
 from .growing import Maker, RandomGraph
 from .motifs import MOTIFS
 from .motifs_decoders import DECODERS
+from .motifs_images import IMAGES
+from .motifs_pixels import PIXELS
+from .motifs_rows import ROWS
 
 #: Sizes at which kernels have edges, and sizes that tensor cores like.
 _WIDTHS = ((1, 2, 3, 4, 6, 8), (8, 16, 24, 32, 64))
@@ -26,6 +29,9 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (2, DRAWS | TYPE_DRAWS | MOTIFS | DECODERS | BODIES),
     (1, {**{maker: often / 3 for maker, often in DRAWS.items()}, **DECODERS}),
     (1, {**{maker: often / 3 for maker, often in DRAWS.items()}, **BODIES}),
+    (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS}),
+    (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **ROWS}),
+    (1, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS, **ROWS}),
 )
 
 

@@ -91,6 +91,10 @@ class RandomGraph:
         self.types[name] = helper.np_dtype_to_tensor_dtype(data.dtype), data.shape
         return name
 
+    def ints(self, *values: int) -> str:
+        """Add a constant of int64: sizes, axes, places."""
+        return self.constant(list(values), np.int64)
+
     def weights(self, *shape: int) -> str:
         """Add a constant of random numbers, smaller ones where many of them are added up.
 
