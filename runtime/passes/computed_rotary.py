@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.dtypes import FLOATS
+from ..ir.dtypes import FLOATS, float64
 from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
@@ -28,13 +28,16 @@ from .fusion import Found, Fusion, Outcome, Replacement
 from .pattern import Apply, Match, OneOf
 from .row_sums import RowSums, Term, sources
 
+#: The element types of a RotaryEmbedding.
+ROTATED = FLOATS - {float64}
+
 
 @dataclass(frozen=True, slots=True)
 class _Turned:
     """Elements of the rows of x, moved and negated."""
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
-        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
+        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in ROTATED:
             return
         for source, nodes in sources(value):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)

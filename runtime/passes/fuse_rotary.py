@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.dtypes import FLOATS, DType
+from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
@@ -36,7 +36,8 @@ class _Sums:
     reach: int = 24
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
-        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
+        dtype = dtype_of(value)
+        if value is None or len(shape_of(value) or ()) != 4 or dtype not in computed_rotary.ROTATED:
             return
         for source, nodes in sources(value, self.reach):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)

@@ -10,7 +10,7 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.dtypes import DType, float32, float64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
@@ -41,6 +41,7 @@ class Spelling:
         tables: axes of 1 in front of the tables' own.
         commuted: whether operands are exchanged.
         negative_first: whether the half with the sign is the first one.
+        dtype: of x and the tables.
     """
 
     shape: tuple[int, ...] = (1, 3, 5, 8)
@@ -51,6 +52,7 @@ class Spelling:
     tables: int = 2
     commuted: bool = False
     negative_first: bool = True
+    dtype: DType = float32
 
     def __call__(self, g: Graph, x: Value) -> Value:
         rng = np.random.default_rng(0)
@@ -58,7 +60,7 @@ class Spelling:
         angles = rng.standard_normal((length, size // 2))
         both = [angles, angles if self.is_doubled else angles + 1]
         table = np.concatenate(both, 1).reshape((1,) * self.tables + (length, size))
-        cos, sin = np.cos(table).astype(np.float32), np.sin(table).astype(np.float32)
+        cos, sin = np.cos(table).astype(self.dtype), np.sin(table).astype(self.dtype)
 
         def half(first: int, last: int) -> Value:
             return apply(g, Slice(), x, *(np.array([n]) for n in (first, last, self.axis)))
@@ -100,6 +102,19 @@ OTHERS = {
     "another axis": Spelling(shape=(1, 3, 8, 8), axis=2),
     "three axes": Spelling(shape=(3, 5, 8), axis=2, tables=1),
 }
+
+
+def test_float64_stays() -> None:
+    """ONNX does not define the operator for it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        wide = apply(g, Cast(to=float64), x)
+        return apply(g, Cast(to=float32), Spelling(dtype=float64)(g, wide))
+
+    graph = make(build, Spelling.shape)
+    after, _ = optimised(graph)
+    assert "RotaryEmbedding" not in kinds(after)
+    assert_same(graph, after)
 
 
 def tables(length: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
