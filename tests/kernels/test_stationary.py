@@ -83,8 +83,9 @@ def convolution(
             *(tile(64, 64, 4, 2), (3, 16, 12, 19), (48, 16, 5, 2), "", bfloat16),
             {"pads": (3, 0, 1, 2), "dilations": (1, 3)},
         ),
+        (tile(64, 32, 2, 1), (2, 56, 9, 18), (56, 56, 3, 3), "added", float16, {"pads": (1,) * 4}),
     ],
-    ids=["added", "pooled", "dilated"],
+    ids=["added", "pooled", "dilated", "parts"],
 )
 def test_emulated(
     by: CtaTile,
@@ -96,7 +97,10 @@ def test_emulated(
     hopper: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Groups of warps have tiles in turns, which reach over the edges of images and filters."""
+    """Groups of warps have tiles in turns, which reach over the edges of images and filters.
+
+    Where filters do not fit in a tile, each part of them has blocks of its own.
+    """
     monkeypatch.setattr(stationary, "STATIONARY", (by,))
     monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
     compiler: Any = hopper.device.compiler

@@ -1,6 +1,6 @@
 """Convolutions of float16 and bfloat16 whose weights stay in shared memory (Hopper).
 
-They have few filters and channels; the kernel is `stationary.cu`.
+They have few channels; the kernel is `stationary.cu`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class _Form:
         return prod(self.product.view.kernel)
 
     @property
+    def parts(self) -> int:
+        """Parts of the filters, each of which has blocks of its own."""
+        return ceil_div(self.product.gemm.shape[1], self.tile.bn)
+
+    @property
     def blocks(self) -> int:
         """Squares of pixels of a tile, one below the other."""
         return self.tile.bm // ROWS
@@ -61,7 +66,7 @@ class _Form:
 
     @property
     def count(self) -> int:
-        """Number of tiles of all images."""
+        """Number of tiles of all images, for each part of the filters."""
         return self.product.images * prod(self.tiles)
 
     @property
@@ -80,11 +85,11 @@ class _Form:
         """Return the estimate."""
         p, tile, steps = self.product, self.tile, self.taps * self.chunks
         work = BlockWork(
-            self.count,
+            self.count * self.parts,
             steps,
             tile.groups * tile.resident,
             target.processors,
-            self.count * self.chunks * prod(self.box) * p.chunk * 2 / TMA_CACHE,
+            self.count * self.parts * self.chunks * prod(self.box) * p.chunk * 2 / TMA_CACHE,
             p.traffic,
             p.chunk / tile.bk,
         )
@@ -99,8 +104,9 @@ def choose(p: TmaProduct, target: Target) -> TimedConfig | None:
 def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
     """Yield the tiles that apply with their estimates.
 
-    Windows are one pixel apart. Results are stored in words, and all filters are in one tile. There
-    is a tile for every warp group: else loading weights takes longer than it saves.
+    Windows are one pixel apart. Results are stored in words, and tiles have filters for most of
+    their columns. There is a tile for every warp group: else loading weights takes longer than it
+    saves.
     """
     filters, view = p.gemm.shape[1], p.view
     if p.source is None or p.groups > 1 or prod(view.strides) > 1 or prod(view.kernel) == 1:
@@ -110,8 +116,8 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
     for tile in STATIONARY:
         form = _Form(p, tile)
         together = tile.groups * tile.resident * target.processors
-        is_narrowest = tile.bn - NARROWEST < filters <= tile.bn
-        if is_narrowest and form.count >= together and form.fits(target):
+        is_filled = form.parts * tile.bn - filters < NARROWEST
+        if is_filled and form.count * form.parts >= together and form.fits(target):
             yield TimedConfig(form.microseconds(target), Config(tile))
 
 
@@ -126,6 +132,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
     """
     form, view, filters = _Form(p, tile), p.view, p.gemm.shape[1]
     of_image, of_row = prod(form.tiles), form.tiles[1]
+    places = tile.resident * target.processors
     plane = {
         **{"pad_h": view.pads_begin[0], "pad_w": view.pads_begin[1]},
         **{"height": view.output[0], "width": view.output[1]},
@@ -135,7 +142,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
     return Launch(
         "gemm/stationary.cu",
         "mma_stationary",
-        grid=(min(ceil_div(form.count, tile.groups), tile.resident * target.processors), 1, 1),
+        grid=(min(ceil_div(form.count, tile.groups), max(places // form.parts, 1)), form.parts, 1),
         block=tile.groups * 128 + 32,  # one producer warp
         args={
             **{"a": image_map(p, (p.chunk, *reversed(form.box), 1))},

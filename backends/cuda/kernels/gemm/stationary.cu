@@ -1,13 +1,13 @@
-// A convolution of 16-bit floats on Hopper whose weights stay in shared memory (weight-stationary), for few filters and
-// channels, where a tile has few products: a block loads all weights once, and a tile of the image serves all taps of a
-// window, whose products are one sequence without a barrier. Windows are one pixel apart.
+// A convolution of 16-bit floats on Hopper whose weights stay in shared memory (weight-stationary), for few channels, where a
+// tile has few products: a block loads the weights of BN filters once, and a tile of the image serves all taps of a window,
+// whose products are one sequence without a barrier. Windows are one pixel apart. Rows of the grid have filters of their own.
 //
 // Warp-specialized and persistent: one thread loads weights, then tile after tile by TMA; the GROUPS consumer warpgroups
 // have tiles of their own, in turns, so that some multiply while others store. A tile is 8 x 8 BLOCKS pixels, high, with the
 // halo of its windows: a wgmma descriptor begins at any pixel, and its groups of eight rows are rows of the tile. Channels are
 // loaded in chunks of CHUNK; rows have as many elements and are stored in swizzled order. Weights are [filter][tap][channel].
 //
-// Compile-time: GROUPS; BLOCKS; BN, all filters; CHUNK, CHUNKS; KH, KW, the window, and DH, DW, the distances of its taps;
+// Compile-time: GROUPS; BLOCKS; BN, filters of a block; CHUNK, CHUNKS; KH, KW, the window, and DH, DW, the distances of its taps;
 // STAGES, tiles of a chunk for each warpgroup; RESIDENT, blocks per multiprocessor; POOL, VECTOR_C, BIAS, Z0 and Z1 as in tma.cu; and the wgmma
 // instruction.
 
@@ -62,7 +62,7 @@ __device__ __forceinline__ void fetch(const TensorMap* image, const TensorMap* w
     mbarrier_expect_tx(loaded, WEIGHTS);
     for (int chunk = 0; chunk < CHUNKS; ++chunk)
         for (int tap = 0; tap < TAPS; ++tap)
-            tma_load_3d(kept + (chunk * TAPS + tap) * OF_TAP, weights, loaded, chunk * CHUNK, tap, 0);
+            tma_load_3d(kept + (chunk * TAPS + tap) * OF_TAP, weights, loaded, chunk * CHUNK, tap, blockIdx.y * BN);
     grid_dependency_sync();
     for (int number = blockIdx.x, mine = 0; number < count; number += gridDim.x, ++mine) {
         const Tile tile(number, p);
@@ -151,7 +151,7 @@ mma_stationary(const __grid_constant__ TensorMap a, const __grid_constant__ Tens
         leave();
 
         const Tile tile(number, p);
-        const int column = lane % 4 * 8;
+        const int column = blockIdx.y * BN + lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
             const int y = tile.y + i * 8 + warp * 2, x = tile.x + lane / 4;
