@@ -284,7 +284,7 @@ def multiply(
     if config.tile.epilogues:
         return (wgmma_rs_tma.multiply(gemm, epilogue, config.tile, target),)
     if config.tile.wgmma:
-        launch = wgmma_rs.multiply(gemm, epilogue, config, atom, target)
+        launch = wgmma_rs.multiply(gemm, epilogue, config, atom, target, beside=setting.beside)
         refused = f", not {F16X3.title}: {arithmetic.reason}" if arithmetic.reason else ""
         return (replace(launch, note=launch.note + refused),)
     return multistage.multiply(gemm, epilogue, config, atom, target, used)

@@ -28,6 +28,9 @@ REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
 #: Threads that are declared for a block of a lean tile, so that each has 96 registers: then a
 #: multiprocessor has room for one such block, and for one of fewer threads of another kernel.
 LEAN_THREADS = 640
+#: Minimum pixels of convolutions whose blocks keep apart: with fewer, what weights take counts more,
+#: which the blocks of the next kernel load beside them.
+MANY_PIXELS = 1024
 
 
 def threads(tile: CtaTile) -> int:
@@ -102,15 +105,30 @@ def eights_ahead(tile: CtaTile, epilogue: Epilogue) -> int:
 
 
 def multiply(
-    gemm: GemmArguments, epilogue: Epilogue, config: Config, atom: Atom, target: Target
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    config: Config,
+    atom: Atom,
+    target: Target,
+    *,
+    beside: bool = False,
 ) -> Launch:
-    """Return the launch of a product; see `multistage.multiply`."""
+    """Return the launch of a product; see `multistage.multiply`.
+
+    Args:
+        gemm: the product.
+        epilogue: applied to every result.
+        config: tile and splits.
+        atom: the instruction.
+        target: the GPU.
+        beside: whether it runs beside others, with which it shares multiprocessors.
+    """
     (m, n, k), batch, splits = gemm.shape, gemm.batch, config.splits
     tiles = config.tile.count(m, n)
     items = tiles * batch.count * splits
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    # Convolutions may run beside others, with which they share multiprocessors.
-    alone = gemm.a.rows is RowKind.MATRIX and items <= places
+    long = gemm.a.rows is RowKind.MATRIX or m >= MANY_PIXELS
+    alone = long and not beside and items <= places
     room = target.shared + 1024  # of a multiprocessor, with 1024 bytes per block
     if config.tile.lean:
         room -= target.alone(0) + 1024
