@@ -26,8 +26,8 @@ TILES, CHUNK, THREADS = ((8, 8), (8, 7)), 32, 256
 #: Maximum channels of the image, and elements of a window.
 MAX_CHANNELS, MAX_WINDOW = 32, 9
 #: Microseconds of a wave of blocks before their chunks, and of a chunk per 16 pixels that are
-#: expanded. Fitted to five layers of MobileNetV2 at batch 32 on an H200.
-BEGIN, BAND = 10.75, 0.13
+#: expanded. Fitted to two layers within MobileNetV2 at batch 32 on an H200.
+BEGIN, BAND = 1.9, 0.19
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PairTile(Tile):
         """Return the bytes of shared memory, as in `expanded_depthwise.cu`."""
         box, row = self.box(p), pitch(p.terms, 2)
         weights = CHUNK * (2 * row + 4 * (3 + prod(p.filtering.view.kernel)))
-        return ceil_div(box, 16) * 16 * (2 * row + 8) + box * (CHUNK * 4 + 32) + 2 * weights
+        return ceil_div(box, 16) * 16 * (2 * row + 4) + box * (CHUNK * 4 + 32) + 2 * weights
 
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""

@@ -1,11 +1,11 @@
 // A 1x1 convolution that expands the channels and the depthwise convolution behind it as one kernel, in float32: what lies in
 // between never leaves the multiprocessor; compare inverted_residual.cu.
 //
-// A block computes TILE_H x TILE_W pixels of the result, CHUNK channels at a time. It keeps the part of the image that their
-// windows read as two float16 numbers each, see halves.cuh, with a scale per pixel.
+// A block computes TILE_H x TILE_W pixels of the result, CHUNK channels at a time. It keeps the box that their windows read of
+// the image as two float16 numbers each, see halves.cuh, with a scale per pixel.
 //
-// expand  multiplies pixels by weights in halves (mma.sync), and stores them in the box that the windows cover, which stays
-//         zero outside of the image.
+// expand  multiplies pixels by weights in halves (mma.sync), and stores them in the box of expanded pixels, which stays zero
+//         outside of the image.
 // filter  has a row of the tile for each warp and a channel for each lane, which keeps what its window covers in registers
 //         and moves it along the row.
 //
@@ -29,11 +29,13 @@ constexpr int PITCH_IN = (TERMS / 8 | 1) * 16, PITCH = CHUNK * 4 + 32;
 // The weights of a chunk in bytes: of the expansion in halves with factors and a bias; of the windows with a bias.
 constexpr int LOW = CHUNK * PITCH_IN, FACTORS = 2 * LOW, SHIFTS = FACTORS + CHUNK * 4, WINDOW = SHIFTS + CHUNK * 4;
 constexpr int WINDOW_SHIFTS = WINDOW + KH * KW * CHUNK * 4, WEIGHTS = WINDOW_SHIFTS + CHUNK * 4;
-// Where everything lies in shared memory: the image in halves, low parts behind high ones; inverse scales and places in the
-// box of its pixels; the box; weights of two chunks.
-constexpr int LOW_IMAGE = ROWS_IN * PITCH_IN, INVERSE = 2 * LOW_IMAGE, PLACES = INVERSE + ROWS_IN * 4;
-constexpr int BOX = PLACES + ROWS_IN * 4, CHUNKS = BOX + BOX_H * BOX_W * PITCH;
-constexpr int LANES = 8;  // of a pixel, when the image is cut
+// Where everything lies in shared memory: the image in halves, low parts behind high ones; inverse scales of its pixels,
+// negative outside of it; the expanded box; weights of two chunks.
+constexpr int LOW_IMAGE = ROWS_IN * PITCH_IN, INVERSE = 2 * LOW_IMAGE;
+constexpr int BOX = INVERSE + ROWS_IN * 4, CHUNKS = BOX + BOX_H * BOX_W * PITCH;
+// When the image is cut: threads of a pixel, pixels of all threads, and how many of its pixels a thread loads at once.
+constexpr int LANES = TERMS <= 16 ? 4 : 8, PIXELS = THREADS / LANES, TURNS = (ROWS_IN + PIXELS - 1) / PIXELS;
+constexpr int ROUNDS = (TURNS + 7) / 8, AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
 static_assert(CHUNK == 32 && TERMS <= 4 * LANES && TERMS % 16 == 0, "");
 
 #include "conv/residual_plane.cuh"
@@ -44,26 +46,26 @@ __device__ __forceinline__ void load_weights(u32 to, const unsigned char* from)
     cp_async_commit();
 }
 
-// Cuts the pixels of the image in halves; LANES threads have four channels each of one.
-__device__ __forceinline__ void cut_image(unsigned char* shared, const float* image, int first_row, int first_column,
-                                          int columns, int count, int top, int left, const Plane& p)
+// Cuts the pixels of the image in halves; LANES threads have four channels each of one. Those of the box are numbered, so that
+// rows and columns follow from a constant.
+__device__ __forceinline__ void cut_image(unsigned char* shared, const float* image, int top, int left, const Plane& p)
 {
-    constexpr int AT_ONCE = 5, PIXELS = THREADS / LANES;
     const int lane = threadIdx.x % LANES;
+#pragma unroll 1
     for (int first = threadIdx.x / LANES; first < ROWS_IN; first += AT_ONCE * PIXELS) {
         float4 found[AT_ONCE];
+        bool inside[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            const int pixel = first + i * PIXELS, row = first_row + pixel / max(columns, 1);
-            const int column = first_column + pixel % max(columns, 1);
+            const int pixel = first + i * PIXELS, row = top + pixel / BOX_W, column = left + pixel % BOX_W;
+            inside[i] = pixel < BOX_H * BOX_W && (u32)row < (u32)p.height && (u32)column < (u32)p.width;
             found[i] = make_float4(0, 0, 0, 0);
-            if (pixel < count && lane * 4 < p.channels)
+            if (inside[i] && lane * 4 < p.channels)
                 found[i] = *(const float4*)(image + (long long)(row * p.width + column) * p.row_x + lane * 4);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            const int pixel = first + i * PIXELS, row = first_row - top + pixel / max(columns, 1);
-            const int column = first_column - left + pixel % max(columns, 1);
+            const int pixel = first + i * PIXELS;
             const float x[4] = {found[i].x, found[i].y, found[i].z, found[i].w};
             float most = 0;
 #pragma unroll
@@ -78,26 +80,24 @@ __device__ __forceinline__ void cut_image(unsigned char* shared, const float* im
                 const Halves halves(a, b, finite_or_zero(a), finite_or_zero(b));
                 high[q] = halves.high, low[q] = halves.low;
             }
-            if (pixel < ROWS_IN && lane * 4 < TERMS) {
+            if (pixel >= ROWS_IN) continue;
+            if (lane * 4 < TERMS) {
                 unsigned char* to = shared + pixel * PITCH_IN + lane * 8;
                 *(uint2*)to = make_uint2(high[0], high[1]);
                 *(uint2*)(to + LOW_IMAGE) = make_uint2(low[0], low[1]);
             }
-            if (pixel < ROWS_IN && lane == 0) {
-                *(float*)(shared + INVERSE + pixel * 4) = by.inverse * LESS;
-                *(int*)(shared + PLACES + pixel * 4) = (row * BOX_W + column) * PITCH;
-            }
+            if (lane == 0) *(float*)(shared + INVERSE + pixel * 4) = inside[i] ? by.inverse * LESS : -1.0f;
         }
     }
 }
 
 // Expands the pixels of the image by a chunk of weights; a warp has 16 of them at a time.
-__device__ __forceinline__ void expand(unsigned char* shared, int weights, int count)
+__device__ __forceinline__ void expand(unsigned char* shared, int weights)
 {
     const int lane = threadIdx.x % 32;
     const u32 base = shared_address(shared);
     const float *factors = (const float*)(shared + weights + FACTORS), *shifts = (const float*)(shared + weights + SHIFTS);
-    for (int band = threadIdx.x / 32; band * 16 < count; band += WARPS) {
+    for (int band = threadIdx.x / 32; band * 16 < ROWS_IN; band += WARPS) {
         float sums[TN][4] = {};
         const u32 a = base + (band * 16 + lane % 16) * PITCH_IN + lane / 16 * 16;
         const u32 b = base + weights + (lane % 8 + lane / 16 * 8) * PITCH_IN + lane / 8 % 2 * 16;
@@ -121,9 +121,9 @@ __device__ __forceinline__ void expand(unsigned char* shared, int weights, int c
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = band * 16 + lane / 4 + half * 8;
-            if (row >= count) continue;
             const float inverse = *(const float*)(shared + INVERSE + row * 4);
-            unsigned char* const to = shared + BOX + *(const int*)(shared + PLACES + row * 4);
+            if (inverse < 0) continue;
+            unsigned char* const to = shared + BOX + row * PITCH;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
                 const int column = j * 8 + lane % 4 * 2;
@@ -179,16 +179,12 @@ expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
     const int tile = blockIdx.x, across = tile % p.across, down = tile / p.across % p.down, n = tile / p.across / p.down;
     const int row0 = down * TILE_H, column0 = across * TILE_W;
     const int top = row0 * STEP_H - p.pad_h, left = column0 * STEP_W - p.pad_w;
-    // The pixels of the image that the windows cover.
-    const int first_row = max(top, 0), first_column = max(left, 0);
-    const int rows = max(min(top + BOX_H, p.height) - first_row, 0);
-    const int columns = max(min(left + BOX_W, p.width) - first_column, 0), count = rows * columns;
     const unsigned char* of_chunks = (const unsigned char*)weights;
     const u32 base = shared_address(shared);
 
     load_weights(base + CHUNKS, of_chunks);
     // Pixels outside of the image stay zero.
-    if (count < BOX_H * BOX_W)
+    if (top < 0 || left < 0 || top + BOX_H > p.height || left + BOX_W > p.width)
         for (int i = threadIdx.x; i < BOX_H * BOX_W; i += THREADS) {
             const int row = top + i / BOX_W, column = left + i % BOX_W;
             if ((u32)row < (u32)p.height && (u32)column < (u32)p.width) continue;
@@ -196,7 +192,7 @@ expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
             for (int word = 0; word < PITCH; word += 16) fill<16>(base + BOX + i * PITCH + word, 0);
         }
     grid_dependency_sync();
-    cut_image(shared, x + (long long)n * p.height * p.width * p.row_x, first_row, first_column, columns, count, top, left, p);
+    cut_image(shared, x + (long long)n * p.height * p.width * p.row_x, top, left, p);
     float* const own = y + (long long)n * p.out_height * p.out_width * p.row_y;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
         const int turn = CHUNKS + chunk % 2 * WEIGHTS;
@@ -204,7 +200,7 @@ expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
         __syncthreads();  // nobody reads what comes
         if (chunk + 1 < p.chunks)
             load_weights(base + CHUNKS + (chunk + 1) % 2 * WEIGHTS, of_chunks + (long long)(chunk + 1) * WEIGHTS);
-        expand(shared, turn, count);
+        expand(shared, turn);
         __syncthreads();
         filter(shared, turn, own, row0, column0, chunk * CHUNK, p);
     }
