@@ -105,8 +105,8 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
     """Yield the tiles that apply with their estimates.
 
     Windows are one pixel apart. Results are stored in words, and tiles have filters for most of
-    their columns. There is a tile for every warp group: else loading weights takes longer than it
-    saves.
+    their columns, in several parts only if nothing runs beside them. There is a tile for every warp
+    group: else loading weights takes longer than it saves.
     """
     filters, view = p.gemm.shape[1], p.view
     if p.source is None or p.groups > 1 or prod(view.strides) > 1 or prod(view.kernel) == 1:
@@ -116,7 +116,7 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
     for tile in STATIONARY:
         form = _Form(p, tile)
         together = tile.groups * tile.resident * target.processors
-        is_filled = form.parts * tile.bn - filters < NARROWEST
+        is_filled = form.parts * tile.bn - filters < NARROWEST and (form.parts == 1 or not p.beside)
         if is_filled and form.count * form.parts >= together and form.fits(target):
             yield TimedConfig(form.microseconds(target), Config(tile))
 

@@ -28,9 +28,9 @@ REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
 #: Threads that are declared for a block of a lean tile, so that each has 96 registers: then a
 #: multiprocessor has room for one such block, and for one of fewer threads of another kernel.
 LEAN_THREADS = 640
-#: Minimum pixels of convolutions whose blocks keep apart: with fewer, what weights take counts more,
-#: which the blocks of the next kernel load beside them.
-MANY_PIXELS = 1024
+#: Minimum steps of blocks of a convolution that keep apart: before shorter ones end, those of the
+#: next kernel have hardly requested their weights.
+LONG = 5
 
 
 def threads(tile: CtaTile) -> int:
@@ -127,7 +127,7 @@ def multiply(
     tiles = config.tile.count(m, n)
     items = tiles * batch.count * splits
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    long = gemm.a.rows is RowKind.MATRIX or m >= MANY_PIXELS
+    long = gemm.a.rows is RowKind.MATRIX or ceil_div(k, config.tile.bk * splits) >= LONG
     alone = long and not beside and items <= places
     room = target.shared + 1024  # of a multiprocessor, with 1024 bytes per block
     if config.tile.lean:
