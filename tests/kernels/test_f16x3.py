@@ -35,6 +35,7 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
+from ..plan.nets import Net
 from .cubins import assert_nothing_spills
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
@@ -365,17 +366,22 @@ def test_clusters_that_must_wait_take_a_second_wave() -> None:
     assert waits > 1.5 * fits
 
 
-def test_few_blocks_of_a_matrix_have_a_multiprocessor_each() -> None:
-    """Those of a convolution may share it with convolutions that run beside them."""
-    matrix = single("Gemm", [normal(128, 768), normal(768, 768), normal(768)], (1, 2))
-    image = single("Conv", [normal(1, 768, 12, 11), normal(768, 768, 1, 1)], (1,))
+def test_few_blocks_have_a_multiprocessor_each() -> None:
+    """Short ones of a convolution share it, and those that may run beside another's."""
     tile = next(tile for tile in tiles_of(F16X3, H200) if tile.resident > 1)
+    beside = Net(1, 768, 12, 10)
+    beside.graph.set_outputs({name: beside.conv(beside.x, 768) for name in "yz"})
     with pytest.MonkeyPatch.context() as patch:
         force(patch, F16X3, Config(tile))
-        of_matrix, of_image = (
+        found = [
             launches(planned(graph, device_for(H200), **TENSOR_CORES))[-1]
-            for graph in (matrix, image)
-        )
-    assert of_matrix.entry == of_image.entry == "split_wgmma"
-    assert 2 * (of_matrix.shared + 1024) > H200.shared + 1024
-    assert 2 * (of_image.shared + 1024) <= H200.shared + 1024
+            for graph in (
+                single("Gemm", [normal(128, 768), normal(768, 768), normal(768)], (1, 2)),
+                single("Conv", [normal(1, 768, 12, 10), normal(768, 768, 1, 1)], (1,)),
+                single("Conv", [normal(1, 128, 12, 10), normal(768, 128, 1, 1)], (1,)),
+                beside.graph,
+            )
+        ]
+    assert {launch.entry for launch in found} == {"split_wgmma"}
+    apart = [2 * (launch.shared + 1024) > H200.shared + 1024 for launch in found]
+    assert apart == [True, True, False, False]
