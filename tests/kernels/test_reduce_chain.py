@@ -17,8 +17,9 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Exp, Less, Mul, Sub
-from tercet.runtime.ops.movement import Pad, Slice, Transpose
+from tercet.runtime.ops.movement import Pad, Slice, Split, Transpose
 from tercet.runtime.ops.reduce import (
     Reduce,
     ReduceLogSumExp,
@@ -196,4 +197,17 @@ def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
     mean = net.apply(ReduceMean(), net.apply(Mul(), turned, turned), axes(2))
     net.graph.set_outputs({"y": net.apply(Sub(), turned, mean)})
     infer(net.graph)
+    compare(Sample(net.graph, net.feeds), emulated)
+
+
+@needs_compiler
+def test_few_channels_last_take_several_passes(emulated: CudaBackend) -> None:
+    """Sums over pixels of channels-last images are far apart, whatever order was expected."""
+    net = Net()
+    image = net.apply(Conv(), net.input(1, 8, 40, 40), normal(32, 8, 1, 1))
+    parts = net.graph.insert(Split(axis=1, num_outputs=2), [image], 2).outputs
+    total = net.apply(Add(), *parts)
+    net.graph.set_outputs({"y": net.apply(ReduceMean(), total, axes(2, 3))})
+    infer(net.graph)
+    assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
     compare(Sample(net.graph, net.feeds), emulated)
