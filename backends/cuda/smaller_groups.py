@@ -45,10 +45,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         rest = tuple(plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
     if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
-        rest = tuple(plain_groups(graph, set(group.whole.behind)))
+        rest = tuple(plain_groups(graph, set(group.whole.behind), moves=True))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, Separable):
-        return tuple(plain_groups(graph, set(group.nodes)))
+    if isinstance(group.whole, Separable | StridedProduct):
+        return tuple(plain_groups(graph, set(group.nodes), moves=True))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)

@@ -16,8 +16,9 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Cast, Mul
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.movement import Pad, Split, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 
@@ -94,6 +95,19 @@ def positions(terms: int = 16) -> Graph:
     return net.done(net.add(MatMul(), q, keys))
 
 
+def windows() -> Graph:
+    """Weights of each window times its pixels (outlook attention), as exporters unfold images."""
+    net, size, channels = Net(), 9, HEADS * 8
+    pixels = net.add(Transpose(perm=(0, 3, 1, 2)), net.input("x", 1, size, size, channels))
+    pads = net.graph.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "")
+    places = net.graph.constant(np.arange(3)[:, None] + np.arange(0, size, 2), "")
+    rows = net.add(Gather(axis=2), net.add(Pad(), pixels, pads), places)
+    taps = net.add(Transpose(perm=(0, 1, 2, 4, 3, 5)), net.add(Gather(axis=4), rows, places))
+    shape = net.graph.constant(np.array([HEADS, 8, 9, 25]), "")
+    values = net.add(Transpose(perm=(0, 3, 2, 1)), net.add(Reshape(), taps, shape))
+    return net.done(net.add(MatMul(), net.input("a", HEADS, 25, 9, 9), values))
+
+
 IN_PLACE = {
     "constants": positions,
     "constants of few terms": lambda: positions(4),
@@ -119,10 +133,16 @@ def test_nor_of_any_strides(name: str) -> None:
     assert {"strided_mma"} <= entries <= {"strided_mma", "copy_strided"}
 
 
+def test_windows_are_unfolded_by_one_kernel() -> None:
+    entries = [launch.entry for launch in launches(planned(windows()))]
+    assert len(entries) == 2
+    assert "moved" in entries
+
+
 @needs_compiler
-@pytest.mark.parametrize("name", [*IN_PLACE, *OF_ANY_STRIDES])
+@pytest.mark.parametrize("name", [*IN_PLACE, *OF_ANY_STRIDES, "windows"])
 def test_results(name: str, emulated: CudaBackend) -> None:
-    graph = (IN_PLACE | OF_ANY_STRIDES)[name]()
+    graph = (IN_PLACE | OF_ANY_STRIDES | {"windows": windows})[name]()
     feeds = {
         value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
     }

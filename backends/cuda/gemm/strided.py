@@ -57,6 +57,13 @@ class Factor:
     nodes: tuple[Node, ...] = ()
     movement: Movement | None = None
 
+    @property
+    def is_strided(self) -> bool:
+        """Whether its rows are equally far apart, and its columns, too."""
+        if self.movement is not None and self.movement.walk(Tensor(self.x)).table is not None:
+            return False
+        return all(_single(axis) is not None for axis in self.axes(Tensor(self.x), 2)[0][-2:])
+
     def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int]:
         """Return the factors of each of the last `rank` axes, and the place of the first element.
 
@@ -157,7 +164,10 @@ def strided_product_at(
 
 
 def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
-    """Return a factor through as many nodes as possible that move it by strides, and one Cast."""
+    """Return a factor through as many nodes as possible that move it by strides, and one Cast.
+
+    What only a table describes is left to one kernel that moves it all, if that is worth it.
+    """
     chain: list[Node] = []
     reader, read = product, value
     while len(chain) < MAX_NODES:
@@ -177,8 +187,13 @@ def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Facto
         if not moving:
             return Factor(nodes[0].operands[0], nodes)
         found = movement(moving)
-        if found is not None and found.walk(Tensor(found.x)).table is None:
-            return Factor(nodes[0].operands[0], nodes, found)
+        if found is None:
+            continue
+        factor = Factor(nodes[0].operands[0], nodes, found)
+        if factor.is_strided:
+            return factor
+        if found.is_worth and len(moving) == len(nodes):
+            break
     return Factor(value)
 
 
