@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import hypot, inf, isfinite, sqrt
+from math import hypot, inf, isfinite, prod, sqrt
 
 import numpy as np
 
@@ -121,6 +121,12 @@ def _conv(node: Node, ranges: Ranges) -> ValueRange:
     if is_transposed:
         channels = weight.data.shape[1] * getattr(node.op, "group", 1)
     return layer(x, weight, channels, bias)
+
+
+def _folded(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of sums with at most a term for each element of a block."""
+    block = input_of(node, 2).data
+    return ranges[input_of(node, 0)].scaled(UNKNOWN if block is None else prod(block.tolist()))
 
 
 def _gemm(node: Node, ranges: Ranges) -> ValueRange:
@@ -293,6 +299,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_monotone(_logarithm), reduce.ReduceLogSum)
     put(unbounded, reduce.ReduceProd, reduce.CumProd, matmul.Det)
     put(_conv, conv.Conv, conv.ConvTranspose)
+    put(_folded, conv.Col2Im)
     put(_gemm, matmul.Gemm)
     put(_matmul, matmul.MatMul)
     put(_einsum, matmul.Einsum)

@@ -96,6 +96,7 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
         *(movement.Split, movement.Slice, movement.Pad),
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
+        conv.Col2Im,
     }
 )
 #: Followers that write to a tensor: they follow if this is half already, and if nothing is summed.

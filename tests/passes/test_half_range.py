@@ -17,7 +17,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, Dim, TensorType
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce as red
-from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.conv import Col2Im, Conv
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
@@ -280,6 +280,18 @@ def test_products_with_means_are_narrowed() -> None:
     assert dtypes_of(after, "MatMul") == {float16}
 
 
+def folded(g: Graph, x: Value) -> Value:
+    """Add up blocks of 2 x 2 pixels, of which there are 8."""
+    blocks = apply(g, Reshape(), x, ints(1, 8, 8))
+    return apply(g, Col2Im(), blocks, ints(3, 5), ints(2, 2))
+
+
+def test_overlapping_blocks_are_narrowed() -> None:
+    """What each window attends to goes back to its pixels (VOLO)."""
+    after = halved(make(lambda g, x: folded(g, apply(g, MatMul(), x, normal(8, 8))), (8, 8)))
+    assert dtypes_of(after, "Col2Im") == {float16}
+
+
 def test_heads_that_layers_mix_are_narrowed() -> None:
     graph = make(talking_heads, (2, 4, 6, 8))
     after = halved(graph)
@@ -446,6 +458,7 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         -8,
         8,
     ),
+    "folded": (lambda g, x: folded(g, apply(g, ew.Tanh(), x)), -4, 4),
     "weighted": (
         lambda g, x: apply(g, MatMul(), apply(g, Softmax(), x), apply(g, ew.Tanh(), x)),
         -1,
