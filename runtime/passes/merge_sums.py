@@ -22,15 +22,18 @@ def _build(found: Found) -> Outcome:
     one, other = (as_linear(value.producer) for value in found.top.operands)
     if one is None or other is None or not _is_pointwise(one) or not _is_pointwise(other):
         return None
+    images = one.node.operands[0], other.node.operands[0]
+    if images[0] is images[1]:
+        return None  # their weights are added instead
     weights = one.weight, other.weight
-    images = sum(weight.shape[1] for weight in weights)
-    if one.channels != other.channels or one.channels < images:
+    channels = sum(weight.shape[1] for weight in weights)
+    if one.channels != other.channels or one.channels < channels:
         return None
     if weights[0].dtype != weights[1].dtype or not _are_alike(one, other):
         return None
     bias = rounded_bias(one.bias + other.bias, weights[0].dtype)
     add = found.builder(found.top.name, found.graph.in_order((one.node, other.node)))
-    x = add(Concat(axis=1), one.node.operands[0], other.node.operands[0])
+    x = add(Concat(axis=1), *images)
     constants = np.concatenate(weights, 1), bias
     w, b = (add.constant(array, f"{found.top.name}.merged") for array in constants)
     return Replacement(Conv(pads=(0,) * (2 * one.weight.ndim - 4)), (x, w, b))

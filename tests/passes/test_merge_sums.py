@@ -68,6 +68,11 @@ def with_pooled(graph: Graph, x: Value) -> Value:
     return apply(graph, Add(), conv(graph, pooled, 8, 32), conv(graph, x, 8, 32))
 
 
+def of_one_image(graph: Graph, x: Value) -> Value:
+    """Branches that are trained beside one another (GhostNetV3): their weights are added."""
+    return apply(graph, Add(), conv(graph, x, 8, 32), conv(graph, x, 8, 32))
+
+
 TAKEN: dict[str, Build] = {"in order": block, "in the other order": partial(block, first=True)}
 LEFT: dict[str, Build] = {
     "few channels": partial(block, filters=16),
@@ -76,6 +81,7 @@ LEFT: dict[str, Build] = {
     "groups": partial(block, group=2),
     "read twice": with_reader,
     "broadcast": with_pooled,
+    "one image": of_one_image,
 }
 
 
