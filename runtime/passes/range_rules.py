@@ -14,6 +14,7 @@ from ..ir.types import Shape, TensorType
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantize, recurrent, reduce
 from ..ops import elementwise as ew
 from ..ops import shape as sh
+from ..ops.resize import Resize
 from . import range_elementwise
 from .ranges import (
     BYTE_LIMITS,
@@ -209,6 +210,16 @@ def _softmax(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(1.0, 0.0, 1.0, shares=is_last)
 
 
+def _resized(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of means of elements; those of mode cubic have negative weights, too."""
+    op, x = node.op, replace(ranges[input_of(node, 0)], shares=False)
+    assert isinstance(op, Resize)
+    if op.coordinate_transformation_mode == "tf_crop_and_resize":
+        outside = op.extrapolation_value
+        x = x.union(ValueRange(abs(outside), outside, outside))
+    return ValueRange(x.size) if op.mode == "cubic" else x
+
+
 def _reduction(power: float, counts: float) -> Rule:
     """Return the rule of a sum of powers, whose size grows with a power of the number of terms."""
 
@@ -292,6 +303,7 @@ def _build() -> dict[type[Op], Rule]:
     put(of_first, pool.AveragePool, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
     put(of_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin)
     put(of_union, movement.Concat, movement.Pad)
+    put(_resized, Resize)
     put(_written, gather.ScatterElements, gather.ScatterND)
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)

@@ -21,6 +21,7 @@ from tercet.runtime.ops.conv import Col2Im, Conv
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes.half_forms import fits
 from tercet.runtime.passes.range_rules import ranges_of
@@ -286,6 +287,25 @@ def folded(g: Graph, x: Value) -> Value:
     return apply(g, Col2Im(), blocks, ints(3, 5), ints(2, 2))
 
 
+def resized(g: Graph, x: Value, mode: str) -> Value:
+    image = apply(g, Reshape(), x, ints(1, 1, 8, 8))
+    sizes = g.constant(ints(1, 1, 12, 20))
+    return g.insert(Resize(mode=mode), [image, None, None, sizes]).output
+
+
+def test_products_with_enlarged_gates_are_narrowed() -> None:
+    """A gate of fewer pixels is enlarged, and is less than 1 as before (GhostNet)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, np.float32(40) * normal(8, 8))
+        gate = resized(g, apply(g, ew.Sigmoid(), apply(g, MatMul(), x, normal(8, 8))), "nearest")
+        return apply(
+            g, Conv(), apply(g, ew.Mul(), resized(g, y, "nearest"), gate), normal(1, 1, 1, 1)
+        )
+
+    assert dtypes_of(halved(make(build, (8, 8))), "Conv") == {float16}
+
+
 def test_overlapping_blocks_are_narrowed() -> None:
     """What each window attends to goes back to its pixels (VOLO)."""
     after = halved(make(lambda g, x: folded(g, apply(g, MatMul(), x, normal(8, 8))), (8, 8)))
@@ -457,6 +477,12 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         lambda g, x: apply(g, ew.Mul(), apply(g, ew.Tanh(), x), full(-8.0)),
         -8,
         8,
+    ),
+    "resized": (lambda g, x: resized(g, apply(g, ew.Sigmoid(), x), mode="linear"), 0, 1),
+    "resized beyond": (
+        lambda g, x: resized(g, apply(g, ew.Tanh(), x), mode="cubic"),
+        -np.inf,
+        np.inf,
     ),
     "folded": (lambda g, x: folded(g, apply(g, ew.Tanh(), x)), -4, 4),
     "weighted": (
