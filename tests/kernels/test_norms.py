@@ -31,7 +31,7 @@ from .emulator import needs_compiler
 from .norm_samples import far, samples
 from .samples import OPTIONS, Sample, compare
 
-COMPILES = {"norm/softmax_short.cu"}
+COMPILES = {"norm/softmax_short.cu", "norm/softmax_serial.cu"}
 
 
 def node(kind: str, shape: tuple[int, ...], dtype: DType = float32, **how: Any) -> Graph:
@@ -77,6 +77,8 @@ def test_the_next_kernel_starts_early_after_few_rows(rows: int, dtype: DType, ea
         (node("Softmax", (1024, 50257)), ["softmax_rows"]),
         (node("Softmax", (32, 50257)), ["peaks", "softmax_rows"]),
         (node("Softmax", (1024, 196), float16), ["softmax_short"]),
+        (node("Softmax", (1024, 16), float16), ["softmax_short"]),
+        (node("Softmax", (1024, 9), float16), ["softmax_serial"]),
         (node("Softmax", (1024, 1025), float16), ["softmax_rows"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else str(value.nodes[0].op),
@@ -283,7 +285,7 @@ def test_blocks_of_some_rows_are_spread_evenly(
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_short_rows_compile(target: Target, cache: Path) -> None:
     device = DryDevice(compiler=DryCompiler(target=target))
-    for size in (33, 64, 196):
+    for size in (9, 33, 64, 196):
         for dtype in (float16, float32):
             planned(node("Softmax", (1024, size), dtype), device)
     all_compile(device.compiler.sources, target, cache, COMPILES)

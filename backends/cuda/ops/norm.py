@@ -53,6 +53,8 @@ BUSY = 1024
 MAX_THREADS, SECTOR = 1024, 32
 #: Maximum elements of a softmax, or of a group, that a few threads keep in registers.
 SHORT = 32 * MAX_KEPT
+#: The same of one thread, where no words divide a row: such threads store what others load.
+SERIAL = 32
 
 
 @kernel(BatchNormalization, follows=True, outputs=3)
@@ -414,6 +416,20 @@ def _short_rows(
     """Return the launch for (rows, elements per row) that fit in the registers of a few threads."""
     rows, count = sizes
     vector = gcd(WORD // x.dtype.itemsize, count)
+    if vector * x.dtype.itemsize < WORD and count <= SERIAL:
+        return Launch(
+            "norm/softmax_serial.cu",
+            "softmax_serial",
+            grid=(ceil_div(rows, TOGETHER), 1, 1),
+            block=TOGETHER,
+            args={"x": x, "y": y, "rows": rows},
+            types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+            constants=(
+                *(("COUNT", count), ("ROWS", TOGETHER)),
+                ("LOGARITHM", isinstance(op, LogSoftmax)),
+            ),
+            note=f"{rows} x {count}",
+        )
     nbytes = vector * x.dtype.itemsize
     lanes = lanes_of(count // vector, max(1, MAX_KEPT // vector), nbytes)
     together = TOGETHER // lanes
