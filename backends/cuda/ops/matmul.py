@@ -20,6 +20,7 @@ from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
 from ..gemm.short import multiply_short, short_formats, short_time
+from ..gemm.short_stacks import multiply_short_stacks, stacks_formats, stacks_time
 from ..gemm.strided import multiply_strided, strided_formats, strided_time
 
 # ── algorithms ─────────────
@@ -130,6 +131,7 @@ def _naive(task: Multiplication, variant: str) -> Answer:
 ALGORITHMS = (
     _by("gemv"),
     Algorithm("short", multiply_short, short_formats, short_time),
+    Algorithm("short_stacks", multiply_short_stacks, stacks_formats, stacks_time),
     _by("tensor_cores"),
     Algorithm("in_halves", in_halves.make, in_halves.formats, in_halves.time, in_halves.variants),
     Algorithm("strided", multiply_strided, strided_formats, strided_time),
