@@ -18,7 +18,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Squeeze
-from .cut_before_turns import place_of
+from .cut_before_turns import cut_for_products, place_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .keep_pixels import keep_pixels
@@ -51,6 +51,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from moves.pass_by()
     yield from moves.join_residuals()
     yield from moves.sink()
+    yield from cut_for_products(graph)
     for node in list(graph.nodes):
         text = _as_slice(graph, node) if node in graph else ""
         if text:

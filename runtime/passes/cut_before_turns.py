@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.elementwise import Mul
 from ..ops.gather import Gather
+from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
@@ -22,9 +24,23 @@ def cut_before_turns(graph: Graph) -> Iterator[str]:
     Queries, keys and values of a single head: behind the axis that tells them apart, all others
     are in order, so that each part is a slice of rows.
     """
+    yield from _cut_where(graph, _is_cut_again)
+
+
+def cut_for_products(graph: Graph) -> Iterator[str]:
+    """Cut the source of a Transpose whose parts only products read: these need no order of axes.
+
+    Queries, keys and values of heads that are mixed, or weighed otherwise, between the products
+    (CaiT, ConViT), so that they are no attention.
+    """
+    yield from _cut_where(graph, _is_multiplied)
+
+
+def _cut_where(graph: Graph, is_free: Callable[[Graph, Node], bool]) -> Iterator[str]:
+    """Cut the sources of Transposes where the order of axes stays, or where this is so."""
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Transpose) and not graph.is_output(node.output):
-            text = _cut(graph, node, node.op)
+            text = _cut(graph, node, node.op, is_free)
             if text:
                 yield text
 
@@ -65,7 +81,7 @@ def cut_columns(graph: Graph) -> Iterator[str]:
         yield f"Split '{name}' cuts rows, of which {len(made)} parts are split into axes"
 
 
-def _cut(graph: Graph, node: Node, op: Transpose) -> str:
+def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Node], bool]) -> str:
     source, dims = node.inputs[0], shape_of(node.inputs[0])
     readers = list(node.output.consumers)
     if source is None or source.is_constant or not dims or len(readers) < 2:
@@ -85,7 +101,7 @@ def _cut(graph: Graph, node: Node, op: Transpose) -> str:
         width *= size
     if perm[-1] == cut or width % _WORD:
         return ""
-    if kept != sorted(kept) and not any(_is_cut_again(graph, reader) for reader in readers):
+    if kept != sorted(kept) and not any(is_free(graph, reader) for reader in readers):
         return ""
     for reader in readers:
         _cut_first(graph, reader, source, (cut, perm))
@@ -103,6 +119,20 @@ def _is_cut_again(graph: Graph, reader: Node) -> bool:
     while (view := graph.sole_consumer(value)) and isinstance(view.op, (Reshape, Squeeze)):
         value = view.output
     return any(isinstance(each.op, Slice) for each in value.consumers)
+
+
+def _is_multiplied(graph: Graph, reader: Node) -> bool:
+    """Whether only a product reads a part, through views, transpositions and numbers."""
+    value = reader.output
+    while (node := graph.sole_consumer(value)) is not None:
+        if isinstance(node.op, MatMul):
+            return True
+        numbers = [v for v in node.distinct_reads if v is not value and v.data is not None]
+        is_scaled = isinstance(node.op, Mul) and any(v.tensor.size == 1 for v in numbers)
+        if not is_scaled and not isinstance(node.op, (Reshape, Squeeze, Transpose)):
+            return False
+        value = node.output
+    return False
 
 
 def slice_before_turns(graph: Graph) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Cast, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Pad, Split, Transpose
+from tercet.runtime.ops.movement import Pad, Slice, Split, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 
@@ -71,6 +72,19 @@ def scores(dtype: DType, size: int = 16, *, wide: bool, samples: int = 2) -> Gra
     return net.done(net.add(Mul(), y, factor))
 
 
+def parts_of_rows() -> Graph:
+    """Queries times turned keys, which Slices cut out of one tensor."""
+    net, width = Net(), HEADS * 16
+    x = net.input("x", 2, 20, 3 * width)
+    bounds = [np.array([n]) for n in (0, width, 2 * width)]
+    q, k = (
+        net.add(Slice(), x, *(net.graph.constant(n, "") for n in (a, b, np.array([2]))))
+        for a, b in pairwise(bounds)
+    )
+    left = net.heads(q, 0, 2, 1, 3, wide=False)
+    return net.done(net.add(MatMul(), left, net.heads(k, 0, 2, 3, 1, wide=False)))
+
+
 def mixtures(*, wide: bool) -> Graph:
     """Weights times values, whose rows are turned as well."""
     net = Net()
@@ -115,6 +129,7 @@ IN_PLACE = {
     "wide scores": lambda: scores(float16, wide=True),
     "bfloat16": lambda: scores(bfloat16, wide=True),
     "one sample": lambda: scores(float16, wide=True, samples=1),
+    "parts of rows": parts_of_rows,
     "mixtures": lambda: mixtures(wide=False),
     "wide mixtures": lambda: mixtures(wide=True),
 }

@@ -9,10 +9,13 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Squeeze
+from tercet.runtime.passes.editing import shape_of
 
-from .graphs import apply, assert_same, kinds, make, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 
 def part(g: Graph, x: Value, place: int, *, cut: bool) -> Value:
@@ -54,4 +57,24 @@ def test_a_reader_of_all_keeps_the_transpose() -> None:
     graph = make(build, (2, 5, 3, 1, 8))
     after, _ = optimised(graph)
     assert "Transpose" in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["slices", "gathers"])
+def test_heads_that_only_products_read(cut: bool) -> None:
+    """Scores that constants weigh are no attention, and products read heads wherever they are."""
+
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        q, k, v = (part(g, turned, i, cut=cut) for i in range(3))
+        if cut:
+            q, k, v = (apply(g, Squeeze(), each, np.array([0])) for each in (q, k, v))
+        scores = apply(g, MatMul(), apply(g, Mul(), q, np.full(1, 0.3, np.float32)), k)
+        return apply(g, MatMul(), apply(g, Softmax(), apply(g, Mul(), scores, normal(1, 8, 8))), v)
+
+    graph = make(build, (2, 8, 3, 4, 8))
+    after, log = optimised(graph)
+    assert log.counts["compose_moves"]
+    assert kinds(after).count("Slice") == 3
+    assert all(len(shape_of(n.inputs[0]) or ()) == 4 for n in after.nodes if n.kind == "Transpose")
     assert_same(graph, after)

@@ -16,7 +16,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
-from ....runtime.ops.movement import Transpose
+from ....runtime.ops.movement import Slice, Transpose
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
@@ -34,8 +34,8 @@ from .tile import LAUNCH, MEMORY
 VECTORS, EIGHT = (8, 4, 2), 8
 #: Maximum number of blocks along the third grid axis.
 MAX_STACKED = 65535
-#: Rows of an instruction.
-ROWS = 16
+#: Rows of an instruction, and bytes of a word.
+ROWS, WORD = 16, 16
 #: Factor by which a product of float32 must be estimated to be faster where nothing is moved: on
 #: CUDA cores its errors are half as large.
 MARGIN = 0.85
@@ -166,7 +166,8 @@ def strided_product_at(
 def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
     """Return a factor through as many nodes as possible that move it by strides, and one Cast.
 
-    What only a table describes is left to one kernel that moves it all, if that is worth it.
+    What only a table describes is left to one kernel that moves it all, if that is worth it, and
+    parts of rows are slices.
     """
     chain: list[Node] = []
     reader, read = product, value
@@ -183,6 +184,8 @@ def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Facto
         nodes = tuple(chain[begin:])
         if all(isinstance(node.op, VIEWS) for node in nodes):
             break
+        if len(nodes) > 1 and _is_part_of_rows(nodes[0]):
+            continue
         moving = [node for node in nodes if not isinstance(node.op, Cast)]
         if not moving:
             return Factor(nodes[0].operands[0], nodes)
@@ -195,6 +198,19 @@ def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Facto
         if found.is_worth and len(moving) == len(nodes):
             break
     return Factor(value)
+
+
+def _is_part_of_rows(node: Node) -> bool:
+    """Whether a node cuts words out of rows, which is a slice of the larger tensor in memory."""
+    if not isinstance(node.op, Slice) or (part := movement([node])) is None:
+        return False
+    x, y = part.x.tensor, part.y.tensor
+    elements = WORD // x.dtype.itemsize
+    walk = part.walk(Tensor(part.x))
+    sizes = x.dims[-1], y.dims[-1], walk.origin
+    return (
+        x.dims[:-1] == y.dims[:-1] and walk.table is None and not any(n % elements for n in sizes)
+    )
 
 
 def _widens(node: Node) -> bool:
