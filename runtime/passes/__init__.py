@@ -39,6 +39,7 @@ from . import (
     join_written,
     lift_windows,
     lower_batchnorm,
+    lower_col2im,
     lower_conv,
     lower_einsum,
     lower_gather_elements,
@@ -150,6 +151,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_gather_nd",
         lower_gather_nd.run,
         "likewise: they match views and slices",
+    ),
+    Pass(
+        "lower_col2im",
+        lower_col2im.run,
+        "beside it: one is often the inverse of the other",
     ),
     Pass(
         "stack_tables",

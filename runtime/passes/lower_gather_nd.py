@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
 from ..ops.gather import Gather, GatherND
-from ..ops.movement import Slice
+from ..ops.movement import Slice, Transpose
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
@@ -24,7 +24,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, one
     of the parts of a product, or a permutation. A Gather whose indices count up is a view or Slice,
-    too, such as the one that PyTorch exports for `as_strided`.
+    too, such as the one that PyTorch exports for `as_strided`; and one whose columns do so, as for
+    `unfold` into blocks side by side, is also a Transpose.
     """
     for node in list(graph.nodes):
         text = _as_slice(graph, node) if node in graph else ""
@@ -69,7 +70,9 @@ def _as_slice(graph: Graph, node: Node) -> str:
         return ""
     index = np.where(index < 0, index + size, index)
     start, end = int(index.flat[0]), int(index.flat[0]) + index.size
-    is_row = index.ndim == 1
+    is_row, is_turned = index.ndim == 1, index.ndim == 2 and not _count_up(index)
+    if is_turned:
+        index = index.T
     if not index.ndim or not _count_up(index) or not 0 <= start < end <= size:
         return ""
     if not is_row and len(wanted) < len(result):
@@ -77,7 +80,11 @@ def _as_slice(graph: Graph, node: Node) -> str:
     add = Builder(graph, node, node.name, (node,))
     if index.size < size:
         x = add(Slice(), x, *(add.integers([n]) for n in (start, end, axis)))
-    graph.redirect(node.output, x if is_row else _shaped(add, x, wanted))
+    if is_turned:
+        order = [*range(axis), axis + 1, axis, *range(axis + 2, len(wanted))]
+        x = _shaped(add, x, [wanted[place] for place in order])
+        x = add(Transpose(perm=tuple(order)), x)
+    graph.redirect(node.output, x if is_row or is_turned else _shaped(add, x, wanted))
     name = node.name
     drop(graph, node)
     return f"Gather '{name}' takes {index.size} adjacent places"

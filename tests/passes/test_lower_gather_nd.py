@@ -47,6 +47,7 @@ ADJACENT: dict[str, tuple[Array, int, list[str]]] = {
     "backwards": (np.arange(5)[::-1].copy(), 1, ["Relu", "Gather", "Relu"]),
     "twice": (np.array([1, 1]), 1, ["Relu", "Gather", "Relu"]),
     "across the end": (np.array([-1, 0]), 1, ["Relu", "Gather", "Relu"]),
+    "blocks": (np.array([[0, 2], [1, 3]]), 1, ["Relu", "Slice", "Reshape", "Transpose", "Relu"]),
 }
 
 
