@@ -32,6 +32,7 @@ ALGORITHMS = (
     "strided",
     "gemv",
     "short",
+    "short_stacks",
     "gemm",
     "gemm_naive",
     "gemm_blocked",

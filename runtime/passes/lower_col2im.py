@@ -26,13 +26,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _counts(node: Node) -> list[int]:
     """Return how many blocks of a Col2Im are along each axis if they do not overlap; else none."""
-    op, channels = node.op, (shape_of(node.inputs[0]) or (None, None))[1]
-    if not isinstance(op, Col2Im) or not isinstance(channels, int):
+    op = node.op
+    if not isinstance(op, Col2Im) or not isinstance((shape_of(node.inputs[0]) or (0, ""))[1], int):
         return []
     image, block = (_numbers(value) for value in node.operands[1:3])
     ones = (1,) * len(block)
     is_apart = list(op.strides or ones) == block and (op.dilations or ones) == ones
-    if not image or not is_apart or any(op.pads or ()):
+    if not (image and block) or not is_apart or any(op.pads or ()):
         return []
     pairs = list(zip(image, block, strict=True))
     return [] if any(n % size for n, size in pairs) else [n // size for n, size in pairs]
