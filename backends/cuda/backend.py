@@ -128,7 +128,7 @@ class CudaBackend:
         if wanted.follows:  # slices with gaps are channels-last
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
             recipe = recipes.of(last, results)
-            if isinstance(recipe, str) and len(group.nodes) > 1:
+            if isinstance(recipe, str) and group.nodes[1:]:
                 return Decline(group.nodes[0], recipe)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()

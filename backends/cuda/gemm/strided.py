@@ -184,7 +184,7 @@ def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Facto
         nodes = tuple(chain[begin:])
         if all(isinstance(node.op, VIEWS) for node in nodes):
             break
-        if len(nodes) > 1 and _is_part_of_rows(nodes[0]):
+        if nodes[1:] and _is_part_of_rows(nodes[0]):
             continue
         moving = [node for node in nodes if not isinstance(node.op, Cast)]
         if not moving:
