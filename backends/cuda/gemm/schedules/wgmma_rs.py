@@ -30,7 +30,7 @@ REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
 LEAN_THREADS = 640
 #: Minimum steps of blocks of a convolution that keep apart: before shorter ones end, those of the
 #: next kernel have hardly requested their weights.
-LONG = 5
+LONG = 3
 
 
 def threads(tile: CtaTile) -> int:
