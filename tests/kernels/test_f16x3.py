@@ -378,7 +378,7 @@ def test_few_blocks_have_a_multiprocessor_each() -> None:
             for graph in (
                 single("Gemm", [normal(128, 768), normal(768, 768), normal(768)], (1, 2)),
                 single("Conv", [normal(1, 768, 12, 10), normal(768, 768, 1, 1)], (1,)),
-                single("Conv", [normal(1, 128, 12, 10), normal(768, 128, 1, 1)], (1,)),
+                single("Conv", [normal(1, 64, 12, 10), normal(768, 64, 1, 1)], (1,)),
                 beside.graph,
             )
         ]
