@@ -308,7 +308,7 @@ def test_large_products_of_run_time_are_fed_by_the_copy_engine(side: int) -> Non
 def test_many_small_products_are_computed_by_tensor_cores() -> None:
     """One per window and head of a batch: more than a grid has blocks along an axis for splits."""
     graph = Graph("stack")
-    types = {n: TensorType(float16, (40000, 9, n)) for n in (9, 32)}
+    types = {n: TensorType(float16, (40000, 17, n)) for n in (17, 32)}
     a, b = (graph.add_input(f"x{n}", type_) for n, type_ in types.items())
     graph.set_outputs({"y": graph.insert(MatMul(), [a, b]).output})
     infer(graph)
