@@ -30,6 +30,7 @@ from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .attention.sink import SinkAttention, sink_attention_at
+from .attention.weighed import WeighedHeads, weighed_heads_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
@@ -56,6 +57,7 @@ STORED = HALVES | {float32}
 Separable = (
     ChannelAttention
     | CutAttention
+    | WeighedHeads
     | GatedProducts
     | StridedProduct
     | UnitRows
@@ -80,11 +82,11 @@ class FusionGroup:
         cast: the Cast before the anchor that it reads through: a reduction computes in float32 what
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, attention of
-            channels, rotation with cache update, this with the attention to the caches, products of
-            few rows with the nodes around them, two products that are combined, stacks that are
-            read in place, normalized parts of rows, rows divided by their length, inverted
-            residuals, elements moved by several nodes, an unrolled recurrence, or a reduction of a
-            chain; None for others.
+            channels or without a softmax, rotation with cache update, this with the attention to
+            the caches, products of few rows with the nodes around them, two products that are
+            combined, stacks that are read in place, normalized parts of rows, rows divided by their
+            length, inverted residuals, elements moved by several nodes, an unrolled recurrence, or
+            a reduction of a chain; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -106,10 +108,16 @@ class FusionGroup:
         return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
 
 
-def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
-    """Yield disjoint groups of nodes, those with an anchor first."""
+def groups(graph: Graph, free: Set[Node], *, last: bool = False) -> Iterator[FusionGroup]:
+    """Yield disjoint groups of nodes, those with an anchor first.
+
+    Args:
+        graph: the graph.
+        free: the nodes.
+        last: whether only the finders of `LAST` are asked.
+    """
     left = set(free)
-    for table, node in ((t, n) for t in (WHOLE, LAST) for n in graph.nodes):
+    for table, node in ((t, n) for t in (WHOLE, LAST)[last:] for n in graph.nodes):
         finders = table.get(type(node.op), ())
         found = next((found for find in finders if (found := find(graph, node, left))), None)
         if found is not None:
@@ -324,7 +332,7 @@ WHOLE: _Finders = {
         partial(unit_rows_at, tail=_tail, may_be_mean=True),
     ),
     **dict.fromkeys((LayerNormalization, RMSNormalization), (partial(head_rows_at, tail=_tail),)),
-    MatMul: (channel_attention_at, few_rows_at, gated_products_at),
+    MatMul: (channel_attention_at, weighed_heads_at, few_rows_at, gated_products_at),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
 }
 #: The same of what no other group contains.

@@ -7,9 +7,10 @@ from dataclasses import replace
 from ...runtime.ir.graph import Graph
 from .attention.decode import DecodeAttention
 from .attention.sink import SinkAttention
+from .attention.weighed import WeighedHeads
 from .codegen.elementwise import in_chains
 from .conv.inverted_residual import InvertedResidual
-from .fusion import FusionGroup, Separable, plain_groups
+from .fusion import FusionGroup, Separable, groups, plain_groups
 from .gemm.few_rows import FewRows
 from .gemm.strided import StridedProduct
 from .norm.unit_rows import UnitRows
@@ -47,6 +48,8 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
         rest = tuple(plain_groups(graph, set(group.whole.behind), moves=True))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
+    if isinstance(group.whole, WeighedHeads):
+        return tuple(groups(graph, set(group.nodes), last=True))
     if isinstance(group.whole, Separable | StridedProduct):
         return tuple(plain_groups(graph, set(group.nodes), moves=True))
     if group.head is None:

@@ -62,7 +62,7 @@ class Factor:
         """Whether its rows are equally far apart, and its columns, too."""
         if self.movement is not None and self.movement.walk(Tensor(self.x)).table is not None:
             return False
-        return all(_single(axis) is not None for axis in self.axes(Tensor(self.x), 2)[0][-2:])
+        return all(single_stride(axis) is not None for axis in self.axes(Tensor(self.x), 2)[0][-2:])
 
     def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int]:
         """Return the factors of each of the last `rank` axes, and the place of the first element.
@@ -154,16 +154,16 @@ def strided_product_at(
         return None
     if values[0].is_constant or (values[1].is_constant and prod(values[1].tensor.dims[:-2]) == 1):
         return None
-    left, right = (_factor(graph, product, value, free) for value in values)
+    left, right = (factor_of(graph, product, value, free) for value in values)
     epilogue = tail(graph, product, free)
     last, behind = (product, *epilogue)[-1], tuple[Node, ...]()
     if not values[1].is_constant:  # others move what a layer computes while they read it
-        behind = _behind(graph, last, free, narrows=not epilogue)
+        behind = moved_behind(graph, last, free, narrows=not epilogue)
     found = StridedProduct(product, (left, right), epilogue, behind)
     return found if found.copies else None
 
 
-def _factor(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
+def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
     """Return a factor through as many nodes as possible that move it by strides, and one Cast.
 
     What only a table describes is left to one kernel that moves it all, if that is worth it, and
@@ -220,7 +220,7 @@ def _widens(node: Node) -> bool:
     return node.operands[0].tensor.dtype in HALVES and not node.operands[0].is_constant
 
 
-def _behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
+def moved_behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
     """Return the transposes and views behind a node, up to the last Transpose.
 
     With `narrows`, one of them may be a Cast of float32 to 16 bits.
@@ -350,7 +350,7 @@ def _products(
     a, b = (operand(factor.x) for factor in found.factors)
     rank = len(found.result.tensor.dims)
     of_a, of_b = (f.axes(x, rank) for f, x in zip(found.factors, (a, b), strict=True))
-    of_c = _landing(found)
+    of_c = landing(found)
     if of_c is None:
         return "a result that is moved in parts"
     return _arranged((a, *of_a), (b, *of_b), (y, of_c, 0), found.terms, setting)
@@ -372,14 +372,14 @@ def _arranged(
         return "no elements"
     batch: list[tuple[int, Ints]] = []
     for axis, size in enumerate(y[:-2]):
-        shared = _common(size, [axes[axis] for _, axes, _ in (of_a, of_b, of_c)])
+        shared = common_factors(size, [axes[axis] for _, axes, _ in (of_a, of_b, of_c)])
         if shared is None:
             return "batches whose axes are cut differently"
         batch += shared
     of_tensors = [tuple(strides[i] for _, strides in batch) for i in range(3)]
     sizes, strides = merge([size for size, _ in batch], of_tensors)
-    lines = [_single(axes[-2]) for _, axes, _ in (of_a, of_b, of_c)]
-    terms = [_single(axes[-1]) for _, axes, _ in (of_a, of_b, of_c)]
+    lines = [single_stride(axes[-2]) for _, axes, _ in (of_a, of_b, of_c)]
+    terms = [single_stride(axes[-1]) for _, axes, _ in (of_a, of_b, of_c)]
     if None in lines or None in terms:
         return "rows or columns in several parts"
     matrices = [
@@ -398,7 +398,7 @@ def _arranged(
     return products.transposed if c.line == 1 or m == 1 else "results that are not adjacent"
 
 
-def _single(factors: Factors) -> int | None:
+def single_stride(factors: Factors) -> int | None:
     """Return the stride of an axis, 0 for one element; None if it has several."""
     sizes, (strides,) = merge([size for size, _ in factors], [tuple(s for _, s in factors)])
     if len(sizes) > 1:
@@ -406,7 +406,7 @@ def _single(factors: Factors) -> int | None:
     return sum(strides) if prod(sizes) > 1 else 0
 
 
-def _common(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Ints]] | None:
+def common_factors(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Ints]] | None:
     """Return factors of a batch axis with the strides of all tensors; None if there are none."""
     left = [[(n, s) for n, s in factors if n > 1] or [(size, 0)] for factors in of_axis]
     found: list[tuple[int, Ints]] = []
@@ -423,7 +423,7 @@ def _common(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Ints]] | N
     return found
 
 
-def _landing(found: StridedProduct) -> list[Factors] | None:
+def landing(found: StridedProduct) -> list[Factors] | None:
     """Return where the elements along each axis of a result go as it is moved."""
     dims = found.result.tensor.dims
     behind = [node for node in found.behind if not isinstance(node.op, Cast)]
