@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from string import ascii_letters
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ..ir.types import Array, Dim
 from ..ops.elementwise import Add, Mul
 from ..ops.matmul import Einsum, MatMul
 from ..ops.movement import Transpose
-from ..ops.shape import Reshape, Unsqueeze
+from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, stand_in
 from .einsum_terms import Contraction, contraction, split
@@ -28,12 +29,14 @@ class _EinsumProduct:
     Attributes:
         a, b: the operands.
         of_a, of_b: the letters of their axes.
-        stack: batch letters: of both operands and the result.
+        stack: batch letters: of both operands and the result; or, if `is_shared`, the first letters
+            of b and the result.
         rows: letters of a and the result only.
         columns: letters of b and the result only.
         summed: letters of both operands only.
         result: the letters of the result.
         sizes: by letter.
+        is_shared: whether a is one matrix for the whole stack.
     """
 
     a: Value
@@ -46,6 +49,24 @@ class _EinsumProduct:
     summed: str
     result: str
     sizes: dict[str, Dim]
+    is_shared: bool = False
+
+    @property
+    def order_of_a(self) -> str:
+        """The letters of a as the product reads it."""
+        return ("" if self.is_shared else self.stack) + self.rows + self.summed
+
+    @property
+    def order_of_b(self) -> str:
+        """The letters of b as the product reads it."""
+        return self.stack + self.summed + self.columns
+
+    @property
+    def turns(self) -> bool:
+        """Whether a computed tensor is transposed."""
+        operands = ((self.a, self.of_a, self.order_of_a), (self.b, self.of_b, self.order_of_b))
+        turned = any(not x.is_constant and own != order for x, own, order in operands)
+        return turned or self.result != self.stack + self.rows + self.columns
 
     def known(self, letters: str) -> list[int] | None:
         """Return the sizes of letters if all of them are known."""
@@ -56,6 +77,7 @@ class _EinsumProduct:
     def is_flat(self) -> bool:
         """Whether several columns or terms of a stack, all of known sizes, are one axis each."""
         several = len(self.columns) > 1 or len(self.summed) > 1
+        several = several or (self.is_shared and len(self.rows) > 1)
         return bool(self.stack) and several and self.known("".join(self.sizes)) is not None
 
 
@@ -85,7 +107,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
                 yield f"Transpose '{new.name}' computes Einsum '{new.name}' ({whole.equation})"
             continue
         found = _read(whole)
-        if found is not None:
+        if found is None and not whole.outer and (new := _with_units(graph, node, whole)):
+            waiting.insert(0, new)
+            yield f"Einsum '{node.name}' multiplies matrices of single rows or columns"
+        elif found is not None:
             new = _rewrite(graph, node, found)
             yield f"MatMul '{new.name}' computes Einsum '{node.name}' ({whole.equation})"
         elif whole.outer:
@@ -97,7 +122,63 @@ def _read(whole: Contraction) -> _EinsumProduct | None:
     (a, b), (left, right), result = whole.operands, whole.terms, whole.result
     found = _parts(a, b, left, right, result, whole.sizes)
     is_swapped = found is None or result.endswith(found.columns + found.rows) or a.is_constant
-    return _parts(b, a, right, left, result, whole.sizes) if is_swapped else found
+    found = _parts(b, a, right, left, result, whole.sizes) if is_swapped else found
+    if found is None or not found.turns:
+        return found
+    both = ((a, b, left, right), (b, a, right, left))
+    shared = (_shared(*each, result, whole.sizes) for each in both)
+    return next((other for other in shared if other is not None), found)
+
+
+def _shared(
+    a: Value, b: Value, left: str, right: str, result: str, sizes: dict[str, Dim]
+) -> _EinsumProduct | None:
+    """Return the product of one matrix and each of a stack if no computed tensor is transposed.
+
+    Such as a projection along a sequence, bld,lk->bkd.
+    """
+    inner = [x for x in right if x in left]
+    if not inner or any(x in result for x in inner):
+        return None
+    stack, _, columns = right.partition("".join(inner))
+    rows = "".join(x for x in result if x in left)
+    if {*left} != {*rows, *inner} or not (stack and rows and columns):
+        return None
+    summed = "".join(inner)
+    found = _EinsumProduct(
+        *(a, b, left, right, stack, rows, columns, summed, result, sizes), is_shared=True
+    )
+    singles = len(rows) == len(columns) == len(summed) == 1
+    return None if found.turns or not (singles or found.is_flat) else found
+
+
+def _with_units(graph: Graph, node: Node, whole: Contraction) -> Node | None:
+    """Replace an Einsum of vectors by one of matrices, whose results are squeezed; return it.
+
+    None if that is not a product, either.
+    """
+    free = iter(letter for letter in ascii_letters if letter not in whole.sizes)
+    (left, right), result, units = whole.terms, whole.result, ""
+    terms = [left, right]
+    for i, (own, other) in enumerate(((left, right), (right, left))):
+        if not any(x in result and x not in other for x in own):
+            units += (unit := next(free))
+            terms[i] += unit
+    sizes = whole.sizes | dict.fromkeys(units, 1)
+    filled = Contraction(whole.operands, (terms[0], terms[1]), result + units, sizes)
+    if _read(filled) is None:
+        return None
+    add = Builder(graph, node, origin=(node,))
+    last = add.integers([-1], f"{node.name}.axes")
+    operands = [
+        x if term in whole.terms else add(Unsqueeze(), x, last, name=f"{node.name}.Unsqueeze")
+        for x, term in zip(whole.operands, terms, strict=True)
+    ]
+    made = add.node(Einsum(equation=filled.equation), *operands, name=f"{node.name}.matrices")
+    axes = add.integers(range(-len(units), 0), f"{node.name}.units")
+    squeezed = add(Squeeze(), made.output, axes, name=f"{node.name}.Squeeze")
+    graph.replace(node, [squeezed])
+    return made
 
 
 def _parts(
@@ -184,8 +265,8 @@ def _multiply(graph: Graph, node: Node, whole: Contraction) -> Node:
 
 def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
     write = _Writer(graph, node)
-    a = write.ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
-    b = write.ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
+    a = write.ordered(p.a, p.of_a, p.order_of_a)
+    b = write.ordered(p.b, p.of_b, p.order_of_b)
     top, (made, product) = node, _flat(write, p, a, b) if p.is_flat else _matrices(write, p, a, b)
     columns = p.known(p.columns)
     if not p.is_flat and len(p.columns) > 1 and columns is not None:
@@ -215,7 +296,7 @@ def _flat(write: _Writer, p: _EinsumProduct, a: Value, b: Value) -> tuple[Node, 
     """Return a product of known sizes with one axis each of rows, terms and columns."""
     stack, rows = p.known(p.stack) or [], p.known(p.rows) or []
     terms, columns = p.known(p.summed) or [], p.known(p.columns) or []
-    a = write.shaped(a, *stack, prod(rows), prod(terms))
+    a = write.shaped(a, *(() if p.is_shared else stack), prod(rows), prod(terms))
     b = write.shaped(b, *stack, prod(terms), prod(columns))
     made = Builder(write.graph, write.node, origin=(write.node,)).node(MatMul(), a, b)
     return made, write.shaped(made.output, *stack, *rows, *columns)

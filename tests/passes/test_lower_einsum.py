@@ -67,6 +67,41 @@ def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]
         assert_same(graph, after)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("abc,bd->adc", (2, 3, 4), (3, 5)),  # along a sequence (Linformer)
+        ("abcd,efc->abefd", (2, 3, 4, 5), (6, 7, 4)),  # along the nodes of a graph (STGCN)
+    ],
+)
+def test_one_matrix_for_a_stack(
+    equation: str, shape: tuple[int, ...], weight: tuple[int, ...]
+) -> None:
+    graph = network(equation, shape, weight)
+    after, log = optimised(graph)
+    assert log.counts["lower_einsum"] == 1
+    assert "Transpose" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("ij,j->i", (3, 4), (4,)),
+        ("abcd,abd->abc", (2, 3, 4, 5), (2, 3, 5)),  # divisors of linear attention
+        ("ab,abc->ac", (2, 3), (2, 3, 4)),
+        ("ab,ab->a", (2, 3), (2, 3)),
+    ],
+)
+def test_vectors(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
+    graph = network(equation, shape, weight)
+    after, log = optimised(graph)
+    assert log.counts["lower_einsum"] == 2
+    assert "MatMul" in kinds(after)
+    assert "Einsum" not in kinds(after)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("shape", [("batch", 4, 5, 6), (2, 4, "width", 6)])
 def test_symbolic_rows_of_a_stack(shape: tuple[Dim, ...]) -> None:
     graph = network("bhwc,hkc->bhwk", shape, (4, 7, 6))
@@ -86,7 +121,6 @@ def test_symbolic_sizes(shape: tuple[Dim, ...]) -> None:
 @pytest.mark.parametrize(
     ("equation", "shape", "weight"),
     [
-        ("ij,j->i", (3, 4), (4,)),
         ("ijk,kl->il", (3, 2, 4), (4, 5)),
         ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
         ("iij,jk->ik", (3, 3, 4), (4, 5)),
