@@ -33,6 +33,7 @@ ALGORITHMS = (
     "gemv",
     "short",
     "short_stacks",
+    "dots",
     "gemm",
     "gemm_naive",
     "gemm_blocked",

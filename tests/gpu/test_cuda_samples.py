@@ -13,7 +13,14 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 
-from ..kernels import index_samples, integer_samples, norm_samples, test_chunks, test_short
+from ..kernels import (
+    index_samples,
+    integer_samples,
+    norm_samples,
+    test_chunks,
+    test_dots,
+    test_short,
+)
 from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +37,11 @@ def test_kernels(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 
 
-@pytest.mark.parametrize("sample", test_short.samples(), ids=lambda sample: sample.graph.name)
+@pytest.mark.parametrize(
+    "sample",
+    [*test_short.samples(), *test_dots.samples()],
+    ids=lambda sample: sample.graph.name,
+)
 def test_short_products(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 

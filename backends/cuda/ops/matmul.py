@@ -11,6 +11,7 @@ from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
 from ..gemm import f16, f32, in_halves
 from ..gemm.atoms import HALVES
+from ..gemm.dots import dots_formats, dots_time, multiply_dots
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
@@ -132,6 +133,7 @@ ALGORITHMS = (
     _by("gemv"),
     Algorithm("short", multiply_short, short_formats, short_time),
     Algorithm("short_stacks", multiply_short_stacks, stacks_formats, stacks_time),
+    Algorithm("dots", multiply_dots, dots_formats, dots_time),
     _by("tensor_cores"),
     Algorithm("in_halves", in_halves.make, in_halves.formats, in_halves.time, in_halves.variants),
     Algorithm("strided", multiply_strided, strided_formats, strided_time),
