@@ -1,14 +1,16 @@
-"""Fourier transforms by definition, windows, and mel weights."""
+"""Fourier transforms, windows, and mel weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, float64, int32, int64
+from ....runtime.ir.dtypes import FLOATS, DType, float64, int32, int64
 from ....runtime.ir.op import Op
+from ....runtime.ir.types import Array
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.ops.signal import (
     DFT,
@@ -18,11 +20,14 @@ from ....runtime.ops.signal import (
     HannWindow,
     MelWeightMatrix,
 )
-from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
+from ..algorithms.registry import Answer, Setting, kernel, need_dtypes, need_known
 from ..codegen.copies import given
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Tensor
+from ..recipe.operands import Ints, Packed, Tensor
 from ..recipe.source import arithmetic
+
+#: Minimum length of a transform in shared memory, and numbers that it keeps of each.
+LONG, KEPT = 32, 3
 
 
 def _transform(
@@ -31,11 +36,12 @@ def _transform(
     window: Tensor | None,
     sizes: Ints,
     lines: Mapping[str, int],
+    setting: Setting,
     *,
     inverse: bool = False,
     half: bool = False,
 ) -> Launch:
-    """Return the launch of `dft.cu`.
+    """Return the launch of `fft.cu`, or of `dft.cu` for lines that are short or do not fit.
 
     Args:
         y: the coefficients.
@@ -43,31 +49,78 @@ def _transform(
         window: factors of the frames.
         sizes: lengths of a line, of the transform, and of its result.
         lines: struct `Lines`.
+        setting: the GPU and the user's options.
         inverse: whether it is the inverse transform.
         half: whether a line is the first half of a symmetric one.
     """
-    out_parts = y.dims[-1]
-    count = y.size // out_parts
-    return each(
-        "sequence/dft.cu",
-        "transform",
-        count,
-        {
-            **{"x": x, "window": window, "y": y, "count": count, "l": lines},
-            **{"size": sizes[0], "length": sizes[1], "coefficients": sizes[2]},
-        },
-        types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
-        constants=(
-            *(("INVERSE", inverse), ("HALF", half), ("PARTS", x.dims[-1])),
-            *(("OUT_PARTS", out_parts), ("WINDOWED", window is not None)),
-        ),
-        note=f"of {sizes[1]}",
+    (size, length, coefficients), out_parts = sizes, y.dims[-1]
+    count, compute = y.size // out_parts, arithmetic(x.dtype)
+    args = {"x": x, "window": window, "y": y, "l": lines}
+    types = (("T", x.dtype), ("A", compute))
+    constants = (
+        *(("INVERSE", inverse), ("HALF", half), ("PARTS", x.dims[-1])),
+        *(("OUT_PARTS", out_parts), ("WINDOWED", window is not None)),
     )
+    shared = KEPT * 2 * compute.itemsize * length
+    if length < LONG or shared > setting.target.shared or not count:
+        numbers = {"count": count, "size": size, "length": length, "coefficients": coefficients}
+        return each(
+            "sequence/dft.cu",
+            "transform",
+            count,
+            {**args, **numbers},
+            types=types,
+            constants=constants,
+            note=f"of {length}",
+        )
+    threads = min(256, max(32, length // 4 // 32 * 32))
+    return Launch(
+        "sequence/fft.cu",
+        "fft",
+        grid=(count // coefficients, 1, 1),
+        block=threads,
+        args={
+            **args,
+            "unity": Packed(
+                (), ("roots of unity", length, compute), partial(_roots, length, compute)
+            ),
+            **{"size": size, "coefficients": coefficients},
+        },
+        types=types,
+        constants=(*constants, ("LENGTH", length), ("THREADS", threads)),
+        code=f"#define STEPS(X) {' '.join(f'X({p}, {n})' for p, n in _steps(length))}",
+        shared=shared,
+        note=f"of {length}",
+    )
+
+
+def _steps(length: int) -> list[tuple[int, int]]:
+    """Return the factors of a length, fours first, each with the product of those before it."""
+    found: list[tuple[int, int]] = []
+    done = 1
+    while done < length:
+        rest = length // done
+        factor = next(p for p in (4, *range(2, rest + 1)) if rest % p == 0)
+        found.append((factor, done))
+        done *= factor
+    return found
+
+
+def _roots(length: int, dtype: DType) -> Array:
+    """Return exp(-2 pi i j / length) for each j, as pairs."""
+    angles = -2 * np.pi * np.arange(length) / length
+    return np.stack((np.cos(angles), np.sin(angles)), 1).astype(dtype)
 
 
 @kernel(DFT)
 def dft(
-    op: DFT, y: Tensor, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None
+    op: DFT,
+    y: Tensor,
+    x: Tensor,
+    length: Tensor | None = None,
+    axis: Tensor | None = None,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Forward or inverse transform along an axis."""
     refused = need_dtypes(FLOATS, x) or need_known(axis=axis, dft_length=length)
@@ -85,7 +138,7 @@ def dft(
         **{"of_inner": parts, "step": inner * parts},
     }
     sizes = (size, count, results)
-    return _transform(y, x, None, sizes, lines, inverse=bool(op.inverse), half=half)
+    return _transform(y, x, None, sizes, lines, setting, inverse=bool(op.inverse), half=half)
 
 
 @kernel(STFT)
@@ -96,6 +149,8 @@ def stft(
     step: Tensor,
     window: Tensor | None = None,
     length: Tensor | None = None,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Transform every frame times the window."""
     refused = need_dtypes(FLOATS, x, window) or need_known(frame_step=step, frame_length=length)
@@ -111,7 +166,7 @@ def stft(
         **{"frames": y.dims[1], "inner": 1, "of_outer": x.dims[1] * parts},
         **{"of_frame": step.ints[0] * parts, "of_inner": 0, "step": parts},
     }
-    return _transform(y, x, window, (count, count, y.dims[2]), lines)
+    return _transform(y, x, window, (count, count, y.dims[2]), lines, setting)
 
 
 #: Coefficients of the cosines of 0, 1 and 2 times the phase.

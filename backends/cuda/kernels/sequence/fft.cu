@@ -1,0 +1,76 @@
+// Discrete Fourier transforms of lines in shared memory, one block per line: Stockham's algorithm, whose steps multiply the
+// length of transforms by a factor of LENGTH each and leave results in order. Signals are lines of `size` numbers of PARTS
+// parts (1: real, 2: complex), truncated or zero-padded to LENGTH.
+//
+// Types: T, of elements, and A, of the arithmetic. Compile-time: LENGTH; THREADS; INVERSE; HALF, whether the signal is the
+// first half of a symmetric one (an inverse transform with real results); OUT_PARTS; WINDOWED, whether elements are multiplied
+// by `window`. Generated: STEPS(X), which is X(factor, length so far) of each step.
+
+#include "ptx/pdl.cuh"
+
+struct Lines {  // the offset of line (outer, frame, inner), and the stride of its numbers
+    long long frames, inner, of_outer, of_frame, of_inner, step;
+};
+
+struct Complex {
+    A real, imaginary;
+};
+
+// Combines P transforms of L numbers each; `roots` are those of unity.
+template <int P, int L> __device__ __forceinline__ void combine(const Complex* from, Complex* to, const Complex* roots)
+{
+    constexpr int APART = LENGTH / P;
+    __syncthreads();
+    for (int e = threadIdx.x; e < LENGTH; e += THREADS) {
+        const int q = e / APART, i = e % APART, j = i % L, turn = (j + q * L) * (APART / L);
+        Complex sum = from[i];
+        int at = 0;
+#pragma unroll(P > 8 ? 1 : P)
+        for (int s = 1; s < P; ++s) {
+            at += turn;
+            if (at >= LENGTH) at -= LENGTH;
+            const Complex value = from[i + s * APART], root = roots[at];
+            sum.real += value.real * root.real - value.imaginary * root.imaginary;
+            sum.imaginary += value.real * root.imaginary + value.imaginary * root.real;
+        }
+        to[(i - j) * P + j + q * L] = sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+fft(const T* x, const T* window, const A* unity, T* y, int size, int coefficients, Lines l)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    Complex *from = (Complex*)shared, *to = from + LENGTH, *const roots = to + LENGTH;
+    const long long in = blockIdx.x % l.inner, line = blockIdx.x / l.inner;
+    const long long frame = line % l.frames, outer = line / l.frames;
+    x += outer * l.of_outer + frame * l.of_frame + in * l.of_inner;
+    y += (line * coefficients * l.inner + in) * OUT_PARTS;
+    for (int j = threadIdx.x; j < LENGTH; j += THREADS)
+        roots[j] = {unity[2 * j], INVERSE ? -unity[2 * j + 1] : unity[2 * j + 1]};
+    grid_dependency_sync();
+    for (int j = threadIdx.x; j < LENGTH; j += THREADS) {
+        const int at = HALF && j > LENGTH / 2 ? LENGTH - j : j;
+        Complex value = {};
+        if (at < size) {
+            value.real = A(x[at * l.step]);
+            if (PARTS == 2) value.imaginary = at == j ? A(x[at * l.step + PARTS - 1]) : -A(x[at * l.step + PARTS - 1]);
+            if (WINDOWED) value.real *= A(window[j]), value.imaginary *= A(window[j]);
+        }
+        from[j] = value;
+    }
+#define STEP(P, L) \
+    { \
+        combine<P, L>(from, to, roots); \
+        Complex* const other = from; \
+        from = to, to = other; \
+    }
+    STEPS(STEP)
+    __syncthreads();
+    constexpr A BY = INVERSE ? A(1) / LENGTH : A(1);
+    for (int k = threadIdx.x; k < coefficients; k += THREADS) {
+        T* const found = y + k * l.inner * OUT_PARTS;
+        found[0] = T(from[k].real * BY);
+        if (OUT_PARTS == 2) found[1] = T(from[k].imaginary * BY);
+    }
+}
