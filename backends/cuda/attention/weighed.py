@@ -36,9 +36,10 @@ MAX_SIZE, COLUMNS = 128, 128
 #: Maximum number of nodes between both products, and of operands that they read.
 MAX_NODES, MAX_OPERANDS = 12, 2
 #: Keys of a tile, and stages.
-KEYS, STAGES = 64, 2
-#: Warps of a block.
-WARPS = (8, 4, 2)
+KEYS, STAGES = 32, 3
+#: Warps of a block, and maximum number of keys where blocks are too few for the GPU: they loop over
+#: these one after another.
+WARPS, FEW = (4, 2), 128
 #: Products per microsecond, for scores that blocks of other columns compute as well.
 PRODUCTS = 1.2e8
 
@@ -185,9 +186,12 @@ def weighed_heads(
     across = found.across
     blocks = {w: ceil_div(rows, 16 * w) * across * prod(stack) for w in WARPS}
     warps = next((w for w in WARPS[:-1] if blocks[w] >= target.processors), WARPS[-1])
+    if blocks[warps] < target.processors and keys > FEW:
+        return f"{blocks[warps]} blocks of {keys} keys"
     padded = ceil_div(size_k, 16) * 16
     of_a, of_b = (*of_read, *[_Matrices((0,) * len(stack), 0, 0)] * MAX_OPERANDS)[:MAX_OPERANDS]
     types = [x.dtype for x in read] + [float32] * MAX_OPERANDS
+    kinds = [1 + (each.vector(keys) > 1) for each in of_read] + [0] * MAX_OPERANDS
     return Launch(
         "attention/weighed.cu",
         "weighed",
@@ -212,7 +216,7 @@ def weighed_heads(
             *(("SIZE_K", padded), ("SIZE_V", wide_v), ("KEYS", KEYS), ("WARPS", warps)),
             *(("STAGES", STAGES), ("VECTOR_K", vectors[0]), ("VECTOR_V", vectors[1])),
             *(("PAIRS", of_y.vector(size_v) > 1), ("WIDE", is_wide)),
-            *(("OPERANDS", len(read)), ("RANK", len(stack))),
+            *(("KIND_A", kinds[0]), ("KIND_B", kinds[1]), ("RANK", len(stack))),
         ),
         code="\n".join((atom_of(q.dtype).code(), TF32.mma(), _code(chain))),
         shared=2 * STAGES * KEYS * (padded + wide_v + 16),

@@ -8,8 +8,8 @@
 //
 // Types: T, of q, k and v; A and B, of the weights' operands; R, of results. Compile-time: SIZE_K, the size of a query
 // rounded up to a multiple of 16; SIZE_V; KEYS of a tile; WARPS; STAGES; VECTOR_K and VECTOR_V, elements per copy (2, 4, 8);
-// PAIRS, whether results are stored in pairs; WIDE; OPERANDS, the number of the weights' operands; RANK, the number of batch
-// axes. Generated: weight_of(score, a, b).
+// PAIRS, whether results are stored in pairs; WIDE; KIND_A and KIND_B, how these operands are read: 0 not at all, 1 one by
+// one, 2 in pairs of adjacent keys; RANK, the number of batch axes. Generated: weight_of(score, a, b).
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -47,6 +47,49 @@ __device__ __forceinline__ void load(T* tile, const T* from, int first, int rows
         cp_async<VECTOR>(shared_address(tile + row * (SIZE + 8) + column), source, inside);
     }
 }
+
+// An operand of the weights of a thread: two rows, and of each eight keys two adjacent ones.
+template <typename E, int KIND_OF> struct Operand {
+    struct alignas(2 * sizeof(E)) Pair {
+        E at[2];
+    };
+    const E* rows[2];
+    long long step;
+    int first;
+    Pair found[KEYS / 8][2];
+
+    __device__ __forceinline__ Operand(const E* from, int row, int end, long long of_row, long long of_key)
+        : step(of_key), first(threadIdx.x % 4 * 2)
+    {
+        for (int half = 0; half < 2; ++half) rows[half] = from + min(row + half * 8, end - 1) * of_row;
+    }
+
+    // Reads those of a tile that begins with a key; others than the first `end` keys are those of the last one.
+    template <bool WHOLE> __device__ __forceinline__ void read(int begin, int end)
+    {
+        if constexpr (KIND_OF > 0) {
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+                const int key = begin + j * 8 + first;
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    if constexpr (KIND_OF == 2 && WHOLE) {
+                        found[j][half] = *(const Pair*)(rows[half] + key);
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < 2; ++i)
+                            found[j][half].at[i] = rows[half][(WHOLE ? key + i : min(key + i, end - 1)) * step];
+                    }
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ E at(int j, int i) const { return KIND_OF > 0 ? found[j][i / 2].at[i % 2] : E(0); }
+};
+
+typedef Operand<A, KIND_A> OperandA;
+typedef Operand<B, KIND_B> OperandB;
 
 // Two adjacent elements as numbers in tf32, whose bits are those of float32.
 __device__ __forceinline__ uint2 widened(u32 pair)
@@ -99,7 +142,36 @@ __device__ __forceinline__ void add_values(float (&results)[SIZE_V / 8][4], cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Adds what the keys of a tile, and values behind them, contribute to a warp's rows.
+template <bool WHOLE>
+__device__ __forceinline__ void add_tile(float (&results)[SIZE_V / 8][4], const u32 (&queries)[SIZE_K / 16][4], const T* keys,
+                                         const OperandA& a, const OperandB& b, int left)
+{
+    const int lane = threadIdx.x % 32;
+    float scores[KEYS / 8][4] = {};
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; ++j)
+#pragma unroll
+        for (int c = 0; c < SIZE_K / 16; ++c) {
+            u32 found[4];
+            const int key = j * 16 + lane % 8 + lane / 16 * 8;
+            ldmatrix_x4(found, shared_address(keys + key * PITCH_K + c * 16 + lane / 8 % 2 * 8));
+            mma_m16n8k16(scores[2 * j], queries[c], found[0], found[1]);
+            mma_m16n8k16(scores[2 * j + 1], queries[c], found[2], found[3]);
+        }
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float weight = weight_of(scores[j][i], a.at(j, i), b.at(j, i));
+            scores[j][i] = WHOLE || j * 8 + lane % 4 * 2 + i % 2 < left ? weight : 0;
+        }
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; ++j)
+        add_values(results, scores[2 * j], scores[2 * j + 1], keys + KEYS * PITCH_K + j * 16 * PITCH_V);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, SIZE_K + SIZE_V > 128 ? 1 : 12 / WARPS)
 weighed(const T* q, const T* k, const T* v, const A* a, const B* b, R* y, int tiles, int across, Sizes s, Steps by,
         Ints stack, Ints of_q, Ints of_k, Ints of_v, Ints of_y, Ints of_a, Ints of_b)
 {
@@ -113,8 +185,8 @@ weighed(const T* q, const T* k, const T* v, const A* a, const B* b, R* y, int ti
     for (int axis = RANK - 1; axis >= 0; --axis) {
         const int size = (int)stack.at[axis], at = rest % size;
         q += at * of_q.at[axis], k += at * of_k.at[axis], v += at * of_v.at[axis], y += at * of_y.at[axis];
-        if (OPERANDS > 0) a += at * of_a.at[axis];
-        if (OPERANDS > 1) b += at * of_b.at[axis];
+        if (KIND_A) a += at * of_a.at[axis];
+        if (KIND_B) b += at * of_b.at[axis];
         rest /= size;
     }
     const int columns = s.size_v - column0, steps = (s.keys + KEYS - 1) / KEYS;
@@ -139,36 +211,19 @@ weighed(const T* q, const T* k, const T* v, const A* a, const B* b, R* y, int ti
         }
 
     float results[SIZE_V / 8][4] = {};
+    OperandA of_scores(a, m0 + lane / 4, s.rows, by.a_row, by.a_key);
+    OperandB others(b, m0 + lane / 4, s.rows, by.b_row, by.b_key);
     for (int step = 0; step < steps; ++step) {
+        const int begin = step * KEYS;
+        const bool whole = begin + KEYS <= s.keys;
+        if (whole) of_scores.read<true>(begin, s.keys), others.read<true>(begin, s.keys);
+        else of_scores.read<false>(begin, s.keys), others.read<false>(begin, s.keys);
         cp_async_wait<STAGES - 1>();
         __syncthreads();
         const T* const keys = buffers + step % STAGES * STAGE;
-        const T* const values = keys + KEYS * PITCH_K;
         if (m0 < s.rows) {
-            float scores[KEYS / 8][4] = {};
-#pragma unroll
-            for (int j = 0; j < KEYS / 16; ++j)
-#pragma unroll
-                for (int c = 0; c < SIZE_K / 16; ++c) {
-                    u32 found[4];
-                    const int key = j * 16 + lane % 8 + lane / 16 * 8;
-                    ldmatrix_x4(found, shared_address(keys + key * PITCH_K + c * 16 + lane / 8 % 2 * 8));
-                    mma_m16n8k16(scores[2 * j], queries[c], found[0], found[1]);
-                    mma_m16n8k16(scores[2 * j + 1], queries[c], found[2], found[3]);
-                }
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; ++j)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int row = min(m0 + i / 2 * 8 + lane / 4, s.rows - 1);
-                    const int key = step * KEYS + j * 8 + lane % 4 * 2 + i % 2, there = min(key, s.keys - 1);
-                    const A first = OPERANDS > 0 ? a[row * by.a_row + there * by.a_key] : A(0);
-                    const B second = OPERANDS > 1 ? b[row * by.b_row + there * by.b_key] : B(0);
-                    scores[j][i] = key < s.keys ? weight_of(scores[j][i], first, second) : 0;
-                }
-#pragma unroll
-            for (int j = 0; j < KEYS / 16; ++j)
-                add_values(results, scores[2 * j], scores[2 * j + 1], values + j * 16 * PITCH_V);
+            if (whole) add_tile<true>(results, queries, keys, of_scores, others, KEYS);
+            else add_tile<false>(results, queries, keys, of_scores, others, s.keys - begin);
         }
         __syncthreads();
         if (step + STAGES < steps) load_tile(step + STAGES);
