@@ -51,6 +51,7 @@ from . import (
     merge_products,
     merge_stacks,
     merge_sums,
+    multiply_early,
     order_sums,
     pad_channels,
     pad_heads,
@@ -201,6 +202,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fold_row_norms",
         fold_batchnorm.run_rows,
         "before the patterns below, which match layers as MatMul and Add",
+    ),
+    Pass(
+        "multiply_early",
+        multiply_early.run,
+        "likewise; it finds the parts of a layer's input by the nodes that repeat them",
     ),
     Pass(
         "hoist_reshapes",

@@ -143,13 +143,13 @@ def normalized(to: Heads, scores: Value) -> Value:
     [
         Case(normalized),
         Case(decayed, size=136),
-        Case(decayed, size=128, size_v=1024, length=128),
+        Case(decayed, size=128, size_v=2048, length=128),
         Case(decayed, length=256),
     ],
     ids=str,
 )
 def test_what_stays_apart(case: Case) -> None:
-    """What others read, long queries, scores that blocks would repeat, and few blocks of many keys."""
+    """What others read, long queries, scores computed again, and few blocks of many keys."""
     found = launches(planned(case.graph(), precision="float16"))
     assert "weighed" not in {launch.entry for launch in found}
 

@@ -1,0 +1,234 @@
+"""Multiplies parts of a layer's input by their weights before they are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.types import Array
+from ..ops.elementwise import Add, Mul
+from ..ops.matmul import Gemm, MatMul
+from ..ops.movement import Concat, Expand
+from ..ops.shape import Reshape, Squeeze, Unsqueeze
+from .driver import Context
+from .editing import Builder, drop, dtype_of, shape_of, to_sizes
+from .pattern import pairs
+from .rounding import rounded_bias
+
+#: How often rows are repeated at least.
+_REPEATED = 2
+#: How long results may be, in columns that are repeated: what is added to them is read once more.
+_LONGER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A product of joined columns by a constant matrix.
+
+    Attributes:
+        product: the MatMul or Gemm.
+        concat: the node that joins the columns.
+        weights: [columns, width].
+        bias: [width] or None.
+        top: the last node, which may add the bias.
+    """
+
+    product: Node
+    concat: Node
+    weights: Array
+    bias: Array | None
+    top: Node
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Columns of a layer's input.
+
+    Attributes:
+        value: the columns.
+        weights: their rows of the weights.
+        source: what is repeated; None if nothing is.
+        moves: the nodes from the source to the columns, in order.
+    """
+
+    value: Value
+    weights: Array
+    source: Value | None = None
+    moves: tuple[Node, ...] = ()
+
+    @property
+    def is_row(self) -> bool:
+        """Whether all its rows are the same constant."""
+        data = self.value.data
+        return data is not None and bool((data == data[(0,) * (data.ndim - 1)]).all())
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace a product of joined columns by a sum of products if some columns are repeated.
+
+    What all edges of a node, or all pairs with it, have in common (message passing, trilinear
+    attention) is multiplied once for the node, before an Expand. Constant columns are part of the
+    bias.
+    """
+    for node in list(graph.nodes):
+        layer = _layer(graph, node) if node in graph else None
+        if layer is None:
+            continue
+        parts = _parts(graph, layer)
+        early = [part for part in parts if part.source is not None or part.is_row]
+        if early and len(parts) > 1 and _is_worth(layer, early):
+            _rewrite(graph, layer, parts)
+            yield f"{len(early)} parts of the input of '{node.name}' are multiplied early"
+
+
+def _is_worth(layer: _Layer, early: Sequence[_Part]) -> bool:
+    """Whether results are not much longer than the columns that no longer have to be stored."""
+    repeated = sum(len(part.weights) for part in early if part.source is not None)
+    return not repeated or layer.weights.shape[1] <= _LONGER * repeated
+
+
+def _layer(graph: Graph, node: Node) -> _Layer | None:
+    """Return the layer that a product of a Concat belongs to."""
+    if not isinstance(node.op, MatMul | Gemm) or node.operands[0].producer is None:
+        return None
+    x, w, *c = node.operands
+    concat, shape, data = x.producer, shape_of(x), w.data
+    if concat is None or not isinstance(concat.op, Concat) or data is None or data.ndim != 2:
+        return None
+    rank, addend = len(shape or ()), c[0] if c else None
+    if rank < 2 or dtype_of(x) not in FLOATS or concat.op.axis not in (-1, rank - 1):
+        return None
+    if isinstance(node.op, Gemm):
+        if node.op.transA or (node.op.alpha, node.op.beta) != (1, 1):
+            return None
+        data = data.T if node.op.transB else data
+    if not all(isinstance(size, int) for size in shape or ()):
+        return None
+    if addend is not None:
+        bias = addend.data if addend.data is not None and addend.data.ndim == 1 else None
+        known = bias is not None and bias.shape == data.shape[1:]
+        return _Layer(node, concat, data, bias, node) if known else None
+    reader = graph.sole_consumer(node.output)
+    if reader is not None and isinstance(reader.op, Add):
+        for value, other in pairs(reader):
+            fits = other.data is not None and other.data.shape == data.shape[1:]
+            if value is node.output and fits:
+                return _Layer(node, concat, data, other.data, reader)
+    return _Layer(node, concat, data, None, node)
+
+
+def _parts(graph: Graph, layer: _Layer) -> list[_Part]:
+    """Return the parts of the columns."""
+    found: list[_Part] = []
+    begin = 0
+    for value in layer.concat.operands:
+        sizes = _sizes(value)
+        if not sizes or not prod(sizes):
+            return []
+        own = layer.weights[begin : begin + sizes[-1]]
+        source, moves = _repeated(graph, value, layer.concat)
+        found.append(_Part(value, own, source, moves))
+        begin += sizes[-1]
+    return found
+
+
+def _repeated(graph: Graph, value: Value, reader: Node) -> tuple[Value | None, tuple[Node, ...]]:
+    """Return rows that an Expand repeats, and the nodes from there on."""
+    moves: list[Node] = []
+    source, kept, rows = None, 0, prod(_sizes(value) or (0,))
+    at = value
+    while (node := at.producer) is not None and _keeps_rows(node):
+        if graph.sole_consumer(at) is not reader and not isinstance(node.op, Expand):
+            break
+        moves.insert(0, node)
+        reader, at = node, node.operands[0]
+        size = prod(_sizes(at) or (rows,))
+        if isinstance(node.op, Expand) and size * _REPEATED <= rows and not at.is_constant:
+            source, kept = at, len(moves)
+    return source, tuple(moves[len(moves) - kept :])
+
+
+def _keeps_rows(node: Node) -> bool:
+    """Whether a node repeats or views rows of the same length."""
+    before, after = (_sizes(value) for value in (node.operands[0], node.output))
+    if not before or not after or before[-1] != after[-1]:
+        return False
+    rank = len(before)
+    match node.op:
+        case Expand() | Reshape():
+            return True
+        case Unsqueeze() | Squeeze():
+            axes = None if len(node.operands) < 2 else node.operands[1].data
+            longer = len(after) if isinstance(node.op, Unsqueeze) else rank
+            return axes is not None and longer - 1 not in {a % longer for a in axes.tolist()}
+        case _:
+            return False
+
+
+def _sizes(value: Value) -> tuple[int, ...] | None:
+    """Return the sizes of a value if all are known."""
+    found = tuple(size for size in shape_of(value) or () if isinstance(size, int))
+    return found if len(found) == len(shape_of(value) or ()) else None
+
+
+def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
+    top = layer.top
+    add = Builder(graph, top, layer.product.name, (layer.product,))
+    rest = [part for part in parts if part.source is None and not part.is_row]
+    bias = np.zeros(layer.weights.shape[1]) if layer.bias is None else layer.bias.astype(np.float64)
+    for part in parts:
+        if part.source is None and part.is_row and part.value.data is not None:
+            row = part.value.data.reshape(-1, part.weights.shape[0])[0]
+            bias = bias + row.astype(np.float64) @ part.weights.astype(np.float64)
+    terms: list[Value] = []
+    if rest:
+        x = rest[0].value
+        if len(rest) > 1:
+            x = add(Concat(axis=-1), *(part.value for part in rest))
+        terms.append(_multiplied(add, x, np.concatenate([part.weights for part in rest])))
+    for part in parts:
+        if part.source is not None:
+            y = _multiplied(add, part.source, part.weights)
+            is_broadcast = isinstance(part.moves[-1].op, Expand)  # by the sum
+            terms.append(_repeat(add, y, part.moves[:-1] if is_broadcast else part.moves))
+    if bias.any():
+        vector = add.constant(rounded_bias(bias, layer.weights.dtype), f"{top.name}.bias")
+        terms[0] = add(Add(), terms[0], vector)
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(Add(), total, term)
+    sizes = _sizes(top.output) or ()
+    if _sizes(total) != sizes:
+        total = add(Expand(), total, add.integers(sizes, "shape"))
+    assert total.producer is not None
+    made = total.producer
+    graph.replace(top, [total])
+    for node in (layer.product, layer.concat):
+        drop(graph, node)
+    graph.rename(made, top.name)
+
+
+def _multiplied(add: Builder, x: Value, weights: Array) -> Value:
+    """Return x @ weights; of a single column, each element times the row."""
+    op: Op = Mul() if len(weights) == 1 else MatMul()
+    data = weights[0] if len(weights) == 1 else weights
+    return add(op, x, add.constant(np.ascontiguousarray(data), "weights"))
+
+
+def _repeat(add: Builder, y: Value, moves: Sequence[Node]) -> Value:
+    """Return rows of another length repeated and viewed by nodes."""
+    width = (_sizes(y) or (0,))[-1]
+    for node in moves:
+        if isinstance(node.op, Expand | Reshape):
+            sizes = (*(_sizes(node.output) or ())[:-1], width)
+            op = to_sizes(sizes) if isinstance(node.op, Reshape) else Expand()
+            y = add(op, y, add.integers(sizes, "shape"))
+        else:
+            y = add(node.op, y, *node.inputs[1:])
+    return y

@@ -1,0 +1,99 @@
+"""Parts of a layer's input are multiplied before they are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Mul, Relu
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Concat, Expand
+from tercet.runtime.ops.shape import Unsqueeze
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+Build = Callable[[Graph, Value], Value]
+N, D = 5, 8
+
+
+def expanded(graph: Graph, x: Value, axis: int) -> Value:
+    """Return x [2, N, D] as [2, N, N, D], repeated along an axis."""
+    shaped = apply(graph, Unsqueeze(), x, np.array([axis]))
+    return apply(graph, Expand(), shaped, np.array([2, N, N, D]))
+
+
+def layer(
+    graph: Graph, rows: int, *parts: Value | np.ndarray, width: int = 6, biased: bool = True
+) -> Value:
+    joined = apply(graph, Concat(axis=-1), *parts)
+    y = apply(graph, MatMul(), joined, normal(rows, width))
+    return apply(graph, Relu(), apply(graph, Add(), y, normal(width)) if biased else y)
+
+
+def pairs(graph: Graph, x: Value) -> Value:
+    return layer(graph, 2 * D, expanded(graph, x, 2), expanded(graph, x, 1))
+
+
+def pairs_and_products(graph: Graph, x: Value) -> Value:
+    a, b = (apply(graph, Unsqueeze(), x, np.array([axis])) for axis in (2, 1))
+    both = apply(graph, Mul(), a, b)
+    return layer(graph, 3 * D, expanded(graph, x, 2), both, expanded(graph, x, 1), biased=False)
+
+
+def time(graph: Graph, x: Value) -> Value:
+    return layer(graph, D + 1, x, np.full((2, N, 1), 0.25, np.float32))
+
+
+def time_of_a_gemm(graph: Graph, x: Value) -> Value:
+    joined = apply(graph, Concat(axis=1), x, np.full((7, 1), 0.25, np.float32))
+    return apply(graph, Gemm(transB=1), joined, normal(6, D + 1), normal(6))
+
+
+def one_of_each(graph: Graph, x: Value) -> Value:
+    """Rows that are repeated along one axis, beside a constant."""
+    return layer(graph, D + 1, expanded(graph, x, 2), np.ones((2, N, N, 1), np.float32))
+
+
+def test_what_nothing_else_repeats() -> None:
+    graph = make(one_of_each, (2, N, D))
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 1
+    assert "Concat" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "products"),
+    [
+        (pairs, (2, N, D), 2),
+        (pairs_and_products, (2, N, D), 3),
+        (time, (2, N, D), 1),
+        (time_of_a_gemm, (7, D), 1),
+    ],
+)
+def test_nothing_is_repeated(build: Build, shape: tuple[int, ...], products: int) -> None:
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 1
+    assert not {"Expand", "Concat"} & set(kinds(after))
+    assert sum(kind in ("MatMul", "Gemm") for kind in kinds(after)) == products
+    assert_same(graph, after)
+
+
+def long_results(graph: Graph, x: Value) -> Value:
+    return layer(graph, 2 * D, expanded(graph, x, 2), expanded(graph, x, 1), width=40)
+
+
+def rows_that_differ(graph: Graph, x: Value) -> Value:
+    return layer(graph, D + 1, x, normal(2, N, 1))
+
+
+@pytest.mark.parametrize("build", [long_results, rows_that_differ])
+def test_what_stays(build: Build) -> None:
+    graph = make(build, (2, N, D))
+    after, log = optimised(graph)
+    assert "multiply_early" not in log.counts
+    assert_same(graph, after)
