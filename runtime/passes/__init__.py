@@ -35,6 +35,7 @@ from . import (
     hoist_reshapes,
     inline_bodies,
     join_heads,
+    join_pairs,
     join_places,
     join_written,
     lift_windows,
@@ -234,9 +235,14 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before views are composed: it finds what steps cut by them",
     ),
     Pass(
+        "join_pairs",
+        join_pairs.run,
+        "before branches are stacked: what the nodes read is joined, and may be branches",
+    ),
+    Pass(
         "stack_products",
         stack_products.run,
-        "likewise",
+        "before views are composed: it finds what steps cut by them",
     ),
     Pass(
         "stack_branches",
