@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
@@ -61,10 +61,10 @@ class Net:
     def __init__(self) -> None:
         self.graph, self.feeds = Graph("reduction"), dict[str, Array]()
 
-    def input(self, *dims: int) -> Value:
+    def input(self, *dims: int, dtype: DType = float32) -> Value:
         name = f"x{len(self.feeds)}"
-        self.feeds[name] = normal(*dims) * np.float32(0.5)
-        return self.graph.add_input(name, TensorType(float32, dims))
+        self.feeds[name] = (normal(*dims) * np.float32(0.5)).astype(dtype)
+        return self.graph.add_input(name, TensorType(dtype, dims))
 
     def apply(self, op: Op, *inputs: Value | Array) -> Value:
         return apply(self.graph, op, *inputs)
@@ -108,6 +108,13 @@ def halves(net: Net) -> Value:
     return net.apply(Cast(to=float16), net.apply(Mul(), total, number(0.25)))
 
 
+def alike(net: Net) -> Value:
+    """The same operator before and behind, of float16."""
+    x, y, z = (net.input(*dims, dtype=float16) for dims in (DIMS, DIMS, (3, 5, 6, 1)))
+    total = net.apply(ReduceSum(), net.apply(Add(), x, y), axes(-1))
+    return net.apply(Add(), total, z)
+
+
 def moved(net: Net) -> Value:
     """An image beside another one, shifted: one place of a correlation."""
     a, b = net.input(2, 6, 9, 8), net.input(2, 6, 9, 8)
@@ -136,7 +143,13 @@ def exponents(net: Net) -> Value:
 
 GRAPHS: dict[str, Build] = {
     **{"rows": rows, "behind": behind, "columns": columns, "apart": apart, "all": all_of_it},
-    **{"short_rows": short_rows, "halves": halves, "moved": moved, "turned": turned},
+    **{
+        "short_rows": short_rows,
+        "halves": halves,
+        "alike": alike,
+        "moved": moved,
+        "turned": turned,
+    },
     **{"counted": counted, "exponents": exponents},
     "logsumexp": lambda net: rows(net, ReduceLogSumExp()),
     "outer": lambda net: columns(net, 0),
@@ -184,7 +197,7 @@ def test_long_rows_take_several_passes() -> None:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
-    graphs = (built(name).graph for name in ("behind", "halves", "moved", "logsumexp"))
+    graphs = (built(name).graph for name in ("behind", "halves", "alike", "moved", "logsumexp"))
     sources = [launch.source for graph in graphs for launch in launches(planned(graph))]
     all_compile(sources, target, cache, COMPILES)
 

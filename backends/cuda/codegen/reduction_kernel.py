@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -89,8 +89,7 @@ def chain_reduction(
         code="\n".join(
             [
                 how.code(float64 if compute is float64 else x.dtype),
-                chain.code,
-                *([] if behind is None else [_apart(behind)]),
+                *_apart(chain, behind),
                 f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
                 f"#define BEHIND(X) {' '.join(f'X({j})' for j in others)}",
                 f"#define ELEMENT(q) chain({', '.join(f'words{i}.at[q]' for i in numbers)})",
@@ -102,10 +101,19 @@ def chain_reduction(
     )
 
 
-def _apart(chain: ElementwiseChain) -> str:
-    """Return the code of a chain whose functions have names that another one's may have, too."""
-    include, _, rest = chain.code.partition("\n")
-    return f"{include}\nnamespace behind {{\n{rest}\n}}\nusing behind::after;"
+def _apart(chain: ElementwiseChain, behind: ElementwiseChain | None) -> Iterator[str]:
+    """Yield the code of both chains, whose functions may have the same names.
+
+    Neither are in the global namespace, which calls with an argument of a 16-bit type look into.
+    """
+    if behind is None:
+        yield chain.code
+        return
+    for each, space, name in ((chain, "before", "chain"), (behind, "behind", "after")):
+        lines = each.code.splitlines()
+        begin = next(i for i, line in enumerate(lines) if not line.startswith("#include"))
+        yield from lines[:begin]
+        yield "\n".join([f"namespace {space} {{", *lines[begin:], "}", f"using {space}::{name};"])
 
 
 def _nothing(x: Value) -> ElementwiseChain:
