@@ -77,10 +77,9 @@ def _joined(add: Builder, concat: Node, values: Sequence[Value]) -> Value:
     assert isinstance(concat.op, Concat)
     axis = normalize_axis(concat.op.axis, len(shape))
     whole = add(Concat(axis=axis), *distinct) if len(distinct) > 1 else distinct[0]
-    before, behind = shape[:axis], shape[axis:]
-    apart = add.view(whole, (*before, len(distinct), *behind))
+    before, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
+    assert isinstance(size, int)
+    apart = add.view(whole, (*before, len(distinct), size, *behind))
     places = np.array([distinct.index(value) for value in values], np.int64)
     picked = add(Gather(axis=axis), apart, add.constant(places, "places"))
-    size = behind[0]
-    assert isinstance(size, int)
-    return add.view(picked, (*before, len(values) * size, *behind[1:]))
+    return add.view(picked, (*before, len(values) * size, *behind))

@@ -35,8 +35,8 @@ from ..recipe.operands import Ints, Tensor, broadcast_strides, ceil_div, merge
 MAX_SIZE, COLUMNS = 128, 128
 #: Maximum number of nodes between both products, and of operands that they read.
 MAX_NODES, MAX_OPERANDS = 12, 2
-#: Keys of a tile, and stages.
-KEYS, STAGES = 32, 3
+#: Keys of a tile, and stages, by the number of operands: these are in registers as well.
+TILES = {0: (64, 2), 1: (64, 2), 2: (32, 3)}
 #: Warps of a block, and maximum number of keys where blocks are too few for the GPU: they loop over
 #: these one after another.
 WARPS, FEW = (4, 2), 128
@@ -189,6 +189,7 @@ def weighed_heads(
     if blocks[warps] < target.processors and keys > FEW:
         return f"{blocks[warps]} blocks of {keys} keys"
     padded = ceil_div(size_k, 16) * 16
+    tile, stages = TILES[len(read)]
     of_a, of_b = (*of_read, *[_Matrices((0,) * len(stack), 0, 0)] * MAX_OPERANDS)[:MAX_OPERANDS]
     types = [x.dtype for x in read] + [float32] * MAX_OPERANDS
     kinds = [1 + (each.vector(keys) > 1) for each in of_read] + [0] * MAX_OPERANDS
@@ -213,13 +214,13 @@ def weighed_heads(
         },
         types=(("T", q.dtype), ("A", types[0]), ("B", types[1]), ("R", y.dtype)),
         constants=(
-            *(("SIZE_K", padded), ("SIZE_V", wide_v), ("KEYS", KEYS), ("WARPS", warps)),
-            *(("STAGES", STAGES), ("VECTOR_K", vectors[0]), ("VECTOR_V", vectors[1])),
+            *(("SIZE_K", padded), ("SIZE_V", wide_v), ("KEYS", tile), ("WARPS", warps)),
+            *(("STAGES", stages), ("VECTOR_K", vectors[0]), ("VECTOR_V", vectors[1])),
             *(("PAIRS", of_y.vector(size_v) > 1), ("WIDE", is_wide)),
             *(("KIND_A", kinds[0]), ("KIND_B", kinds[1]), ("RANK", len(stack))),
         ),
         code="\n".join((atom_of(q.dtype).code(), TF32.mma(), _code(chain))),
-        shared=2 * STAGES * KEYS * (padded + wide_v + 16),
+        shared=2 * stages * tile * (padded + wide_v + 16),
         note=f"{prod(stack)} x {rows} x {keys} {chain.title}".rstrip(),
         pitched=(q, k, v),
     )

@@ -81,7 +81,8 @@ def multiply_dots(task: Multiplication, variant: str) -> Answer:
 
 def _shape(task: Multiplication) -> tuple[int, int, int]:
     """Return M, N and K of one matrix of the stack."""
-    return (*task.y.dims[-2:], task.a.dims[-1])
+    *_, m, n = task.y.dims
+    return m, n, task.a.dims[-1]
 
 
 def _lanes(task: Multiplication) -> int:

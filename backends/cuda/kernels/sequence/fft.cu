@@ -16,24 +16,51 @@ struct Complex {
     A real, imaginary;
 };
 
-// Combines P transforms of L numbers each; `roots` are those of unity.
+__device__ __forceinline__ void add_product(Complex& sum, const Complex& a, const Complex& b)
+{
+    sum.real += a.real * b.real - a.imaginary * b.imaginary;
+    sum.imaginary += a.real * b.imaginary + a.imaginary * b.real;
+}
+
+// Combines P transforms of L numbers each; `roots` are those of unity. A thread computes the P results of as many numbers, or,
+// where they are too many for its registers, a result at a time.
 template <int P, int L> __device__ __forceinline__ void combine(const Complex* from, Complex* to, const Complex* roots)
 {
     constexpr int APART = LENGTH / P;
     __syncthreads();
-    for (int e = threadIdx.x; e < LENGTH; e += THREADS) {
-        const int q = e / APART, i = e % APART, j = i % L, turn = (j + q * L) * (APART / L);
-        Complex sum = from[i];
-        int at = 0;
-#pragma unroll(P > 8 ? 1 : P)
-        for (int s = 1; s < P; ++s) {
-            at += turn;
-            if (at >= LENGTH) at -= LENGTH;
-            const Complex value = from[i + s * APART], root = roots[at];
-            sum.real += value.real * root.real - value.imaginary * root.imaginary;
-            sum.imaginary += value.real * root.imaginary + value.imaginary * root.real;
+    if constexpr (P <= 8) {
+        Complex own[P];
+#pragma unroll
+        for (int s = 0; s < P; ++s) own[s] = roots[s * APART];
+        for (int i = threadIdx.x; i < APART; i += THREADS) {
+            const int j = i % L;
+            Complex turned[P];
+            turned[0] = from[i];
+#pragma unroll
+            for (int s = 1; s < P; ++s) {
+                turned[s] = {};
+                add_product(turned[s], from[i + s * APART], roots[s * j * (APART / L)]);
+            }
+#pragma unroll
+            for (int q = 0; q < P; ++q) {
+                Complex sum = turned[0];
+#pragma unroll
+                for (int s = 1; s < P; ++s) add_product(sum, turned[s], own[s * q % P]);
+                to[(i - j) * P + j + q * L] = sum;
+            }
         }
-        to[(i - j) * P + j + q * L] = sum;
+    } else {
+        for (int e = threadIdx.x; e < LENGTH; e += THREADS) {
+            const int q = e / APART, i = e % APART, j = i % L, turn = (j + q * L) * (APART / L);
+            Complex sum = from[i];
+            int at = 0;
+            for (int s = 1; s < P; ++s) {
+                at += turn;
+                if (at >= LENGTH) at -= LENGTH;
+                add_product(sum, from[i + s * APART], roots[at]);
+            }
+            to[(i - j) * P + j + q * L] = sum;
+        }
     }
 }
 
