@@ -58,6 +58,13 @@ def by_mean(graph: Graph, x: Value, *, first: bool = False) -> Value:
     return apply(graph, Div(), x, apply(graph, Add(), *addends))
 
 
+def measured(graph: Graph, x: Value, op: Op, factor: Op, number_of: float) -> Value:
+    """Rows by a multiple of their length."""
+    length = apply(graph, ReduceL2(), x, np.array([-1]))
+    limit = apply(graph, op, apply(graph, factor, length, number(number_of)), number(0.1))
+    return apply(graph, Div(), x, limit)
+
+
 def narrow(graph: Graph, x: Value) -> Value:
     """What is left of it in a half precision network."""
     wide = apply(graph, Cast(to=float32), x)
@@ -71,6 +78,8 @@ SPELLINGS: dict[str, Step] = {
     "scaled": lambda g, x: apply(g, Mul(), unit(g, x), number(10)),
     "halves": narrow,
     "by the mean": by_mean,
+    "a sum": lambda g, x: measured(g, x, Add(), Mul(), 40**-0.5),
+    "of a part": lambda g, x: measured(g, x, Clip(), Div(), 40**0.5),
     "by the mean, commuted": lambda g, x: by_mean(g, x, first=True),
 }
 OTHERS: dict[str, Step] = {

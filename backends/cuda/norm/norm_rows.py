@@ -51,6 +51,8 @@ def normalize_rows(
     *,
     centred: bool,
     by_mean: bool = False,
+    factor: float = 1.0,
+    is_added: bool = False,
     heads: int = 1,
     apart: bool = False,
     target: Target | None = None,
@@ -63,10 +65,12 @@ def normalize_rows(
         scale: scale of the results, one element per element of a row; None to divide by the length.
         shift: shift of the results.
         axis: the first axis of a row.
-        epsilon: added to the variance or mean, or minimum of the length.
+        epsilon: added to the variance, or minimum of what divides.
         epilogue: applied to the results.
         centred: whether the mean is subtracted.
         by_mean: whether it divides, instead of the length.
+        factor: of the mean or the length.
+        is_added: whether `epsilon` is added to these, rather than their minimum.
         heads: equal parts of a row, each of which is normalized.
         apart: whether heads have separate scales and shifts: one each, or one per element.
         target: the GPU over which blocks are spread; None if this does not matter.
@@ -112,12 +116,14 @@ def normalize_rows(
             **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
             **{"halves": epilogue.halves, **epilogue.args},
             **{"rows": rows, "row_x": distance, "count": count, "epsilon": epsilon},
+            "multiple": factor,
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
             *(("WARPS", warps), ("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
-            *(("BY_MEAN", by_mean), ("SCALED", scale is not None), ("SHIFTED", shift is not None)),
+            *(("BY_MEAN", by_mean), ("ADDED", is_added)),
+            *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == heads else 2) if apart else 0),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),

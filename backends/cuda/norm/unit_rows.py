@@ -2,7 +2,8 @@
 
 Exporters write ``x / max(|x|, floor)`` as three nodes, between two Casts if the rest is in half
 precision. The floor is a number such as 1e-12, which float16 cannot represent; the kernel computes
-in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNeXt V2).
+in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNeXt V2), and
+``x / (factor * |x| + floor)`` is a normalization without parameters (TransNormer).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
-from ....runtime.ops.elementwise import Add, Cast, Clip, Max
+from ....runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
 from ....runtime.ops.reduce import ReduceL2, ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
@@ -30,7 +31,9 @@ class UnitRows:
         before: the nodes up to the quotient, which is the last one.
         epilogue: the elementwise nodes after it.
         x: the rows.
-        floor: minimum of the length, or what is added to the mean.
+        floor: minimum of what divides, or what is added to it.
+        is_added: whether it is added.
+        factor: of the length or the mean.
         by_mean: whether the mean divides.
     """
 
@@ -38,6 +41,8 @@ class UnitRows:
     epilogue: tuple[Node, ...]
     x: Value
     floor: float
+    is_added: bool = False
+    factor: float = 1.0
     by_mean: bool = False
 
     @property
@@ -66,18 +71,21 @@ def unit_rows_at(
     x, divisor = quotient.inputs
     limit = None if divisor is None else divisor.producer
     floor = None if limit is None else _floor(limit)
-    lengths = [] if limit is None else [v.producer for v in limit.operands if v.data is None]
-    length = lengths[0] if len(lengths) == 1 else None
+    length = None if limit is None else _measure(limit)
     if x is None or floor is None or limit is None or length is None:
         return None
     if quotient.output.tensor.dims != x.tensor.dims:
         return None
-    by_mean = isinstance(limit.op, Add)
-    if by_mean and not may_be_mean:
+    before: tuple[Node, ...] = (limit, quotient)
+    factor = _factor(length)
+    if factor is not None:
+        before, length = (length, *before), _measure(length)
+    by_mean = length is not None and isinstance(length.op, ReduceMean)
+    if length is None or (by_mean and not (may_be_mean and isinstance(limit.op, Add))):
         return None
     if not _is_divisor(length, x, ReduceMean if by_mean else ReduceL2):
         return None
-    before = (length, limit, quotient)
+    before = (length, *before)
     if x.producer is not None and _widens(x.producer) and x.consumers.keys() == {length, quotient}:
         before, x = (x.producer, *before), x.producer.distinct_reads[0]
     inner = [node.output for node in before[:-1]]
@@ -85,7 +93,36 @@ def unit_rows_at(
         return None
     if not all(node in free for node in before):
         return None
-    return UnitRows(before, tail(graph, quotient, free), x, floor, by_mean)
+    return UnitRows(
+        before,
+        tail(graph, quotient, free),
+        x,
+        floor,
+        is_added=isinstance(limit.op, Add),
+        factor=1.0 if factor is None else factor,
+        by_mean=by_mean,
+    )
+
+
+def _measure(node: Node) -> Node | None:
+    """Return the node that computes the only operand which is not constant."""
+    found = [value.producer for value in node.operands if value.data is None]
+    return found[0] if len(found) == 1 else None
+
+
+def _factor(node: Node) -> float | None:
+    """Return the positive number by which a node multiplies or divides, if it does nothing else."""
+    if not isinstance(node.op, Mul | Div):
+        return None
+    first, second = node.operands
+    if first.data is not None and isinstance(node.op, Mul):
+        first, second = second, first
+    if second.data is None or second.data.size != 1 or first.data is not None:
+        return None
+    number = float(second.data.reshape(()))
+    if number <= 0:
+        return None
+    return 1 / number if isinstance(node.op, Div) else number
 
 
 def _floor(node: Node) -> float | None:
@@ -124,5 +161,7 @@ def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
         return "constants per channel in its epilogue"
     axis, x = y.rank - 1, operand(found.x)
     divide = partial(normalize_rows, y, x, None, None, axis, found.floor, epilogue)
-    launch = divide(centred=False, by_mean=found.by_mean)
+    launch = divide(
+        centred=False, by_mean=found.by_mean, factor=found.factor, is_added=found.is_added
+    )
     return launch or "rows that do not fit into registers, or are not contiguous"

@@ -1,15 +1,15 @@
 // epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or, where there is no scale,
-// epilogue(x / max(|x|, epsilon)) or epilogue(x / (mean + epsilon)), read once: WARPS warps, or LANES threads of a warp, keep a row in
-// registers, so that the variance is summed up of differences from the mean. X, S, T and R are the types of
-// elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32. Rows of x
-// may lie further apart than they are long.
+// epilogue(x / max(multiple * |x|, epsilon)), with a sum instead of the maximum, or the mean instead of |x|, read once: WARPS
+// warps, or LANES threads of a warp, keep a row in registers, so that the variance is summed up of differences from the mean.
+// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32.
+// Rows of x may lie further apart than they are long.
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
-// the mean is subtracted; BY_MEAN, whether it divides; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these and the
-// operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
+// the mean is subtracted; BY_MEAN, whether it divides; ADDED, whether epsilon is added to what divides; SCALED and SHIFTED,
+// whether there is a scale, and a shift; EARLY, whether these and the operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
 // Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
 // its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ float over_row(float value)
 
 extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
-               long long rows, long long row_x, int count, float epsilon)
+               long long rows, long long row_x, int count, float epsilon, float multiple)
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
@@ -99,10 +99,10 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
             }
         square = over_row(square);
     }
-    const float length = sqrtf(square);
-    const float by = BY_MEAN  ? 1 / (mean + epsilon)
-                     : SCALED ? 1 / sqrtf(square / count + epsilon)
-                              : 1 / (length < epsilon ? epsilon : length);  // a NaN stays one
+    const float measure = multiple * (BY_MEAN ? mean : sqrtf(square));
+    const float by = SCALED  ? 1 / sqrtf(square / count + epsilon)
+                     : ADDED ? 1 / (measure + epsilon)
+                             : 1 / (measure < epsilon ? epsilon : measure);  // a NaN stays one
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * OF_ROW) * VECTOR;
