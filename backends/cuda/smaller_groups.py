@@ -9,6 +9,8 @@ from .attention.decode import DecodeAttention
 from .attention.sink import SinkAttention
 from .attention.weighed import WeighedHeads
 from .codegen.elementwise import in_chains
+from .codegen.moves import Movement
+from .codegen.reductions import ChainReduction
 from .conv.inverted_residual import InvertedResidual
 from .fusion import FusionGroup, Separable, groups, plain_groups
 from .gemm.few_rows import FewRows
@@ -50,8 +52,9 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
     if isinstance(group.whole, WeighedHeads):
         return tuple(groups(graph, set(group.nodes), last=True))
-    if isinstance(group.whole, Separable | StridedProduct):
-        return tuple(plain_groups(graph, set(group.nodes), moves=True))
+    if isinstance(group.whole, Separable):
+        again = isinstance(group.whole, Movement | ChainReduction)  # which plain groups may be, too
+        return tuple(plain_groups(graph, set(group.nodes), moves=not again))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
