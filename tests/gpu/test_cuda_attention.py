@@ -24,6 +24,8 @@ from ..kernels.channel_samples import SIZES as CHANNELS
 from ..kernels.channel_samples import Block
 from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
+from ..kernels.test_weighed import CASES as WEIGHED
+from ..kernels.test_weighed import HALF, Case
 from ..kernels.transformer_samples import samples
 from .test_cuda_operators import run
 
@@ -130,6 +132,11 @@ def test_attention_of_channels(block: Block) -> None:
     exact = block.exact()
     limit = ERROR[block.dtype] * np.abs(exact).max()
     np.testing.assert_allclose(np.asarray(y, float64), exact, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("case", WEIGHED, ids=str)
+def test_attention_without_a_softmax(case: Case) -> None:
+    compare(case.sample(), *open_backends("cuda", HALF), options=HALF, error=case.error)
 
 
 #: What rounding leaves of a network's result, as relative L2 error.

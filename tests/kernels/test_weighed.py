@@ -116,6 +116,16 @@ class Case:
         heads = Heads(self.size, self.size_v, self.length, self.dtype, wide=self.wide)
         return heads.attended(self.weigh)
 
+    def sample(self) -> Sample:
+        graph = self.graph()
+        x = graph.inputs[0].tensor
+        return Sample(graph, {"x": normal(*x.dims).astype(x.dtype)})
+
+    @property
+    def error(self) -> float:
+        """Of weights in tf32, or in the type of the values."""
+        return max(ERROR[self.dtype], 2**-11)
+
 
 CASES = [
     Case(decayed),
@@ -162,10 +172,7 @@ def test_float32_is_not_rounded() -> None:
 @needs_compiler
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results(case: Case, emulated: CudaBackend) -> None:
-    graph = case.graph()
-    x = graph.inputs[0].tensor
-    sample = Sample(graph, {"x": normal(*x.dims).astype(x.dtype)})
-    compare(sample, emulated, options=HALF, error=max(ERROR[case.dtype], 2**-11))
+    compare(case.sample(), emulated, options=HALF, error=case.error)
 
 
 @needs_compiler
