@@ -33,6 +33,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu
 from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Format
@@ -175,6 +176,41 @@ def test_attention(
         want = model.run(feeds)
     for name, expected in want.items():
         assert np.linalg.norm(got[name] - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+def cut_heads() -> tuple[Graph, dict[str, Array]]:
+    """Return an attention to 49 rows (PVT), which layers of few rows compute, and its inputs."""
+    graph, feeds = Graph("few rows"), {"x": normal(1, 196, 320), "z": normal(1, 49, 320)}
+    x, z = (graph.add_input(n, TensorType(float32, data.shape)) for n, data in feeds.items())
+    q, kv = (
+        graph.insert(MatMul(), [rows, graph.constant(normal(320, n) / np.float32(18))]).output
+        for rows, n in ((x, 320), (z, 640))
+    )
+    parts = graph.insert(Split(axis=2, num_outputs=2), [kv], 2).outputs
+    op = Attention(q_num_heads=5, kv_num_heads=5)
+    graph.set_outputs({"y": graph.insert(op, [q, *parts]).output})
+    infer(graph)
+    return graph, feeds
+
+
+def test_products_of_few_rows_that_store_halves_compile(cache: Path) -> None:
+    """Of as few rows as these, three products of TF32 would be faster, but cut nothing."""
+    graph, _ = cut_heads()
+    products = [x for x in launches(planned(graph)) if x.file == "gemm/wgmma_rs.cu"]
+    assert len(products) == 2
+    assert all("#define IN_HALVES 1" in launch.code for launch in products)
+    all_compile([launch.source for launch in products], H200, cache)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_products_of_few_rows_store_halves(hopper: CudaBackend) -> None:
+    graph, feeds = cut_heads()
+    with Model(graph.clone(), [hopper], OPTIONS, evaluate) as model:
+        (got,) = model.run(feeds).values()
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        (want,) = model.run(feeds).values()
+    assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -323,11 +323,23 @@ def packed_product(
     return sharing(*packing, *multiply(gemm, epilogue, setting, arithmetic, used, config))
 
 
+def halves_refusal(layer: Linear, setting: Setting) -> str:
+    """Return why results of `linear` cannot be in halves; empty if they can."""
+    if setting.options.precision == "tf32" or not setting.target.has_wgmma or layer.b.data is None:
+        return "no float16 products"
+    return matrix_refusal(layer.b.data, *layer.form)
+
+
 def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch, ...]:
-    """Return alpha * a @ b + bias, with `epilogue` applied to every result."""
+    """Return alpha * a @ b + bias, with `epilogue` applied to every result.
+
+    If that stores results in halves, nothing of `halves_refusal` is true.
+    """
     b, batch, (_, n, k) = layer.b, layer.batch, layer.shape
     problem = Problem(*layer.shape, batch.count)
-    arithmetic = matrix_arithmetic(setting, problem, b, layer.form)
+    arithmetic = Arithmetic(F16X3)
+    if not epilogue.halves or b.data is None:
+        arithmetic = matrix_arithmetic(setting, problem, b, layer.form)
     packing, scales, packed = (), None, Scratch(0)
     if b.data is None:
         packing = (_packed_matrices(b, batch, n, k, layer.form, arithmetic.atom.parts),)

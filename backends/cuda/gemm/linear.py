@@ -127,7 +127,8 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
             return f16.product(layer.y, a, b, epilogue, setting, transposed=transposed, bias=bias)
         return f16.linear(layer, epilogue, setting)
     if _tensor_cores_pay(layer, setting):
-        return f32.linear(layer, epilogue, setting)
+        refused = f32.halves_refusal(layer, setting) if epilogue.halves else ""
+        return refused or f32.linear(layer, epilogue, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
