@@ -12,7 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ops import elementwise
 from ..ops.elementwise import Add, Where
 from ..ops.gather import ScatterND
-from ..ops.movement import Concat, Pad, Slice, Transpose
+from ..ops.movement import Pad, Slice, Transpose
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of
 from .join_written import rows_of
@@ -34,19 +34,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace ``x[:, a:b] += r`` by ``x + pad(r)``, and what writes a part of x back by x.
 
     torch.onnx writes such assignments as ScatterNDs of rows between Transposes that bring the axis
-    to the front, one in another for each axis (relative positions behind a class token). Others
-    write a Concat of the sum and of the rest of x, in its place (TNT).
+    to the front, one in another for each axis (relative positions behind a class token).
     """
     yield from _add_to_parts(graph)
-    for node in list(graph.nodes):
-        found = _rejoined(graph, node) if node in graph else None
-        if found is not None:
-            (part, addend), name = found, node.name
-            add, sums = Builder(graph, node, name, (node,)), node.distinct_reads
-            graph.replace(node, [add(Add(), part.source, _padded(add, addend, part))])
-            for value in sums:
-                drop(graph, value.producer)
-            yield f"Concat '{name}' adds to {part.size} places of axis {part.axis}"
     for node in list(graph.nodes):
         hidden = _hidden(graph, node)
         if hidden is not None:
@@ -78,7 +68,11 @@ def _add_to_parts(graph: Graph) -> Iterator[str]:
             addend = _addend(updates, part)
             if addend is None:
                 continue
-            result = add(Add(), data, _padded(add, addend, part))
+            before, after = [0] * len(shape), [0] * len(shape)
+            before[part.axis] = part.first
+            after[part.axis] = shape[0] - part.first - part.size
+            padded = add(Pad(), addend, add.integers((*before, *after), f"{node.name}.pads"))
+            result = add(Add(), data, padded)
         if order != tuple(range(len(shape))):
             result = add(Transpose(perm=order), result)
         name, read = node.name, [rows.updates.producer, node.operands[0].producer]
@@ -86,45 +80,6 @@ def _add_to_parts(graph: Graph) -> Iterator[str]:
         for each in read:  # a product that they read, too, would not become part of an attention
             drop(graph, each)
         yield f"ScatterND '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
-
-
-def _padded(add: Builder, addend: Value, part: _Part) -> Value:
-    """Return an addend with zeros around it, where a part is in its tensor."""
-    sizes = shape_of(part.source) or ()
-    before, after, size = [0] * len(sizes), [0] * len(sizes), sizes[part.axis]
-    assert isinstance(size, int)
-    before[part.axis], after[part.axis] = part.first, size - part.first - part.size
-    return add(Pad(), addend, add.integers((*before, *after), "pads"))
-
-
-def _rejoined(graph: Graph, node: Node) -> tuple[_Part, Value] | None:
-    """Return the part to which a Concat of all of a tensor adds something, and what.
-
-    Along the last axis, or over channels of images, which come last in memory, slices are read in
-    place.
-    """
-    shape = shape_of(node.output)
-    if not isinstance(node.op, Concat) or not shape or dtype_of(node.output) not in FLOATS:
-        return None
-    axis, rank, at = node.op.axis % len(shape), len(shape), 0
-    if axis == rank - 1 or (axis == 1 and rank > 3):
-        return None
-    found: list[tuple[_Part, Value]] = []
-    sources: set[Value] = set()
-    for value in node.operands:
-        part, maker = _cut(value), value.producer
-        if part is None and maker is not None and graph.sole_consumer(value) is node:
-            sums = pairs(maker) if isinstance(maker.op, Add) else ()
-            cuts = ((_cut(one), other) for one, other in sums)
-            whole = ((cut, x) for cut, x in cuts if cut and shape_of(x) == shape_of(value))
-            part, addend = next(whole, (None, value))
-            found += [] if part is None else [(part, addend)]
-        if part is None or (part.axis, part.first) != (axis, at):
-            return None
-        at += part.size
-        sources.add(part.source)
-    is_whole = len(sources) == 1 and shape_of(next(iter(sources))) == shape
-    return found[0] if is_whole and len(found) == 1 else None
 
 
 def _hidden(graph: Graph, node: Node) -> Value | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
-from tercet.runtime.ops.elementwise import Add, Mul, Reciprocal, Relu
+from tercet.runtime.ops.elementwise import Add, Mul, Reciprocal
 from tercet.runtime.ops.gather import ScatterND
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Pad, Slice, Transpose
+from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 
-from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, run
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 
 def cut(g: Graph, x: Value, axis: int, first: int, last: int) -> Value:
@@ -45,39 +43,6 @@ def test_one_axis(axis: int, first: int, last: int) -> None:
     after, log = optimised(graph)
     assert log.counts["add_to_slices"] == 1
     assert "ScatterND" not in kinds(after)
-    assert_same(graph, after)
-
-
-def rejoined(g: Graph, x: Value, axis: int, ends: tuple[int, ...], *added: int) -> Value:
-    """Return x, of which a Concat joins parts; something is added to some of them."""
-    parts = [cut(g, x, axis, *bounds) for bounds in pairwise((0, *ends))]
-    for place in added:
-        parts[place] = apply(g, Add(), parts[place], apply(g, Mul(), parts[place], parts[place]))
-    return apply(g, Relu(), apply(g, Concat(axis=axis), *parts))
-
-
-@pytest.mark.parametrize(("ends", "added"), [((1, 4), 1), ((1, 4), 0), ((1, 3, 4), 1)])
-def test_a_sum_beside_the_rest(ends: tuple[int, ...], added: int) -> None:
-    graph = make(lambda g, x: rejoined(g, x, 1, ends, added), (4, 4, 4))
-    after, log = optimised(graph)
-    assert log.counts["add_to_slices"] == 1
-    assert "Concat" not in kinds(after)
-    assert_same(graph, after)
-
-
-OTHERS: dict[str, Build] = {
-    "last axis": lambda g, x: rejoined(g, x, 2, (1, 4), 1),
-    "two sums": lambda g, x: rejoined(g, x, 1, (1, 4), 0, 1),
-    "nothing added": lambda g, x: rejoined(g, x, 1, (1, 4)),
-    "places left out": lambda g, x: rejoined(g, x, 1, (1, 3), 1),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_joined_parts(name: str) -> None:
-    graph = make(OTHERS[name], (4, 4, 4))
-    after, log = optimised(graph)
-    assert "add_to_slices" not in log.counts
     assert_same(graph, after)
 
 
