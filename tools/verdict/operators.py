@@ -12,6 +12,7 @@ from ...importers.onnx.contrib.builder import OPEN, UNSPECIFIED
 from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
+from ...runtime.ops.ml import SVMClassifier, SVMRegressor
 from ...runtime.plan.macs import macs
 
 #: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
@@ -59,6 +60,10 @@ _FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub",
 #: Operators between whose products there is a result of its own, which runtimes may round to the
 #: format of their inputs.
 COMPOSED = {"Attention", "FlexAttention"}
+#: Operators whose weights are whole numbers and scales.
+_SCALED = {"MatMulBnb4", "MatMulNBits", "QMoE"}
+#: Operators that multiply by sines and cosines.
+_SPECTRA = {"DFT", "STFT"}
 #: Operators that add up windows of their input.
 _POOLING = {"AveragePool", "LpPool"}
 #: Operators that add up a row of their input for each row of their result.
@@ -357,6 +362,16 @@ def sums_by_result(node: Node) -> int:
     if kind in _AVERAGING:
         return len(node.inputs) if kind == "Mean" else terms(node)
     return int(kind in _ADDING)
+
+
+def rounds_terms(node: Node) -> bool:
+    """Whether the terms that a node adds up are rounded even if it reads whole numbers.
+
+    It multiplies sines, functions of what it reads, or weights that it scales first.
+    """
+    if isinstance(node.op, SVMClassifier | SVMRegressor):
+        return node.op.kernel_type != "LINEAR"
+    return plain_kind(node) in COMPOSED | _SCALED | _SPECTRA
 
 
 def noise_growth(node: Node) -> float:

@@ -72,6 +72,7 @@ from .operators import (
     plain_kind,
     reaches_rounding,
     rounds,
+    rounds_terms,
     sums_by_result,
     transformed_axes,
 )
@@ -331,7 +332,8 @@ class _Shake:
             amount, reach = Amount.of(name), 0 if is_weighed else greatest_position(node)
             amount *= 1.0 if coarse else growth  # accumulators are float32
             special = {} if quantizing or reach else own.get(i, {})
-            chosen = {"floor": _ANY, **special} if quantizing or reach or coarse else special
+            is_moved = quantizing or reach or coarse or rounds_terms(node)
+            chosen = {"floor": _ANY, **special} if is_moved else special
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}

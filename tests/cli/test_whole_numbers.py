@@ -1,0 +1,69 @@
+"""Whole numbers are exact, but not what operators compute of them on their way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+import tercet
+from tercet.runtime.ir.types import Array
+from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
+
+RNG = np.random.default_rng(0)
+
+
+def _machine(kind: str, *parameters: float) -> NodeProto:
+    """A regression on six columns, of a hundred supports."""
+    return helper.make_node(
+        "SVMRegressor",
+        ["x0"],
+        ["y"],
+        domain="ai.onnx.ml",
+        kernel_type=kind,
+        kernel_params=parameters,
+        support_vectors=[float(x) for x in RNG.integers(-9, 9, 600)],
+        coefficients=RNG.standard_normal(100).tolist(),
+        n_supports=100,
+        rho=[0.5],
+    )
+
+
+HEADS = helper.make_node(
+    "MultiHeadAttention", ["x0", "x1", "x2"], ["y"], domain="com.microsoft", num_heads=2
+)
+#: Nodes by name, with the shape of their inputs.
+CASES = {
+    "attention": (helper.make_node("Attention", ["x0", "x1", "x2"], ["y"]), (1, 2, 8, 16)),
+    "heads": (HEADS, (1, 6, 16)),
+    "polynomials": (_machine("POLY", 0.02, 1.0, 3.0), (20, 6)),
+    "tangents": (_machine("SIGMOID", 0.05, 0.1, 0.0), (20, 6)),
+}
+
+
+def _model(node: NodeProto, shape: tuple[int, ...]) -> ModelProto:
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in node.input]
+    graph = helper.make_graph([node], "g", inputs, [ValueInfoProto(name="y")])
+    versions = {"": 23, "ai.onnx.ml": 3, "com.microsoft": 1}
+    opsets = [helper.make_opsetid(*each) for each in versions.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_functions_of_whole_numbers_are_rounded(name: str) -> None:
+    node, shape = CASES[name]
+    model, rng = _model(node, shape), np.random.default_rng(1)
+    feeds: dict[str, Array] = {
+        name: rng.integers(-5, 6, shape).astype(np.float32) for name in node.input
+    }
+    reference = dict(run_onnxruntime(model, feeds))["y"]
+    with tercet.load(model) as loaded:
+        found = loaded.run(feeds)["y"]
+    with tercet.load(model, stop_at=0) as plain:
+        judge = Judge(plain.imported, feeds)
+    assert not np.array_equal(reference, found)
+    assert judge.agreement("y", reference, found).verdict == "ok"
+    found = found.copy()
+    found.flat[found.size // 2] += np.abs(found).max() / 1000
+    assert judge.agreement("y", reference, found).verdict == "MISMATCH"
