@@ -60,10 +60,8 @@ _FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub",
 #: Operators between whose products there is a result of its own, which runtimes may round to the
 #: format of their inputs.
 COMPOSED = {"Attention", "FlexAttention"}
-#: Operators whose weights are whole numbers and scales.
-_SCALED = {"MatMulBnb4", "MatMulNBits", "QMoE"}
-#: Operators that multiply by sines and cosines.
-_SPECTRA = {"DFT", "STFT"}
+#: Operators that add up terms which they round: see `rounds_terms`.
+_ROUNDING = COMPOSED | {"DFT", "Det", "MatMulBnb4", "MatMulNBits", "QMoE", "STFT"}
 #: Operators that add up windows of their input.
 _POOLING = {"AveragePool", "LpPool"}
 #: Operators that add up a row of their input for each row of their result.
@@ -367,11 +365,11 @@ def sums_by_result(node: Node) -> int:
 def rounds_terms(node: Node) -> bool:
     """Whether the terms that a node adds up are rounded even if it reads whole numbers.
 
-    It multiplies sines, functions of what it reads, or weights that it scales first.
+    It multiplies quotients, sines, functions of what it reads, or weights that it scales first.
     """
     if isinstance(node.op, SVMClassifier | SVMRegressor):
         return node.op.kernel_type != "LINEAR"
-    return plain_kind(node) in COMPOSED | _SCALED | _SPECTRA
+    return plain_kind(node) in _ROUNDING
 
 
 def noise_growth(node: Node) -> float:
