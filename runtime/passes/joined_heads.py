@@ -85,7 +85,9 @@ def join_rows(graph: Graph) -> Iterator[str]:
         if join is None or not isinstance(join.op, Concat):
             continue
         before, after = shape_of(join.output), shape_of(node.output)
-        if not before or not after or graph.sole_consumer(join.output) is not node:
+        if before is None or not after or graph.sole_consumer(join.output) is not node:
+            continue
+        if len(before) < 2:
             continue
         *lead, heads, size = before
         if not isinstance(heads, int) or not isinstance(size, int):

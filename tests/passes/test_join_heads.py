@@ -14,7 +14,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Div, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Slice, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
@@ -237,6 +237,16 @@ def on_pixels(order: str, back: str, taps: bool = False) -> Callable[[Graph, Val
         return apply(g, Conv(), y, normal(6, 12, 1, 1))
 
     return build
+
+
+def test_what_is_joined_without_heads_stays() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return shaped(g, apply(g, Concat(axis=0), x, apply(g, Relu(), x)), 2, -1)
+
+    graph = make(build, (6,))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "Concat", "Reshape"]
+    assert_same(graph, after)
 
 
 @pytest.mark.parametrize("order", ["h3d", "3hd"])
