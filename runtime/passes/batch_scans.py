@@ -19,7 +19,7 @@ from ..ops.control import Scan
 from ..ops.elementwise import BitCast, CastLike, Clip, PRelu, SwiGLU
 from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
-from ..ops.shape import Identity, Reshape
+from ..ops.shape import Identity
 from .driver import Context
 from .editing import Builder, shape_of
 
@@ -159,7 +159,7 @@ class _Batch:
         if made is None or not made.is_batched or len(made.shape) == rank:
             return outer
         shape = (self.count, *(1,) * (rank - len(made.shape)), *made.shape)
-        return write(Reshape(), outer, write.integers(shape))
+        return write.shaped(outer, shape)
 
 
 _NOTHING = _Made((), is_batched=False)

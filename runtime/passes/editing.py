@@ -46,8 +46,11 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
 
 
 def to_sizes(sizes: Sequence[int]) -> Reshape:
-    """Return the Reshape to a constant shape in which 0 is a size, not one to copy."""
-    return Reshape(allowzero=int(0 in sizes))
+    """Return the Reshape to a constant shape in which 0 is a size, not one to copy.
+
+    Beside -1, which stands for what is left, ONNX has only copied sizes.
+    """
+    return Reshape(allowzero=int(0 in sizes and -1 not in sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,11 @@ class Builder:
     def __call__(self, op: Op, *inputs: Value | None, name: str | None = None) -> Value:
         """Insert a node with one result, and return the result."""
         return self.node(op, *inputs, name=name).output
+
+    def shaped(self, value: Value | None, sizes: Iterable[int], name: str = "shape") -> Value:
+        """Return a value in a shape of these sizes, of which one may be -1; see `to_sizes`."""
+        known = tuple(sizes)
+        return self(to_sizes(known), value, self.integers(known, name))
 
     def view(self, value: Value, shape: Shape) -> Value:
         """Return a value in another shape, whose unknown sizes are those of the value's axes."""

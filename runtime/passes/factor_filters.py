@@ -175,9 +175,9 @@ def _multiply_squares(graph: Graph, node: Node, filters: Array, factor: Value) -
     with np.errstate(over="ignore", under="ignore"):
         sums = np.square(filters[0].astype(np.float64)).reshape(*filters.shape[1:3], -1).sum(-1)
     rounded = rounded_bias(sums, filters.dtype)
-    rows = add(Reshape(), factor, add.integers((prod(factor.tensor.dims) // channels, channels)))
+    rows = add.shaped(factor, (prod(factor.tensor.dims) // channels, channels))
     total = add(MatMul(), add(Mul(), rows, rows), add.constant(rounded.T.copy(), f"{name}.squares"))
-    shaped = add(Reshape(), total, add.integers(node.output.tensor.dims))
+    shaped = add.shaped(total, node.output.tensor.dims)
     graph.redirect(node.output, shaped)
     drop(graph, node)
     return f"the squares that {node.kind} '{name}' adds up are a product"

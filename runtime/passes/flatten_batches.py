@@ -102,7 +102,7 @@ def _flat(graph: Graph, value: Value, add: Builder) -> Value:
             if order[:lead] == tuple(range(lead)):
                 perm = (0, *(axis - lead + 1 for axis in order[lead:]))
                 return add(Transpose(perm=perm), _flat(graph, node.inputs[0], add))
-    return add(Reshape(), value, add.integers(_sizes(shape, lead), "rows"))
+    return add.shaped(value, _sizes(shape, lead), "rows")
 
 
 def _scalar(value: Value | None, add: Builder) -> Value | None:

@@ -61,7 +61,7 @@ def _build(found: Found) -> Outcome:
     x = _source(read, before)
     if shape_of(x) != before:
         sizes = (size if isinstance(size, int) else -1 for size in before)
-        x = add(Reshape(), x, add.integers(sizes, f"{node.name}.sizes"))
+        x = add.shaped(x, sizes, f"{node.name}.sizes")
     weight, row = node.inputs[1], _row(node)
     if weight is not None and weight.data is not None and getattr(node.op, "transB", 0):
         turned: Array = np.ascontiguousarray(weight.data.T)
@@ -192,7 +192,7 @@ def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:
     if shape_of(value) == wanted:
         return value
     sizes = (size for size in wanted if isinstance(size, int))
-    return add(Reshape(), value, add.integers(sizes, f"{add.before.name}.sizes"))
+    return add.shaped(value, sizes, f"{add.before.name}.sizes")
 
 
 def _fusions(*, turned: bool) -> tuple[Fusion, ...]:

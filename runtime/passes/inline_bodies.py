@@ -16,7 +16,7 @@ from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
-from ..ops.shape import Reshape, Unsqueeze
+from ..ops.shape import Unsqueeze
 from .driver import Context
 from .editing import Builder
 
@@ -96,5 +96,4 @@ def _repeated(write: Builder, value: Value, heads: int) -> Value:
     times = heads // have
     apart = write(Unsqueeze(), value, write.integers([2]))
     wide = write.integers([batch, have, times, length, size])
-    shape = write.integers([batch, heads, length, size])
-    return write(Reshape(), write(Expand(), apart, wide), shape)
+    return write.shaped(write(Expand(), apart, wide), [batch, heads, length, size])

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ..ir.graph import Graph, Node
 from ..ir.types import Dim, TensorType
 from ..ops.movement import Concat, Split, Transpose
-from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axis
 from .editing import Builder
 
@@ -30,9 +29,9 @@ def turn_joined(graph: Graph) -> Iterator[str]:
         joined = (*part[:b], _times(part[b], count), *part[b + 1 :])
         sizes = [_sizes(cut), _sizes(joined)]
         add = Builder(graph, node, node.name, (node,))
-        first = add(Reshape(), split.inputs[0], add.integers(sizes[0], f"{node.name}.cut"))
+        first = add.shaped(split.inputs[0], sizes[0], f"{node.name}.cut")
         turned = add(Transpose(perm=tuple(moved)), first)
-        made = add(Reshape(), turned, add.integers(sizes[1], f"{node.name}.joined"))
+        made = add.shaped(turned, sizes[1], f"{node.name}.joined")
         graph.replace(node, [made])
         if not any(value.consumers or graph.is_output(value) for value in split.outputs):
             graph.remove(split)

@@ -79,7 +79,7 @@ def _multiply_pixels(graph: Graph, node: Node) -> str:
     add = Builder(graph, node, f"{node.name}.pixels", (node,))
 
     def shaped(value: Value | None, *sizes: int) -> Value:
-        return add(Reshape(), value, add.integers(sizes, "sizes"))
+        return add.shaped(value, sizes, "sizes")
 
     first, last = to_channels_first(len(image)), to_channels_last(len(image))
     stack = () if groups == 1 else (groups,)

@@ -11,7 +11,6 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
 from ..ops.gather import Gather, GatherND
 from ..ops.movement import Slice, Transpose
-from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
 
@@ -95,7 +94,7 @@ def _count_up(index: Array) -> bool:
 
 
 def _shaped(add: Builder, x: Value, sizes: Sequence[int]) -> Value:
-    return x if shape_of(x) == tuple(sizes) else add(Reshape(), x, add.integers(sizes))
+    return x if shape_of(x) == tuple(sizes) else add.shaped(x, sizes)
 
 
 def _indices(node: Node) -> Array | None:

@@ -198,7 +198,7 @@ def as_shape(add: Builder, value: Value, shape: Sequence[int]) -> Value:
     """Return a value reshaped."""
     if shape_of(value) == tuple(shape):
         return value
-    return add(Reshape(), value, add.integers(shape, "shape"))
+    return add.shaped(value, shape)
 
 
 def moved(add: Builder, source: Value, index: Array, shape: Sequence[int]) -> Value:

@@ -18,7 +18,6 @@ from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand
-from ..ops.shape import Reshape
 from .editing import Builder, number, shape_of
 from .pattern import pairs, scaling
 
@@ -237,7 +236,7 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
         return add.constant(data, value.name)
     if tuple(wide) != full:
         value = add(Expand(), value, add.integers(wide, "sizes"))
-    return add(Reshape(), value, add.integers(sizes, "sizes"))
+    return add.shaped(value, sizes, "sizes")
 
 
 def summed(masks: Sequence[Mask], scores: Shape, add: Builder) -> Iterator[Mask]:

@@ -114,10 +114,10 @@ def _stack(graph: Graph, node: Node, first: int, products: Sequence[Node]) -> st
     operands = [stacked(add, [each.operands[i] for each in products], rank) for i in range(2)]
     part, count = node.operands[first].tensor.dims, len(products)
     axis = normalize_axis(getattr(node.op, "axis", 0), len(part))
-    y = add(Reshape(), add(MatMul(), *operands), add.integers((count, *part), "parts"))
+    y = add.shaped(add(MatMul(), *operands), (count, *part), "parts")
     y = joined(add, y, axis)
     whole = (*part[:axis], count * part[axis], *part[axis + 1 :])
-    y = add(Reshape(), y, add.integers(whole, "joined"))
+    y = add.shaped(y, whole, "joined")
     name, old = node.name, list(node.operands)
     before, behind = old[:first], old[first + count :]
     if before or behind:
@@ -139,7 +139,7 @@ def joined(add: Builder, stack: Value, axis: int) -> Value:
 def shaped(add: Builder, value: Value, shape: Sequence[Dim], name: str) -> Value:
     """Return a value in another shape, of which at most one size varies."""
     sizes = (size if isinstance(size, int) else -1 for size in shape)
-    return add(Reshape(), value, add.integers(sizes, name))
+    return add.shaped(value, sizes, name)
 
 
 def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:

@@ -29,10 +29,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         pixels, weights = node.operands[0].tensor.dims[-1], node.operands[1]
         add = Builder(graph, node, node.name, (node,))
         turned = add(Transpose(perm=(0, 2, 3, 1)), image)
-        rows = add(Reshape(), turned, add.integers((count, pixels, channels), "shape"))
-        row = add(Reshape(), weights, add.integers((count, 1, pixels), "shape"))
+        rows = add.shaped(turned, (count, pixels, channels))
+        row = add.shaped(weights, (count, 1, pixels))
         result = add(MatMul(), row, rows)
-        graph.redirect(node.output, add(Reshape(), result, add.integers(wanted, "shape")))
+        graph.redirect(node.output, add.shaped(result, wanted))
         name = node.name
         drop(graph, node)
         yield f"MatMul '{name}' weighs {pixels} rows of pixels"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Add, Neg
@@ -162,3 +164,17 @@ def test_keys_without_the_axis_of_a_single_sample(masked: bool) -> None:
     assert "Attention" in kinds(after)
     assert "Softmax" not in kinds(after)
     assert_same(graph, after)
+
+
+def test_an_empty_batch() -> None:
+    """Its size is no size to be copied from the axis in the same place."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[n, 3, 4] x) => (float[a, b, c, d] y)
+      <int64[1] front = {0}>
+      { t = Transpose <perm = [0, 2, 1]> (x)  u = Unsqueeze (t, front)  y = MatMul (x, u) }"""
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        for count in (2, 0):
+            x = normal(count, 3, 4)
+            np.testing.assert_allclose(
+                model.run({"x": x})["y"], (x @ x.transpose(0, 2, 1))[None], 1e-5
+            )
