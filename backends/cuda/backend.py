@@ -86,7 +86,13 @@ class CudaBackend:
         return found
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield claims of groups; a group without a recipe is split into smaller ones."""
+        """Yield claims of groups; a group without a recipe is split into smaller ones.
+
+        Nodes whose results have no elements are in none: there is nothing to compute.
+        """
+        empty = frozenset(node for node in free if _is_empty(node))
+        yield from (Claim((node,), self._build_nothing) for node in graph.in_order(empty))
+        free = free - empty
         cut = dict[Value, Format]()
         target = self._device.compiler.target
         branches = beside_others(graph)
@@ -137,6 +143,9 @@ class CudaBackend:
         wanted = _also_in_halves(wanted, group.nodes[-1].output, stored)
         return Claim(group.nodes, build, wanted, _in_place(group))
 
+    def _build_nothing(self, site: BuildContext) -> KernelStep:
+        return KernelStep(self._device, site, ())
+
     def _build(self, recipes: _Recipes, site: BuildContext) -> KernelStep | Decline:
         group, setting = recipes.group, recipes.setting
         y = group.nodes[-1].output
@@ -180,6 +189,11 @@ class _Recipes:
             found = recipe_of(self.group, formats, results, self.setting, pitches, stored)
             self._known[key] = found
         return self._known[key]
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether a node computes no elements, and is no view, which is none to a plan anyway."""
+    return not node.op.view and not any(value.tensor.size for value in node.outputs)
 
 
 def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
