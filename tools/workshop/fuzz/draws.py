@@ -57,6 +57,8 @@ def _binary(g: RandomGraph) -> None:
         kind = "Add" if kind == "PRelu" else kind
     if kind == "Div":
         y = g.node("Add", g.node("Abs", y), g.constant(0.5))
+    if kind == "PRelu" and len(g.shape(y)) > len(shape):
+        kind = "Mul"  # a slope adds no axes
     if kind != "PRelu" and g.coin(0.3):
         x, y = y, x
     g.node(kind, x, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 
 import numpy as np
@@ -64,11 +64,11 @@ def with_names(proto: ModelProto) -> ModelProto:
 
 
 def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) -> dict[str, Array]:
-    """Return inputs of which one size is another one, wherever it occurs."""
+    """Return inputs of which one size is another one, maybe 0, wherever it occurs."""
     sizes = sorted({size for data in feeds.values() for size in data.shape})
     if not sizes:
         return dict(feeds)
-    old, new = dice.choice(sizes), dice.choice((1, 2, 3, 4, 5, 9, 12))
+    old, new = dice.choice(sizes), dice.choice((0, 1, 2, 3, 4, 5, 9, 12))
     at = dice.choice(("all", "first"))
     found: dict[str, Array] = {}
     for name, data in feeds.items():
@@ -76,8 +76,17 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
             new if size == old and (at == "all" or axis == 0) else size
             for axis, size in enumerate(data.shape)
         ]
-        found[name] = rng.choice(data.ravel(), shape).astype(data.dtype)
+        some = data.ravel() if data.size else np.zeros(1, data.dtype)
+        found[name] = rng.choice(some, shape).astype(data.dtype)
     return found
+
+
+def in_doubles(proto: ModelProto) -> ModelProto:
+    """Return the model with float64 in the place of float32."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    _convert(model.graph, TensorProto.DOUBLE, lambda data: data.astype(np.float64))
+    return model
 
 
 def in_halves(proto: ModelProto) -> ModelProto:
@@ -87,25 +96,28 @@ def in_halves(proto: ModelProto) -> ModelProto:
     """
     model = ModelProto()
     model.CopyFrom(proto)
-    _halve(model.graph)
+    _convert(model.graph, TensorProto.FLOAT16, _halved)
     return model
 
 
-def _halve(graph: GraphProto) -> None:
-    float32, float16 = TensorProto.FLOAT, TensorProto.FLOAT16
+def _halved(data: Array) -> Array:
+    limits = np.finfo(np.float16)
+    small = (data != 0) & (np.abs(data) < limits.smallest_subnormal)
+    data = np.where(small, np.sign(data) * limits.smallest_subnormal, data)
+    return np.clip(data, limits.min, limits.max).astype(np.float16)
+
+
+def _convert(graph: GraphProto, to: int, converted: Callable[[Array], Array]) -> None:
+    """Replace float32 by another type, whose constants a function makes."""
     for one in (*graph.input, *graph.output, *graph.value_info):
-        if one.type.tensor_type.elem_type == float32:
-            one.type.tensor_type.elem_type = float16
+        if one.type.tensor_type.elem_type == TensorProto.FLOAT:
+            one.type.tensor_type.elem_type = to
     for tensor in graph.initializer:
-        if tensor.data_type == float32:
-            data = numpy_helper.to_array(tensor)
-            limits = np.finfo(np.float16)
-            small = (data != 0) & (np.abs(data) < limits.smallest_subnormal)
-            data = np.where(small, np.sign(data) * limits.smallest_subnormal, data)
-            data = np.clip(data, limits.min, limits.max).astype(np.float16)
+        if tensor.data_type == TensorProto.FLOAT:
+            data = converted(numpy_helper.to_array(tensor))
             tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == float32:
-                attribute.i = float16
-            _halve(attribute.g)
+            if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = to
+            _convert(attribute.g, to, converted)
