@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ops import elementwise
 from ..ops.gather import Gather
@@ -48,11 +49,15 @@ def _pairs(graph: Graph, concat: Node) -> list[Node] | None:
             return None
         if any(shape_of(each) != shape for each in (*node.operands, value)):
             return None
-        if found and (node.op != found[0].op or len(node.operands) != len(found[0].operands)):
-            return None
         found.append(node)
+        if node.op != found[0].op or _dtypes(node) != _dtypes(found[0]):
+            return None
     read = [{node.operands[i] for node in found} for i in range(len(found[0].operands))]
     return found if 2 * max(map(len, read)) <= len(found) else None
+
+
+def _dtypes(node: Node) -> list[DType | None]:
+    return [dtype_of(value) for value in node.operands]
 
 
 def _rewrite(graph: Graph, concat: Node, nodes: Sequence[Node]) -> Node:

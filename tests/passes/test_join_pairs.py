@@ -6,8 +6,10 @@ from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
+import onnx
 import pytest
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Mul, Sub
@@ -39,6 +41,20 @@ def test_pairs(batch: Dim) -> None:
     assert log.counts["join_pairs"] == 1
     assert kinds(after).count("Mul") == 1
     assert_same(graph, after, *((3, FIELDS, SIZE) if batch == "batch" else ()))
+
+
+def test_operands_of_several_types_stay() -> None:
+    """Comparisons of integers and of floats give the same type."""
+    pairs = [(a, b) for names in ("ab", "cd") for a in names for b in names]
+    nodes = " ".join(f"p{i} = Less ({a}, {b})" for i, (a, b) in enumerate(pairs))
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+      g (int32[2, 3] a, int32[2, 3] b, float[2, 3] c, float[2, 3] d) => (bool[16, 3] y)
+      {{ {nodes} y = Concat <axis = 0> ({", ".join(f"p{i}" for i in range(8))}) }}"""
+    feeds = {name: normal(2, 3) for name in "abcd"}
+    feeds |= {name: (4 * feeds[name]).astype(np.int32) for name in "ab"}
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        found = model.run(feeds)["y"]
+    np.testing.assert_array_equal(found, np.concatenate([feeds[a] < feeds[b] for a, b in pairs]))
 
 
 def other_operators(graph: Graph, x: Value) -> Value:
