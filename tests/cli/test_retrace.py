@@ -202,3 +202,20 @@ def test_decisions_that_constants_determine_are_not_followed(tmp_path: Path) -> 
     np.savez(tmp_path / "wrong.npz", allow_pickle=False, z=z * HALF(1.5))
     found = api.compare(model, ["numpy", str(tmp_path / "wrong.npz")], feeds, repeat=0)
     assert found.verdict == "MISMATCH"
+
+
+def test_an_output_that_hinges_on_no_decision_is_judged_without() -> None:
+    """As positions whose sines amplify the rounding of float16."""
+    model, feeds = quantized(0, layers=1)
+    rng, graph = np.random.default_rng(0), model.graph
+    places = np.stack(np.meshgrid(*[np.linspace(-1, 1, 64)] * 2), -1)
+    rates = 12 * rng.standard_normal((2, 128))
+    for name, data in (("at", places), ("rates", rates), ("turn", np.array(2 * np.pi))):
+        graph.initializer.append(numpy_helper.from_array(data.astype(HALF), name))
+    graph.node.append(helper.make_node("MatMul", ["at", "rates"], ["turns"]))
+    graph.node.append(helper.make_node("Mul", ["turns", "turn"], ["angles"]))
+    graph.node.append(helper.make_node("Sin", ["angles"], ["sines"]))
+    graph.output.append(helper.make_tensor_value_info("sines", TensorProto.FLOAT16, [64, 64, 128]))
+    found = api.compare(model, ["numpy", "onnxruntime:cpu:none"], feeds, repeat=0)
+    words = [each.verdict for each in found["onnxruntime:cpu:none"].agreements]
+    assert words == ["ok", "inconclusive"]

@@ -126,17 +126,20 @@ class Retrace:
                     copy.set_inputs(made, [value])
         return copy
 
+    def decided(self, name: str) -> dict[Value, Decided]:
+        """Return the decisions that an output hinges on."""
+        outputs = self._graph.outputs
+        above = _above(outputs[name if name in outputs else name.rpartition("[")[0]])
+        return {value: each for value, each in self._decided.items() if value in above}
+
     def judged(self, name: str) -> Way:
         """Judge the decisions that an output hinges on, then the output itself.
 
         The first wrong decision counts, then a wrong output, then what is in doubt.
         """
-        outputs = self._graph.outputs
-        above = _above(outputs[name if name in outputs else name.rpartition("[")[0]])
         found = [
             Way(word, f"{_title(value)} decides otherwise {reason}", 0.0, float("inf"))
-            for value, decided in self._decided.items()
-            if value in above
+            for value, decided in self.decided(name).items()
             for word, reason in [self._decision(value, decided)]
             if word != "ok"
         ]
@@ -202,8 +205,10 @@ def settled(found: Agreement, ways: Mapping[str, Retrace]) -> Agreement:
         ways: of the reference, then the runner, by name.
 
     Returns:
-        The verdict of the worse one.
+        The verdict of the worse one; that without, if the output hinges on no decision.
     """
+    if not any(each.decided(found.output) for each in ways.values()):
+        return found
     judged = {name: each.judged(found.output) for name, each in ways.items()}
     name, worst = max(judged.items(), key=lambda pair: WORDS.index(pair[1].word))
     is_reference = name == next(iter(ways))
