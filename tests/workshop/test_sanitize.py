@@ -14,7 +14,8 @@ from tercet.tools.workshop.sanitize import SanitizerRun
 #: What compute-sanitizer prints; it does not end the last time.
 TEXTS = {
     "clean": "5 passed in 1 s\n========= ERROR SUMMARY: 0 errors\n",
-    "found": "========= ERROR SUMMARY: 3 errors\n",
+    "found": "========= ERROR SUMMARY: 30 errors\n"
+    "========= ERROR SUMMARY: 10 errors were not printed. Use --print-limit option\n",
     "hangs": "========= Invalid __global__ write of size 4 bytes\n=========     at relu.cu:7\n",
 }
 RUNS = (

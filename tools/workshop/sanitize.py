@@ -52,7 +52,8 @@ _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m",
 _PASSED = re.compile(r"^(?:\d+ \w+, )*(\d+) passed", re.M)
 _FAILED = re.compile(r"^(\d+) failed", re.M)
 _SUMMARY = re.compile(
-    r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+ (?:errors?|hazards?).*)$", re.M
+    r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+ (?:errors?|hazards?)\b(?! were not printed).*)$",
+    re.M,
 )
 _COUNT = re.compile(r"\d+")
 
