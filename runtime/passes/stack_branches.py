@@ -83,7 +83,7 @@ class _Stack:
         given = list(self._given())
         makers = {value.producer for value in given if value.producer is not None}
         in_time = self.graph.in_order(makers | {self.before})[-1] is self.before
-        return in_time and not makers & inside and all(map(_is_known, given))
+        return in_time and not makers & (inside | {self.before}) and all(map(_is_known, given))
 
     def _given(self) -> Iterator[Value]:
         """Yield the values that branches read, except constants and results of their own nodes."""

@@ -113,6 +113,13 @@ def woven(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-1), *parts)
 
 
+def behind(g: Graph, x: Value) -> Value:
+    """The last branch reads another one through a node that no other branch has."""
+    parts = [apply(g, MatMul(), x, normal(COUNT, COUNT)) for _ in range(COUNT - 1)]
+    parts.append(apply(g, MatMul(), apply(g, Relu(), parts[1]), normal(COUNT, COUNT)))
+    return apply(g, Concat(axis=-1), *parts)
+
+
 def unlike(g: Graph, x: Value) -> Value:
     """An activation differs."""
     products = [apply(g, MatMul(), x, normal(COUNT, COUNT)) for _ in range(3)]
@@ -135,7 +142,7 @@ def limited(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-1), *parts)
 
 
-@pytest.mark.parametrize("build", [recurrent, woven, unlike, without_layers, limited])
+@pytest.mark.parametrize("build", [recurrent, woven, behind, unlike, without_layers, limited])
 def test_others_stay(build: Callable[[Graph, Value], Value]) -> None:
     graph = make(build, (2, ROWS, COUNT))
     after, log = optimised(graph)
