@@ -20,6 +20,7 @@ from ..kernels import (
     test_chunks,
     test_dots,
     test_short,
+    test_short_stacks,
 )
 from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
 
@@ -39,7 +40,7 @@ def test_kernels(sample: Sample) -> None:
 
 @pytest.mark.parametrize(
     "sample",
-    [*test_short.samples(), *test_dots.samples()],
+    [*test_short.samples(), *test_dots.samples(), *test_short_stacks.samples()],
     ids=lambda sample: sample.graph.name,
 )
 def test_short_products(sample: Sample) -> None:
