@@ -9,12 +9,11 @@ import numpy as np
 
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
-from ..ops import elementwise
 from ..ops.elementwise import Add, Where
 from ..ops.gather import ScatterND
 from ..ops.movement import Pad, Slice, Transpose
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
 from .join_written import rows_of
 from .pattern import pairs
 
@@ -102,7 +101,7 @@ def _hidden(graph: Graph, node: Node) -> Value | None:
         return None
     if around != [part.first, size - part.first - part.size]:
         return None
-    if not all(type(each.op).__module__ == elementwise.__name__ for each in readers):
+    if not all(is_elementwise(each.op) for each in readers):
         return None
     places = np.arange(size)
     shown = (places >= part.first) & (places < part.first + part.size)

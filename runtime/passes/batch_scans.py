@@ -14,14 +14,13 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops import elementwise
 from ..ops.control import Scan
 from ..ops.elementwise import BitCast, CastLike, Clip, PRelu, SwiGLU
 from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Identity
 from .driver import Context
-from .editing import Builder, shape_of
+from .editing import Builder, is_elementwise, shape_of
 
 #: Maximum number of elements of a batched value; a Scan needs memory for one element only.
 ROOM = 1 << 24
@@ -179,7 +178,7 @@ def _sizes(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _broadcasts(node: Node) -> bool:
-    return type(node.op).__module__ == elementwise.__name__ and not isinstance(node.op, _RIGID)
+    return is_elementwise(node.op) and not isinstance(node.op, _RIGID)
 
 
 def _axes(node: Node, op: Reduce, rank: int) -> tuple[int, ...] | None:

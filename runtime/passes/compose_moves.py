@@ -20,7 +20,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Squeeze
 from .cut_before_turns import cut_for_products, place_of
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, is_elementwise, shape_of
 from .keep_pixels import keep_pixels
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
@@ -427,7 +427,7 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
         return weight is not None and weight.data is not None and weight.data.ndim == 2
     if _is_norm(node):
         return True
-    if type(op).__module__ != elementwise.__name__:
+    if not is_elementwise(op):
         return False
     if isinstance(op, _ORDERED) or any(shape_of(v) != shape_of(node.output) for v in data):
         return False

@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Shape, TensorType
+from ..ops import elementwise
 from ..ops.shape import Reshape
 
 
@@ -29,6 +30,14 @@ def rank_of(value: Value | None) -> int | None:
 def dtype_of(value: Value | None) -> DType | None:
     """Return a tensor's dtype; None if it is not known to be a tensor."""
     return value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether an element of the result depends on elements of the operands at its place alone.
+
+    BitCast and SwiGLU are among them, although they change the length of rows.
+    """
+    return type(op).__module__ == elementwise.__name__
 
 
 def number(value: Value | None, rank: int | None = None) -> float | None:

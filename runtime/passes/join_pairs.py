@@ -8,12 +8,11 @@ import numpy as np
 
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
-from ..ops import elementwise
 from ..ops.gather import Gather
 from ..ops.movement import Concat
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
 
 #: Minimum number of nodes.
 _MANY = 6
@@ -45,7 +44,7 @@ def _pairs(graph: Graph, concat: Node) -> list[Node] | None:
         node = value.producer
         if node is None or graph.sole_consumer(value) is not concat:
             return None
-        if type(node.op).__module__ != elementwise.__name__ or dtype_of(value) != dtype_of(first):
+        if not is_elementwise(node.op) or dtype_of(value) != dtype_of(first):
             return None
         if any(shape_of(each) != shape for each in (*node.operands, value)):
             return None

@@ -22,7 +22,7 @@ from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape
 from ..ops.shapes import ints_of
 from .driver import Context
-from .editing import Builder, drop, shape_of, stand_in
+from .editing import Builder, drop, is_elementwise, shape_of, stand_in
 from .pattern import pairs
 
 #: Constants that leave the other operand as it is, or repeat it. Of floats, -0 + 0 is 0.
@@ -154,7 +154,7 @@ def _expanded_last(
 
 
 def _broadcasts(node: Node) -> bool:
-    return type(node.op).__module__ == elementwise.__name__ and not isinstance(node.op, _RIGID)
+    return is_elementwise(node.op) and not isinstance(node.op, _RIGID)
 
 
 def _is_read(graph: Graph, values: tuple[Value, ...]) -> bool:

@@ -17,7 +17,7 @@ from ..ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ..ops.packed import MatMulBnb4, MatMulNBits
 from ..ops.shape import Reshape, Squeeze
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, is_elementwise, rank_of, shape_of
 
 #: For each operand the axis of the selection, None if it is unchanged.
 Axes = Sequence[int | None]
@@ -251,7 +251,7 @@ def _aligned(value: Value | None, shape: Shape, selection: _Selection) -> Axes |
 
 def _elementwise(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
     op, found = node.op, list[int | None]()
-    if type(op).__module__ != elementwise.__name__ or isinstance(op, elementwise.BitCast):
+    if not is_elementwise(op) or isinstance(op, elementwise.BitCast):
         return None
     if isinstance(op, elementwise.SwiGLU) and selection.axis == len(shape) - 1:
         return None

@@ -7,7 +7,6 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim
-from ..ops import elementwise
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice, Split, Transpose, bounds_of_slice
@@ -15,7 +14,7 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_turns import place_of
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, is_elementwise, rank_of, shape_of
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
@@ -76,7 +75,7 @@ def _is_free(values: Sequence[Value]) -> bool:
     The first state of a recurrence may be a part of another tensor.
     """
     makers = [_maker(value) for value in values[1:]]
-    computed = all(m is not None and type(m.op).__module__ == elementwise.__name__ for m in makers)
+    computed = all(m is not None and is_elementwise(m.op) for m in makers)
     return computed or _whole(values) is not None
 
 
