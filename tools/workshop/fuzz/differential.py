@@ -170,13 +170,20 @@ def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
         yield from case.against(name, dict(zip(case.reference, found, strict=True)))
 
 
+def _converted(
+    feeds: Mapping[str, Array], dtype: type[np.float16 | np.float64]
+) -> dict[str, Array]:
+    """Return arrays with another dtype in the place of float32."""
+    return {
+        name: data.astype(dtype) if data.dtype == np.float32 else data
+        for name, data in feeds.items()
+    }
+
+
 def _in_halves(case: Case) -> Iterator[str]:
     """Yield what rewrites do to the model in float16."""
     model = in_halves(case.proto)
-    feeds = {
-        name: data.astype(np.float16) if data.dtype == np.float32 else data
-        for name, data in case.feeds.items()
-    }
+    feeds = _converted(case.feeds, np.float16)
     try:
         with load(model, stop_at=0) as plain:
             graph = plain.imported
@@ -198,10 +205,7 @@ def _in_halves(case: Case) -> Iterator[str]:
 def _in_doubles(case: Case) -> Iterator[str]:
     """Yield what rewrites do to the model in float64, of which ONNX lacks some operators."""
     model = in_doubles(case.proto)
-    feeds = {
-        name: data.astype(np.float64) if data.dtype == np.float32 else data
-        for name, data in case.feeds.items()
-    }
+    feeds = _converted(case.feeds, np.float64)
     try:
         with load(model, stop_at=0) as plain:
             expected = flat(plain.run(feeds))

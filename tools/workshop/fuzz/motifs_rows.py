@@ -29,6 +29,13 @@ def _heads(g: RandomGraph, y: str, heads: int, size: int) -> str:
     return g.node("Reshape", y, g.ints(batch, length, heads, size))
 
 
+def _projected(g: RandomGraph, x: str, heads: int, size: int) -> str:
+    """Return the heads of a layer of rows, [batch, heads, rows, size]."""
+    return g.node(
+        "Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3]
+    )
+
+
 def _active(g: RandomGraph, x: str) -> str:
     kind = g.dice.choice(("Relu", "Silu", "Gelu", "Tanh", "Sigmoid", ""))
     if kind == "Silu":
@@ -53,7 +60,7 @@ def _relative(g: RandomGraph) -> None:
         part = g.node("Transpose", part, perm=[0, 2, 1, 3]) if first else part
         scores.append(g.node("MatMul", part, right))
     total = g.node("Mul", g.node("Add", *scores), g.constant(size**-0.5))
-    v = g.node("Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3])
+    v = _projected(g, x, heads, size)
     y = g.node("MatMul", g.node("Softmax", total, axis=-1), v)
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
     _layer(g, g.node("Reshape", y, g.ints(batch, length, heads * size)), g.shape(x)[-1])
@@ -309,10 +316,7 @@ def _linear_attention(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, _ = g.shape(x)
     heads, size = g.dice.choice(((2, 4), (1, 8), (4, 8)))
-    q, k, v = (
-        g.node("Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3])
-        for _ in range(3)
-    )
+    q, k, v = (_projected(g, x, heads, size) for _ in range(3))
     q, k = (g.node("Relu", y) for y in (q, k)) if g.coin(0.7) else (q, k)
     turned = g.node("Transpose", k, perm=[0, 1, 3, 2])
     if g.coin():
@@ -399,10 +403,7 @@ def _masked(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, width = g.shape(x)
     heads, size = g.dice.choice(((1, 8), (2, 4), (2, 8)))
-    q, k, v = (
-        g.node("Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3])
-        for _ in range(3)
-    )
+    q, k, v = (_projected(g, x, heads, size) for _ in range(3))
     scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
     scores = g.node("Mul", scores, g.constant(size**-0.5))
     how = g.dice.randrange(4)
