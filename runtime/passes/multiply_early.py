@@ -82,7 +82,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         parts = _parts(graph, layer)
         early = [part for part in parts if part.source is not None or part.is_row]
-        if early and len(parts) > 1 and _is_worth(layer, early):
+        is_constant = all(part.is_row for part in parts)
+        if early and len(parts) > 1 and not is_constant and _is_worth(layer, early):
             _rewrite(graph, layer, parts)
             yield f"{len(early)} parts of the input of '{node.name}' are multiplied early"
 

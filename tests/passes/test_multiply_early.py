@@ -97,3 +97,14 @@ def test_what_stays(build: Build) -> None:
     after, log = optimised(graph)
     assert "multiply_early" not in log.counts
     assert_same(graph, after)
+
+
+def test_constants_alone_are_for_others() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = layer(graph, 5, np.ones((2, N, 3), np.float32), np.ones((2, N, 2), np.float32))
+        return apply(graph, Add(), x, y)
+
+    graph = make(build, (2, N, 6))
+    after, log = optimised(graph, skip=("fold_constants",))
+    assert "multiply_early" not in log.counts
+    assert_same(graph, after)
