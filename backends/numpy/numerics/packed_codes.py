@@ -39,28 +39,44 @@ class IntegerCodes:
         self.blocks, self.width = op.blocks, op.block_size // self.planes
         self.factor = 1 << (8 - op.bits)
 
+    @property
+    def _halves(self) -> np.uint8:
+        """What centres all integers of a byte."""
+        return uint8.type(sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes)))
+
     def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
     ) -> Iterator[Callable[[], object]]:
-        """Yield the calls that write rows to `out` [rows, planes, blocks * width], in any order.
+        """Yield the calls that write rows to `out` [planes, rows, blocks * width].
 
         `spare` has as many bytes, and is overwritten.
         """
         packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
+        top = spare.reshape(self.planes, *packed.shape)[-1]
+        yield partial(np.bitwise_xor, packed, self._halves, out=top)
+        yield from self.centred_calls(top, out, spare)
+
+    def centred_calls(
+        self, packed: Array, out: Array, spare: Array
+    ) -> Iterator[Callable[[], object]]:
+        """Yield the calls that write bytes of centred integers to `out` [planes, *their shape].
+
+        `spare` has as many bytes as `out` has elements, and is overwritten; its last plane may be
+        `packed`.
+        """
         every = spare.reshape(self.planes, *packed.shape)
-        top = every[-1]
-        halves = sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes))
-        yield partial(np.bitwise_xor, packed, uint8.type(halves), out=top)
         high = uint8.type(256 - self.factor)
-        for i in range(self.planes - 1):
-            plane = every[i]
+        for i, plane in enumerate(every[:-1]):
             shift = uint8.type(256 >> (self._op.bits * (i + 1)))
-            yield partial(np.multiply, top, shift, out=plane)
+            yield partial(np.multiply, packed, shift, out=plane)
             if i:
                 yield partial(np.bitwise_and, plane, high, out=plane)
-        if self.planes > 1:
-            yield partial(np.bitwise_and, top, high, out=top)
-        yield partial(np.copyto, out.swapaxes(0, 1), every.view(np.int8))
+        yield partial(np.bitwise_and, packed, high, out=every[-1])
+        yield partial(np.copyto, out, every.view(np.int8))
+
+    def turned(self, packed: Array) -> Array:
+        """Return the bytes of all rows, centred, as columns: [blocks * width, rows]."""
+        return np.bitwise_xor(packed.reshape(self._op.N, -1).T, self._halves, order="C")
 
     def scales(
         self, operands: list[Array | None], first: int, last: int
@@ -89,10 +105,10 @@ class TableCodes:
     def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
     ) -> Iterator[Callable[[], object]]:
-        """Yield the calls that write rows to `out` [rows, 1, K]."""
+        """Yield the calls that write rows to `out` [1, rows, K]."""
         half = self._op.K // 2
         packed = _given(operands[1]).reshape(-1)[first * half : last * half]
-        yield partial(_look_up, _numbers_of(self._op.quant_type), packed, out)
+        yield partial(_look_up, _numbers_of(self._op.quant_type), packed, out[0])
 
     def scales(self, operands: list[Array | None], first: int, last: int) -> tuple[Array, None]:
         """Return the factors [rows, blocks]."""
@@ -197,7 +213,8 @@ class PackedProduct:
         """Fill `out` [rows, planes, blocks * width] with the codes of some rows, then zeros."""
         out[len(rows) :] = 0
         spare = self._spare[: len(rows) * self._length]
-        for call in self._codes.calls(operands, rows.start, rows.stop, out[: len(rows)], spare):
+        planes = out[: len(rows)].swapaxes(0, 1)
+        for call in self._codes.calls(operands, rows.start, rows.stop, planes, spare):
             call()
 
     def _few(self, operands: list[Array | None], left: Array, rows: range, out: Array) -> None:
