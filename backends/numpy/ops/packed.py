@@ -40,7 +40,8 @@ ELEMENTS, PART = 1 << 18, 1 << 19
 COPIED = 1 << 23
 #: Granularity of rows: whole bytes, and whole groups of BLAS.
 GROUP = 16
-#: Maximum rows of the other operand for which sums are scaled instead of weights.
+#: Maximum rows of the other operand for which sums are scaled instead of weights; more of them,
+#: as many as there are bytes in a block, where weights are kept as columns.
 FEW = 8
 #: Maximum rows that each part of a product may put into the order of the codes.
 SOME = 96
@@ -58,8 +59,10 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     inputs = chain.head.inputs
     is_ordered = len(inputs) < 5 or inputs[4] is None
     if is_ordered and not _is_wide(chain):
-        if _rows(chain) <= FEW:
-            return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
+        codes = IntegerCodes(op)
+        columns = _Columns.of(chain.head, codes)
+        if _rows(chain) <= (FEW if columns is None else max(FEW, codes.width)):
+            return _CodeProduct(chain, op.N, codes, columns).step(site)
         if _rows(chain) <= SOME:
             return _ScaledProduct(chain, op).step(site)
     length = op.blocks * op.block_size
@@ -113,10 +116,10 @@ class _Columns:
     factors: Value | None
 
     @classmethod
-    def of(cls, node: Node, codes: IntegerCodes | TableCodes) -> _Columns | None:
+    def of(cls, node: Node, codes: IntegerCodes) -> _Columns | None:
         """Return them; None where they would be no constants, or take much memory."""
         _, packed, factors, *_ = node.inputs
-        if not isinstance(codes, IntegerCodes) or packed is None or factors is None:
+        if packed is None or factors is None:
             return None
         if not packed.is_constant or packed.tensor.size >= COPIED:
             return None
@@ -134,7 +137,7 @@ class _Columns:
             every = self.codes.turned(packed)
             return np.concatenate([every[:, first:last].reshape(-1) for first, last in parts])
 
-        return bound.packed((self.packed,), ("columns of codes", *parts), pack)
+        return bound.packed((self.packed,), ("columns of codes", self.codes.planes, *parts), pack)
 
     def scales(self, bound: Bound, factors: Value) -> Array:
         """Return the scales [blocks, rows]."""
@@ -149,10 +152,15 @@ class _Columns:
 class _CodeProduct:
     """A few rows times transposed weights [rows, length], with sums scaled per block."""
 
-    def __init__(self, chain: Chain, rows: int, codes: IntegerCodes | TableCodes) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        rows: int,
+        codes: IntegerCodes | TableCodes,
+        columns: _Columns | None = None,
+    ) -> None:
         self._node, self._codes, self._count = chain.head, codes, rows
-        self._few = _rows(chain)
-        self._turned = _Columns.of(self._node, codes)
+        self._few, self._columns = _rows(chain), columns
         self._length = codes.planes * codes.blocks * codes.width
         self._parts = self._cut()
         wanted = max(-(-(last - first) // GROUP) * GROUP for first, last in self._parts)
@@ -179,7 +187,7 @@ class _CodeProduct:
         return list(pairwise(bounds))
 
     def _record(self, bound: Bound) -> list[Tape]:
-        kept = () if self._turned is None else self._turned.values
+        kept = () if self._columns is None else self._columns.values
         operands = [None if value in kept else bound.get(value) for value in self._node.inputs]
         return [self._part(bound, operands, *part) for part in self._parts]
 
@@ -190,16 +198,16 @@ class _CodeProduct:
 
         Zeros follow up to a multiple of `GROUP`.
         """
-        codes, turned = self._codes, self._turned
+        codes, held = self._codes, self._columns
         count, wide = last - first, -(-(last - first) // GROUP) * GROUP
         spare = bound.scratch(self._bytes, (count * self._length,))
         shape = codes.planes, codes.blocks, codes.width
         length = codes.blocks * codes.width
-        if turned is not None:
-            columns = turned.columns(bound, self._parts)[first * length : last * length]
+        if held is not None:
+            columns = held.columns(bound, self._parts)[first * length : last * length]
             floats = bound.scratch(self._floats, (codes.planes, length, wide))
             filled, rest = floats[..., :count], floats[..., count:]
-            calls = turned.codes.centred_calls(columns.reshape(length, count), filled, spare)
+            calls = held.codes.centred_calls(columns.reshape(length, count), filled, spare)
             found = floats.reshape(*shape, wide)
         else:
             floats = bound.scratch(self._floats, (codes.planes, wide, length))
@@ -245,8 +253,8 @@ class _CodeProduct:
             scale,
         ]
         factors = None
-        if self._turned is not None and self._turned.factors is not None:
-            factors = self._turned.scales(bound, self._turned.factors)[:, first:last]
+        if self._columns is not None and self._columns.factors is not None:
+            factors = self._columns.scales(bound, self._columns.factors)[:, first:last]
         elif _is_plain(self._node):
             factors = codes.scales(operands, first, last)[0].T  # a view
         if factors is not None:
