@@ -40,6 +40,11 @@ class IntegerCodes:
         self.factor = 1 << (8 - op.bits)
 
     @property
+    def outputs(self) -> int:
+        """Rows of the weights."""
+        return self._op.N
+
+    @property
     def _halves(self) -> np.uint8:
         """What centres all integers of a byte."""
         return uint8.type(sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes)))

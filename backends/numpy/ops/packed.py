@@ -7,15 +7,13 @@ per block instead of one per element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from ....runtime.ir.dtypes import float32, float64, uint8
-from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulBnb4, MatMulNBits
 from ....runtime.options import Options
@@ -33,15 +31,11 @@ from ..numerics.packed_codes import (
     unpack_table,
 )
 from ..numerics.products import recorded, sums
+from .packed_columns import GROUP, ColumnProduct
 
 #: Elements of weights unpacked at a time, and at most where sums are scaled.
 ELEMENTS, PART = 1 << 18, 1 << 19
-#: Bytes of weights from which on there is no second copy of them, whose order would be faster.
-COPIED = 1 << 23
-#: Granularity of rows: whole bytes, and whole groups of BLAS.
-GROUP = 16
-#: Maximum rows of the other operand for which sums are scaled instead of weights; more of them,
-#: as many as there are bytes in a block, where weights are kept as columns.
+#: Maximum rows of the other operand for which sums are scaled instead of weights.
 FEW = 8
 #: Maximum rows that each part of a product may put into the order of the codes.
 SOME = 96
@@ -59,10 +53,11 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     inputs = chain.head.inputs
     is_ordered = len(inputs) < 5 or inputs[4] is None
     if is_ordered and not _is_wide(chain):
-        codes = IntegerCodes(op)
-        columns = _Columns.of(chain.head, codes)
-        if _rows(chain) <= (FEW if columns is None else max(FEW, codes.width)):
-            return _CodeProduct(chain, op.N, codes, columns).step(site)
+        if ColumnProduct.applies(chain, FEW):
+            parts = _parts(op.N, op.blocks * op.block_size)
+            return ColumnProduct(chain, parts).step(site)
+        if _rows(chain) <= FEW:
+            return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
         if _rows(chain) <= SOME:
             return _ScaledProduct(chain, op).step(site)
     length = op.blocks * op.block_size
@@ -86,83 +81,30 @@ def _is_wide(chain: Chain) -> bool:
     return chain.output.tensor.dtype == float64
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether sums are multiplied by scales in float32, without zero points."""
-    _, _, scales, *others = node.inputs
-    has_points = any(value is not None for value in others[:1])
-    return scales is not None and scales.tensor.dtype == float32 and not has_points
-
-
 def _rows(chain: Chain) -> int:
     """Return the rows of the first input."""
     dims = chain.output.tensor.dims
     return chain.output.tensor.size // dims[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Constant integer weights kept as columns, of which BLAS adds multiples.
-
-    Products with their rows are short dot products, one per block: two to three times as slow.
-
-    Attributes:
-        codes: of the weights.
-        packed: bytes [rows, bytes].
-        factors: scales [rows, blocks], if these are all that a sum needs.
-    """
-
-    codes: IntegerCodes
-    packed: Value
-    factors: Value | None
-
-    @classmethod
-    def of(cls, node: Node, codes: IntegerCodes) -> _Columns | None:
-        """Return them; None where they would be no constants, or take much memory."""
-        _, packed, factors, *_ = node.inputs
-        if packed is None or factors is None:
-            return None
-        if not packed.is_constant or packed.tensor.size >= COPIED:
-            return None
-        return cls(codes, packed, factors if factors.is_constant and _is_plain(node) else None)
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """What is read in no other form."""
-        return (self.packed,) if self.factors is None else (self.packed, self.factors)
-
-    def columns(self, bound: Bound, parts: Sequence[tuple[int, int]]) -> Array:
-        """Return the columns of every part, one part after the other."""
-
-        def pack(packed: Array) -> Array:
-            every = self.codes.turned(packed)
-            return np.concatenate([every[:, first:last].reshape(-1) for first, last in parts])
-
-        return bound.packed((self.packed,), ("columns of codes", self.codes.planes, *parts), pack)
-
-    def scales(self, bound: Bound, factors: Value) -> Array:
-        """Return the scales [blocks, rows]."""
-        blocks = self.codes.blocks
-
-        def pack(scales: Array) -> Array:
-            return scales.reshape(-1, blocks).T.astype(float32, "C")
-
-        return bound.packed((factors,), ("columns of scales", blocks), pack)
+def _parts(rows: int, length: int) -> list[tuple[int, int]]:
+    """Return ranges of the weights' rows, in whole groups, so that each thread has as many."""
+    size, workers = rows * length, thread_pool.size()
+    count = max(-(-size // PART), blocks_worth(size * UNPACK, workers))
+    groups = -(-rows // GROUP)
+    count = max(1, min(groups, balanced(count, workers) if count > 1 else 1))
+    bounds = [min(rows, groups * i // count * GROUP) for i in range(count + 1)]
+    return list(pairwise(bounds))
 
 
 class _CodeProduct:
     """A few rows times transposed weights [rows, length], with sums scaled per block."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        rows: int,
-        codes: IntegerCodes | TableCodes,
-        columns: _Columns | None = None,
-    ) -> None:
-        self._node, self._codes, self._count = chain.head, codes, rows
-        self._few, self._columns = _rows(chain), columns
+    def __init__(self, chain: Chain, rows: int, codes: IntegerCodes | TableCodes) -> None:
+        self._node, self._codes = chain.head, codes
+        self._few = _rows(chain)
         self._length = codes.planes * codes.blocks * codes.width
-        self._parts = self._cut()
+        self._parts = _parts(rows, self._length)
         wanted = max(-(-(last - first) // GROUP) * GROUP for first, last in self._parts)
         self._scratch, self._dtype = ScratchLayout(), sums(float32)
         self._floats = self._scratch.take(wanted * self._length, self._dtype)
@@ -177,56 +119,20 @@ class _CodeProduct:
         workers = thread_pool.size() if len(self._parts) > 1 else 1
         return HostStep(name, site, self._record, workers, self._scratch.nbytes)
 
-    def _cut(self) -> list[tuple[int, int]]:
-        """Return ranges of rows, in whole groups, so that each thread has as many."""
-        size, workers = self._count * self._length, thread_pool.size()
-        count = max(-(-size // PART), blocks_worth(size * UNPACK, workers))
-        groups = -(-self._count // GROUP)
-        count = max(1, min(groups, balanced(count, workers) if count > 1 else 1))
-        bounds = [min(self._count, groups * i // count * GROUP) for i in range(count + 1)]
-        return list(pairwise(bounds))
-
     def _record(self, bound: Bound) -> list[Tape]:
-        kept = () if self._columns is None else self._columns.values
-        operands = [None if value in kept else bound.get(value) for value in self._node.inputs]
+        operands = [bound.get(value) for value in self._node.inputs]
         return [self._part(bound, operands, *part) for part in self._parts]
-
-    def _unpacked(
-        self, tape: Tape, bound: Bound, operands: list[Array | None], first: int, last: int
-    ) -> Array:
-        """Record the calls that unpack rows; return them as [planes, blocks, width, rows].
-
-        Zeros follow up to a multiple of `GROUP`.
-        """
-        codes, held = self._codes, self._columns
-        count, wide = last - first, -(-(last - first) // GROUP) * GROUP
-        spare = bound.scratch(self._bytes, (count * self._length,))
-        shape = codes.planes, codes.blocks, codes.width
-        length = codes.blocks * codes.width
-        if held is not None:
-            columns = held.columns(bound, self._parts)[first * length : last * length]
-            floats = bound.scratch(self._floats, (codes.planes, length, wide))
-            filled, rest = floats[..., :count], floats[..., count:]
-            calls = held.codes.centred_calls(columns.reshape(length, count), filled, spare)
-            found = floats.reshape(*shape, wide)
-        else:
-            floats = bound.scratch(self._floats, (codes.planes, wide, length))
-            filled, rest = floats[:, :count], floats[:, count:]
-            calls = codes.calls(operands, first, last, filled, spare)
-            found = floats.reshape(shape[0], wide, *shape[1:]).transpose(0, 2, 3, 1)
-        if rest.size:
-            tape.append(partial(rest.fill, 0))
-        tape += calls
-        return found
 
     def _part(self, bound: Bound, operands: list[Array | None], first: int, last: int) -> Tape:
         codes, few = self._codes, self._few
         planes, blocks, width = codes.planes, codes.blocks, codes.width
-        tape: Tape = []
-        right = self._unpacked(tape, bound, operands, first, last)
+        count, wide = last - first, -(-(last - first) // GROUP) * GROUP
+        floats = bound.scratch(self._floats, (planes, wide, blocks * width))
+        spare = bound.scratch(self._bytes, (count * self._length,))
         left = bound.scratch(self._left, (planes, blocks, few, width))
-        found = bound.scratch(self._sums, (planes, blocks, few, right.shape[-1]))
-        total, *others = found[..., : last - first]
+        found = bound.scratch(self._sums, (planes, blocks, few, wide))
+        right = floats.reshape(planes, wide, blocks, width).transpose(0, 2, 3, 1)
+        total, *others = found[..., :count]
         a, out = operands[0], bound[self._node.output]
         assert a is not None
         target = out.reshape(few, -1)[:, first:last]
@@ -246,19 +152,19 @@ class _CodeProduct:
                 product += bias[first:last]
             np.copyto(target, product, casting="same_kind")
 
-        tape += [
+        tape: Tape = [
+            *codes.calls(operands, first, last, floats[:, :count], spare),
             self._arranged(a.reshape(few, -1), left),
             recorded(left, right, found),
             *(partial(np.add, total, other, total) for other in others),
             scale,
         ]
-        factors = None
-        if self._columns is not None and self._columns.factors is not None:
-            factors = self._columns.scales(bound, self._columns.factors)[:, first:last]
-        elif _is_plain(self._node):
-            factors = codes.scales(operands, first, last)[0].T  # a view
-        if factors is not None:
-            tape[-1] = partial(np.multiply, total, factors[:, np.newaxis], total)
+        scales, *points = operands[2:4]
+        if scales is not None and scales.dtype == float32 and all(x is None for x in points):
+            factors, _ = codes.scales(operands, first, last)  # a view
+            tape[-1] = partial(np.multiply, total, factors.T[:, np.newaxis], total)
+        if count < wide:
+            tape.insert(0, partial(floats[:, count:].fill, 0))
         is_plain = target.dtype == total.dtype and bias is None
         tape.append(partial(np.add.reduce, total, 0, out=target) if is_plain else finish)
         return tape
