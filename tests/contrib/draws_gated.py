@@ -49,13 +49,17 @@ def gated_add(rng: Rng) -> Sample:
 
 
 def linear_attention(rng: Rng) -> Sample:
-    b, t, heads, times, size, inner = (int(rng.integers(1, 4)) for _ in range(6))
+    b, t, times, size, inner = (int(rng.integers(1, 4)) for _ in range(5))
+    heads = int(rng.choice([1, 2, 3, 4, 6]))
+    fewer = [n for n in (1, 2, 3) if heads % n == 0]
+    keys = heads if rng.random() < 0.5 else int(rng.choice(fewer))
+    queries = heads * times if rng.random() < 0.5 else int(rng.choice(fewer))
     rule = str(rng.choice(["linear", "gated", "delta", "gated_delta"]))
     by_head = rng.random() < 0.5
-    key = floats(rng, b, t, heads, size)
+    key = floats(rng, b, t, keys, size)
     key /= np.linalg.norm(key, axis=-1, keepdims=True)
     inputs: Inputs = {
-        "query": floats(rng, b, t, heads * times * size),
+        "query": floats(rng, b, t, queries * size),
         "key": key.reshape(b, t, -1),
         "value": floats(rng, b, t, heads * inner),
         "past_state": perhaps(rng, floats(rng, b, heads, size, inner)),
@@ -64,8 +68,9 @@ def linear_attention(rng: Rng) -> Sample:
         else None,
         "beta": rng.random((b, t, heads)).astype(np.float32) if "delta" in rule else None,
     }
-    how = {"q_num_heads": heads * times, "kv_num_heads": heads, "update_rule": rule}
-    return Sample("LinearAttention", inputs, how, (True, True), loose=4)
+    how = {"q_num_heads": queries, "kv_num_heads": heads, "update_rule": rule}
+    known = int(min(keys, queries) < heads)
+    return Sample("LinearAttention", inputs, how, (True, True), loose=4, known=known)
 
 
 def causal_conv(rng: Rng) -> Sample:

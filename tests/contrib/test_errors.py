@@ -58,6 +58,8 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("GroupNorm", {"x": X[None], "g": VECTOR, "b": VECTOR}, {"groups": 2, "activation": 2},
      r"activation=2; expected 0, or 1"),
     ("EmbedLayerNormalization", {"ids": LENGTHS}, {}, r"leaves out input 2"),
+    ("LinearAttention", {"q": X, "k": X, "v": X}, {"q_num_heads": 2, "kv_num_heads": 3},
+     r"key is .*their number must divide kv_num_heads=3"),
 ]  # fmt: skip
 #: The same of what is valid, and not served.
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [

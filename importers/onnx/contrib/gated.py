@@ -31,17 +31,17 @@ def linear_attention(
     state_window: int = 0,
     update_rule: str = "gated_delta",
 ) -> Results:
-    """ONNX's LinearAttention."""
+    """ONNX's LinearAttention, where each head of queries or keys may serve several of values."""
     if state_window:
         raise b.unsupported(
             f"state_window={state_window}: states of several positions",
             "export the model without speculative decoding",
         )
+    width = b.need_extent(query, 2) if q_num_heads < kv_num_heads else b.extent(query, 2)
+    size = width // q_num_heads if width else None
+    key = _repeat_heads(b, key, "key", size, kv_num_heads)
     if q_num_heads < kv_num_heads:
-        raise b.unsupported(
-            f"q_num_heads={q_num_heads} is less than kv_num_heads={kv_num_heads}",
-            "repeat the queries for the heads of the keys",
-        )
+        query = _repeat_heads(b, query, "query", size, kv_num_heads)
     return b.several(
         "LinearAttention",
         2,
@@ -53,10 +53,26 @@ def linear_attention(
         beta,
         chunk_size=chunk_size,
         kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
+        q_num_heads=max(q_num_heads, kv_num_heads),
         scale=scale,
         update_rule=update_rule,
     )
+
+
+def _repeat_heads(b: NodeBuilder, x: str, name: str, size: int | None, count: int) -> str:
+    """Return [batch, length, count * size]: every head of x as often as it takes, in a row."""
+    width = b.extent(x, 2)
+    if not size or width is None or width == count * size:
+        return x
+    heads = width // size
+    if width % size or not heads or count % heads:
+        raise b.error(
+            f"{name} is {b.type(x)}; with heads of {size} elements, their number must divide "
+            f"kv_num_heads={count}"
+        )
+    apart = b.reshape(x, 0, 0, heads, 1, size)
+    repeated = b.Expand(apart, b.ints(1, 1, 1, count // heads, 1))
+    return b.reshape(repeated, 0, 0, count * size)
 
 
 @contrib("LinearAttentionGate", outputs=(1, 2))
