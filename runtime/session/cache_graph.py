@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from ..ir.graph import Value
+from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ops.elementwise import Cast, Sub
 from ..ops.gather import TensorScatter
@@ -19,6 +20,18 @@ def through(value: Value) -> Iterator[Value]:
     for node in value.consumers:
         if isinstance(node.op, Cast | Identity):
             yield from through(node.outputs[0])
+
+
+def read_from(value: Value, but: tuple[type[Op], ...]) -> set[Value]:
+    """Return what is computed from a value, but not what is only by way of these operators."""
+    found = {value}
+    waiting = [value]
+    while waiting:
+        for node in waiting.pop().consumers:
+            if not isinstance(node.op, but):
+                waiting += [each for each in node.outputs if each not in found]
+                found.update(node.outputs)
+    return found
 
 
 def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:

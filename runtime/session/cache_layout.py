@@ -13,13 +13,15 @@ from typing import Literal
 
 from ..errors import ModelError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Value
 from ..ir.types import Dim
+from ..ops.attention import Attention
 from ..ops.elementwise import Cast
+from ..ops.norm import Softmax
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Identity, Shape
 from .absolute_positions import counted_positions
-from .cache_graph import proven_sizes, through, window_of
+from .cache_graph import proven_sizes, read_from, through, window_of
 from .cache_names import by_core, core_of, is_cross
 from .io_types import TensorInfo
 
@@ -123,6 +125,8 @@ class DecoderLayout:
         cross: inputs with keys and values of the encoder; constant during decoding.
         counter: the node that adds positions counted from the start of the input, so that padding
             on the left would move the tokens; empty if there is none.
+        unmasked: a cache without positions that would also hold what is read of padding, such as
+            the state of a convolution; empty if there is none.
     """
 
     inputs: Mapping[Role, TensorInfo]
@@ -131,6 +135,7 @@ class DecoderLayout:
     padding: Padding | None = None
     cross: tuple[TensorInfo, ...] = ()
     counter: str = ""
+    unmasked: str = ""
 
     @property
     def room(self) -> int | None:
@@ -147,7 +152,10 @@ class DecoderLayout:
 
         GroupQueryAttention allows padding in a prompt that is as long as the mask; a mask of fixed
         length may be longer. Padding on the left moves tokens where a model counts positions.
+        Neither side is right for a state that does not know what is padding.
         """
+        if self.unmasked:
+            return False
         mask = self.inputs.get("mask")
         is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
         if self.padding == "left":
@@ -245,7 +253,8 @@ class _Reader:
         constant = tuple(self._inputs[name] for name in cross)
         padding = self._padding(inputs)
         counter = self._counter(inputs) if padding == "left" else ""
-        return DecoderLayout(inputs, logits, caches, padding, constant, counter)
+        unmasked = self._unmasked(caches, padding, inputs)
+        return DecoderLayout(inputs, logits, caches, padding, constant, counter, unmasked)
 
     def _error(self, reason: str, name: str = "", kind: str = "input") -> ModelError:
         where = f"{kind} '{name}'" if name else None
@@ -358,6 +367,28 @@ class _Reader:
         sizes = {inputs[role].name for role in SIZES if role in inputs}
         found = counted_positions(self._graph, tokens, sizes)
         return "" if found is None else found.name
+
+    def _unmasked(
+        self,
+        caches: Iterable[CachePair],
+        padding: Padding | None,
+        inputs: Mapping[Role, TensorInfo],
+    ) -> str:
+        """Return a state that padding would change; empty if there is none.
+
+        Padding on the right comes last, so every state ends with it. Before the tokens, on the
+        left, it leaves no trace if the mask multiplies what is read, not only attention's scores.
+        """
+        states = {each.present: each.past for each in caches if each.axis is None}
+        if not states or padding is None:
+            return ""
+        reached = set[Value]()
+        if padding == "left":
+            reached = read_from(self._values[inputs["mask"].name], (Attention, Softmax))
+        outputs = self._graph.outputs
+        return next(
+            (past for present, past in states.items() if outputs[present] not in reached), ""
+        )
 
 
 def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:

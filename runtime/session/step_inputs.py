@@ -140,6 +140,11 @@ class StepInputs:
                 f"'{self.layout.counter}' adds them) and takes no position_ids: give sequences of "
                 "equal lengths, or one at a time"
             )
+        if self.layout.unmasked:
+            raise InputError(
+                f"'{self.layout.unmasked}' is a state of all that was read, padding included: give "
+                "sequences of equal lengths, or one at a time"
+            )
         if not self.layout.can_pad:
             raise InputError(
                 "the mask has a fixed length, so the model cannot recognize padded prompts: give "

@@ -1,0 +1,85 @@
+"""Decoders with states that are no caches of positions, and prompts of several lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+from tercet import Generator, InputError
+
+PROMPT = [7, 3, 9, 4]
+BOTH = [PROMPT, PROMPT[:2]]
+#: A running sum of embeddings is the state; a mask is read as onnxruntime-genai's builder reads it,
+#: only for scores of attention, or to keep padding out of the sum.
+TEXT = """<ir_version: 9, opset_import: ["": 17]>
+decoder (int64[b,n] input_ids, int64[b,t] attention_mask, float[b,8] past_conv_0,
+         float[b,1,p,8] past_key_0)
+    => (float[b,n,16] logits, float[b,8] present_conv_0, float[b,1,t,8] present_key_0) {
+  first = Constant<value_ints = [1]>()
+  last = Constant<value_ints = [-1]>()
+  words = Gather(table, input_ids)
+  row = Unsqueeze(words, first)
+  present_key_0 = Concat<axis = 2>(past_key_0, row)
+  %s
+  one = Constant<value_int = 1>()
+  summed = CumSum(read, one)
+  before = Unsqueeze(past_conv_0, first)
+  states = Add(summed, before)
+  present_conv_0 = Gather<axis = 1>(states, minus)
+  logits = MatMul(states, head)
+}"""
+UNUSED = """counted = ReduceSum(attention_mask, first)
+  zero = Constant<value_float = 0.0>()
+  many = Cast<to = 1>(counted)
+  nothing = Mul(many, zero)
+  wide = Unsqueeze(nothing, last)
+  read = Add(words, wide)"""
+IN_SCORES = """key = Squeeze(present_key_0, first)
+  turned = Transpose<perm = [0, 2, 1]>(key)
+  scores = MatMul(words, turned)
+  mask = Cast<to = 1>(attention_mask)
+  hidden = Unsqueeze(mask, first)
+  far = Constant<value_float = 1e4>()
+  shown = Mul(hidden, far)
+  masked = Add(scores, shown)
+  chances = Softmax(masked)
+  found = MatMul(chances, key)
+  read = Add(words, found)"""
+MULTIPLIED = """size = Shape<start = 1>(input_ids)
+  from = Neg(size)
+  end = Constant<value_ints = [1000]>()
+  new = Slice(attention_mask, from, end, first)
+  mask = Cast<to = 1>(new)
+  wide = Unsqueeze(mask, last)
+  read = Mul(words, wide)"""
+
+
+def decoder(how: str, folder: Path) -> Path:
+    model = parse_model(TEXT % how)
+    rng = np.random.default_rng(0)
+    for name, shape in (("table", (16, 8)), ("head", (8, 16))):
+        weights = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(-1), "minus"))
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("how", [UNUSED, IN_SCORES])
+def test_a_state_that_would_hold_padding(how: str, tmp_path: Path) -> None:
+    with Generator(decoder(how, tmp_path)) as generator:
+        assert len(generator.generate_ids([PROMPT, PROMPT], max_new_tokens=4).ids) == 2
+        with pytest.raises(InputError, match=r"'past_conv_0' is a state of all that was read"):
+            generator.generate_ids(BOTH, max_new_tokens=4)
+
+
+def test_a_state_without_padding(tmp_path: Path) -> None:
+    with Generator(decoder(MULTIPLIED, tmp_path)) as generator:
+        alone = [generator.generate_ids(ids, max_new_tokens=6).ids[0] for ids in BOTH]
+        assert generator.generate_ids(BOTH, max_new_tokens=6).ids == alone
