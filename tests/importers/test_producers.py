@@ -71,3 +71,25 @@ def test_signals_without_parts_are_real(shape: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, 40), np.float32)
     (y,) = tercet.load(model, backend="numpy")(x)
     np.testing.assert_allclose(y, run_onnxruntime(model, {"x": x})["y"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "int8", "uint8"])
+def test_integers_in_masks_are_added_to_scores(kind: str) -> None:
+    """Builders of encoders hand their attention_mask on as it is."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 10, opset_import: ["" : 23]>
+      g (float[1, n, 8] q, {kind}[n, n] mask) => (float[1, n, 8] y) {{
+        y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q, mask)
+      }}""")
+    rng = np.random.default_rng(0)
+    given = {
+        "q": rng.standard_normal((1, 6, 8)).astype(np.float32),
+        "mask": rng.integers(0, 3, (6, 6)).astype(kind),
+    }
+    with tercet.load(model) as loaded:
+        found = loaded.run(given)["y"]
+    wanted = run_onnxruntime(model, given)["y"]
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+    planned = tercet.inspect(model, placement="cuda", target="sm_90a", dims={"n": 6}).placement
+    assert planned
+    assert all(row.backend.startswith("cuda") for row in planned)

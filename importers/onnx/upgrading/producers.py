@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....runtime.ir.dtypes import TO_ONNX, float32, int64
+from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
 from ....runtime.ir.types import TensorType
 from ..source.raw import RawNode
-from .rewrite import NodeSite, made, rank_of, without
+from .rewrite import NodeSite, dtype_of, made, rank_of, without
 
 Meaning = Callable[[RawNode, NodeSite], Sequence[RawNode]]
 #: By the first word of the file's producer, the domain and the operator; nodes of the newest opset.
@@ -50,6 +50,21 @@ def real_signals(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     last, signals = site.constant(np.array([-1], int64), "last"), site.fresh("signals")
     unsqueezed = made("Unsqueeze", (node.inputs[0], last), signals)
     return [unsqueezed, node.change(inputs=(signals, *node.inputs[1:]))]
+
+
+@written_by("Attention", ANY)
+def added_masks(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Integers in a mask are added to scores like floats: no kernel has to read them.
+
+    Files of encoders give their attention_mask of 0 and 1 as it is.
+    """
+    query, _, _, mask = (*node.inputs, *("",) * 4)[:4]
+    if (dtype_of(mask, site) if mask else None) not in INTEGERS:
+        return [node]
+    wide = float64 if dtype_of(query, site) == float64 else float32
+    cast = site.fresh(f"{mask}/added")
+    inputs = (*node.inputs[:3], cast, *node.inputs[4:])
+    return [made("Cast", (mask,), cast, to=TO_ONNX[wide]), node.change(inputs=inputs)]
 
 
 @written_by("Resize", "pytorch", *ONNXRUNTIME)
