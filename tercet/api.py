@@ -21,6 +21,7 @@ from .importers.onnx.reading.attributes import Mismatch, make
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.base import arguments as rules
 from .runtime.base.budget import Budget
+from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
 from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
 from .runtime.ir.custom import CustomOperator, with_custom
@@ -99,7 +100,7 @@ def load(
     """
     chosen = Options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
-    with bounded(timeout, Budget(chosen.max_bytes)):
+    with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
         read = partial(
             importer.load,
             source,

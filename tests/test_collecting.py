@@ -1,10 +1,24 @@
-"""Garbage is collected again after a block without."""
+"""No garbage is collected while a model is loaded and planned; it is again behind such a block."""
 
 import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from traceback import walk_stack
+from typing import Any
 
 import pytest
 
+import tercet
 from tercet.runtime.base.collecting import no_collection
+
+CHAIN = """
+<ir_version: 10, opset_import: ["" : 21]>
+chain (float[N, 4] x) => (float[N, 4] y) {
+%s
+}
+""" % "\n".join(f"x{i + 1} = Sin (x{i})" for i in range(300)).replace("x0)", "x)").replace(
+    "x300 =", "y ="
+)
 
 
 def fails() -> None:
@@ -30,3 +44,35 @@ def test_what_a_caller_turned_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@contextmanager
+def collections() -> Iterator[list[set[str]]]:
+    """Give the functions within which garbage is collected, for each time that it is."""
+    found = list[set[str]]()
+
+    def note(phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            found.append({frame.f_code.co_name for frame, _ in walk_stack(None)})
+
+    before = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(20)
+    try:
+        yield found
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+
+
+def made(work: Callable[[], Any]) -> None:
+    work()
+
+
+def test_nothing_is_collected_while_a_model_is_loaded_and_planned() -> None:
+    with collections() as found:
+        made(lambda: [[i] for i in range(100)])
+        assert any("made" in names for names in found), "the test sees when there are some"
+        model = tercet.load(CHAIN)
+        model.prepare({"x": (3, 4)})
+    assert not [names for names in found if names & {"optimise", "bind", "_build"}]

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from ..base.collecting import no_collection
 from ..base.parallel import same_threads
 from ..control.program import Program
 from ..control.resources import Keys, Resources, Types, is_deciding
@@ -169,6 +170,7 @@ class ProgramCache:
         for store in self._resources.stores.values():
             store.forget(alone)
 
+    @no_collection()
     @same_threads()
     def _build(
         self,
