@@ -276,7 +276,7 @@ def _gain(group: FusionGroup, setting: Setting) -> float:
     conv = problem_of(RecipeContext(head.op, Tensor(head.output), inputs, setting))
     if isinstance(conv, str):
         return 0.0
-    return gain(conv, SELECTORS[Conv].pick(conv, tuned=False).microseconds)
+    return gain(conv, SELECTORS[Conv].expected(conv)[1]())
 
 
 def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:

@@ -117,6 +117,21 @@ def test_the_least_estimate_is_taken_and_no_other_recipe_is_made(
         assert set(made[:-1]) <= refused
 
 
+def test_estimates_of_a_known_problem_make_no_recipe() -> None:
+    for shape in itertools.islice(shapes(), 20):
+        selector, task = tasked(*shape.pop("w"), **shape)
+        made: list[str] = []
+        algorithms = tuple(
+            replace(algorithm, make=recorded(algorithm, made)) for algorithm in selector.algorithms
+        )
+        selector = replace(selector, algorithms=algorithms)
+        picked = selector.pick(task, tuned=False)
+        made.clear()
+        formats, estimate = selector.expected(task)
+        assert (formats, estimate()) == (picked.formats, picked.microseconds)
+        assert not made
+
+
 def recorded(
     algorithm: Algorithm[ConvProblem], made: list[str]
 ) -> Callable[[ConvProblem, str], Answer]:

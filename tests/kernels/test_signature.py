@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,14 @@ def test_what_was_arranged_may_be_given_again() -> None:
     made = launch(GIVEN)
     assert launch(made.args) == made
     assert launch({**made.args, "count": 4}) != made
+
+
+def test_arguments_are_converted_once_for_the_same_parameters() -> None:
+    """Launches are made in several steps: with a workspace, behind others, of images."""
+    made = launch(GIVEN)
+    assert replace(made, scratch=8, note="64x64").args is made.args
+    other = replace(made, types=(*made.types[:-1], ("Index", int64)))
+    assert type(other.args["count"]) is np.int64
 
 
 def test_nothing_is_the_null_pointer_or_zeros() -> None:

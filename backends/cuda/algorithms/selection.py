@@ -77,6 +77,13 @@ def key_of(task: Task) -> str:
     return " then ".join(filter(None, (task.signature, task.epilogue.title)))
 
 
+def _problem_of(task: Task, *, tuned: bool = False) -> tuple[str, ...]:
+    """Return all that a choice depends on."""
+    setting = task.setting
+    measured = ("tuned",) if tuned and setting.choices else ()
+    return (task.signature, task.epilogue.title, *task.around, *setting.asked, *measured)
+
+
 #: Algorithms with an estimate beyond this multiple of the lowest one are not measured.
 HOPELESS = 3.0
 #: Maximum number of variants of an algorithm that are measured.
@@ -231,19 +238,30 @@ class Selector(Generic[T]):
             task: the task.
             tuned: whether measured choices count.
         """
-        setting = task.setting
-        measured = ("tuned",) if tuned and setting.choices else ()
-        known = (task.signature, task.epilogue.title, *task.around, *setting.asked, *measured)
-        if known not in setting.picks:
+        picks, problem = task.setting.picks, _problem_of(task, tuned=tuned)
+        if problem not in picks:
             candidate = self._pick(task, tuned=tuned)
-            setting.picks[known] = (candidate.algorithm, candidate.variant, candidate.reason)
+            picks[problem] = (candidate.algorithm, candidate.variant, candidate.reason)
             return candidate
-        name, variant, reason = setting.picks[known]
+        name, variant, reason = picks[problem]
         algorithm = self.named(name)
         if reason or isinstance(algorithm, str):
             return Candidate(name, reason=reason)
         candidate = self.candidate(task, algorithm, variant)
         return candidate if candidate.recipe is not None else self._pick(task, tuned=tuned)
+
+    def expected(self, task: T) -> tuple[Formats, Callable[[], float]]:
+        """Return the formats that estimates select for a task, and what returns the lowest one.
+
+        No recipe is made if one was picked for the same problem before.
+        """
+        name, _, reason = task.setting.picks.get(_problem_of(task), ("", "", "new"))
+        algorithm = reason or self.named(name)
+        formats = algorithm if isinstance(algorithm, str) else algorithm.formats(task)
+        if isinstance(algorithm, str) or isinstance(formats, str):
+            candidate = self.pick(task, tuned=False)
+            return candidate.formats, candidate.estimate
+        return formats, partial(algorithm.estimate, task.within(formats))
 
     def _pick(self, task: T, *, tuned: bool) -> Candidate:
         if task.setting.asked:
@@ -327,7 +345,7 @@ class Selector(Generic[T]):
         Measured choices are for tensors as estimates arrange them.
         """
         task = self.task(context)
-        return CONTIGUOUS if isinstance(task, str) else self.pick(task, tuned=False).formats
+        return CONTIGUOUS if isinstance(task, str) else self.expected(task)[0]
 
     def build(self, context: RecipeContext) -> Answer:
         """Return the recipe for tensors in their actual formats, or why there is none."""
@@ -389,7 +407,7 @@ class TuningTask:
     @property
     def microseconds(self) -> float:
         """The estimate of the algorithm that estimates choose; infinite if none applies."""
-        return self.selector.pick(self.task, tuned=False).microseconds
+        return self.selector.expected(self.task)[1]()
 
 
 #: Selectors by operator; users and the tuner choose from their algorithms.

@@ -281,7 +281,7 @@ def _time_apart(found: StridedProduct, setting: Setting) -> float:
     own = Tensor(found.product.output)
     inputs = tuple(Tensor(value) for value in found.product.operands)
     task = multiplication(RecipeContext(found.product.op, own, inputs, setting))
-    time = inf if isinstance(task, str) else SELECTORS[MatMul].pick(task, tuned=False).microseconds
+    time = inf if isinstance(task, str) else SELECTORS[MatMul].expected(task)[1]()
     time += found.copies * LAUNCH + found.copied / MEMORY
     alone = replace(found, behind=())
     products = _products(alone, Tensor(alone.result), Tensor, setting)

@@ -96,6 +96,20 @@ class ArgumentError(KernelError):
     """Arguments that do not match a kernel's parameters; names file, entry and parameter."""
 
 
+class ArrangedArguments(dict[str, Argument]):
+    """Arguments in the order and types of a kernel's parameters; nobody changes them.
+
+    Attributes:
+        slots: these parameters.
+    """
+
+    __slots__ = ("slots",)
+
+    def __init__(self, slots: Mapping[str, _Slot], given: Arguments) -> None:
+        super().__init__((name, slot.take(given[name])) for name, slot in slots.items())
+        self.slots = slots
+
+
 def arranged(
     file: str,
     entry: str,
@@ -103,8 +117,10 @@ def arranged(
     types: tuple[tuple[str, DType], ...],
     constants: Sequence[tuple[str, int | bool | float]],
     code: str,
-) -> Mapping[str, Argument]:
+) -> ArrangedArguments:
     """Return arguments in the order and types of a kernel's parameters.
+
+    Those of a launch with the same parameters are in it already, and are returned as they are.
 
     Args:
         file: the file in `kernels/`.
@@ -122,11 +138,13 @@ def arranged(
     signature = signature_of(file, entry, code)
     lengths = tuple(pair for pair in constants if pair[0] in signature.lengths)
     slots = _slots(signature, types, lengths)
+    if isinstance(given, ArrangedArguments) and given.slots is slots:
+        return given
     if given.keys() != slots.keys():
         problem = _misnamed(slots, given, "argument")
         raise ArgumentError(f"{signature.title} {problem}", file=file)
     try:
-        return MappingProxyType({name: slot.take(given[name]) for name, slot in slots.items()})
+        return ArrangedArguments(slots, given)
     except _ArgumentMismatch as error:
         raise ArgumentError(f"{signature.title}: {error}", file=file) from None
 
