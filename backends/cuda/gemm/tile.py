@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
@@ -196,9 +196,8 @@ class Config:
 # ── what it takes: one model of waves of blocks, for every schedule ──────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class BlockWork:
-    """The work of a launch's blocks.
+class BlockWork(NamedTuple):
+    """The work of a launch's blocks; a choice of a tile makes hundreds.
 
     Attributes:
         blocks: tiles times splits.
@@ -225,12 +224,14 @@ def estimate(cost: Cost, work: BlockWork, *, windows: bool = False) -> float:
     """Return the microseconds of all waves; `windows` adds the cost of address lookups."""
     latency = cost.latency + (cost.window if windows else 0)
     waves, rest = divmod(ceil(work.blocks / work.processors), work.resident)
+    time = cost.begin + waves * _wave(cost, work, latency, work.resident)
+    return time + (_wave(cost, work, latency, rest) if rest else 0)
 
-    def wave_of(count: int) -> float:
-        step = latency + count * cost.time * work.share
-        return max(cost.wave + count * cost.end + work.steps * step, work.wave)
 
-    return cost.begin + waves * wave_of(work.resident) + (wave_of(rest) if rest else 0)
+def _wave(cost: Cost, work: BlockWork, latency: float, count: int) -> float:
+    """Return the microseconds of a wave of this many blocks per multiprocessor."""
+    step = latency + count * cost.time * work.share
+    return max(cost.wave + count * cost.end + work.steps * step, work.wave)
 
 
 def overlapped(time: float, work: BlockWork, target: Target) -> float:
