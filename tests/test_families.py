@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tercet.backends.numpy.ops import FILES
 
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = ROOT / "runtime" / "ops"
@@ -137,6 +141,38 @@ def test_a_family_has_one_name(backend: str) -> None:
         if file != expected and not file.startswith(f"{expected}_"):
             wrong.append(f"{operator} is in {file}.py, not in {expected}.py")
     assert not wrong
+
+
+def test_every_file_of_numpy_is_imported_with_a_family() -> None:
+    files = {file.stem for file in (BACKENDS["numpy"] / "ops").glob("*.py")} - {"__init__"}
+    assert set(FILES) == files
+    known = set(families().values())
+    lost = [file for file in FILES if not any(f"{file}_".startswith(f"{one}_") for one in known)]
+    assert not lost
+
+
+#: A model whose only constant is computed, and which has a pooling.
+SMALL = """
+<ir_version: 10, opset_import: ["" : 21]>
+small (float[1, 2, 4, 4] x) => (y) <int32 w = {3}> {
+    p = MaxPool<kernel_shape = [2, 2]>(x)
+    v = Cast<to = 1>(w)
+    y = Mul(p, v)
+}
+"""
+
+
+def test_only_families_of_a_model_are_imported() -> None:
+    script = f"""
+import sys, tercet
+model = tercet.load({SMALL!r})
+model.run([[[[[1.0] * 4] * 4] * 2]])
+print(*(name.rpartition(".")[2] for name in sys.modules if ".numpy.ops." in name))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(found.stdout.split()) == {"pool"}
 
 
 def test_exceptions_are_needed() -> None:

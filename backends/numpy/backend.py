@@ -24,11 +24,11 @@ from .engine.apply import call, call_elementwise, elementwise_claim, in_place, k
 from .engine.chain import Chain
 from .engine.fusion import chains
 from .engine.node_alone import NodeAlone, check
-from .engine.registry import BUILDERS, KERNELS, Builder, PlainKernel
+from .engine.registry import BUILDERS, JOINERS, KERNELS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
-from .ops.conv import separable
+from .ops import provide
 
 #: Options for nodes that run one by one.
 _DEFAULTS = Options()
@@ -52,14 +52,18 @@ class NumpyBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of fused nodes, then one for every single node."""
+        kinds = dict.fromkeys(type(node.op) for node in graph.nodes if node in free)
+        for kind in kinds:
+            provide(kind)
         found = {chain.head: chain for chain in chains(graph, free)}
         fused = {node for chain in found.values() for node in chain.nodes}
         rest = [node for node in graph.nodes if node in free]
         found |= {node: Chain(node) for node in rest if node not in fused}
-        for together in separable(graph, found, options):
-            yield Claim(together.nodes, together.step, always=(together.output,))
-            for chain in together.chains:
-                del found[chain.head]
+        for join in [JOINERS[kind] for kind in kinds if kind in JOINERS]:
+            for together in join(graph, found, options):
+                yield Claim(together.nodes, together.step, always=(together.output,))
+                for chain in together.chains:
+                    del found[chain.head]
         for chain in found.values():
             yield _claim(chain, options)
 
@@ -152,6 +156,7 @@ def _run(
     types = alone.types(node, values)
     if isinstance(op, Custom):
         return run_custom(node, values)
+    provide(kind)
     try:
         if found := KERNELS.get(kind):
             return call(op, found, list(values), types)[: len(node.outputs)]

@@ -11,13 +11,14 @@ block of its result while that is in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ....runtime.ir.dtypes import DType, name_of
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
@@ -60,8 +61,35 @@ class Built:
     in_place: bool
 
 
+class Joined(Protocol):
+    """Chains that are one step."""
+
+    @property
+    def chains(self) -> Sequence[Chain]:
+        """What is computed together."""
+        ...
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Their nodes."""
+        ...
+
+    @property
+    def output(self) -> Value:
+        """The result."""
+        ...
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return the step."""
+        ...
+
+
+#: Returns disjoint groups of chains, given by their heads, that are faster as one step each.
+Joiner = Callable[[Graph, Mapping[Node, Chain], Options], Sequence[Joined]]
+
 KERNELS: dict[type[Op], PlainKernel] = {}
 BUILDERS: dict[type[Op], Built] = {}
+JOINERS: dict[type[Op], Joiner] = {}
 
 
 def kernel(*operators: type[Op], in_place: bool = False, views: bool = False) -> Callable[[F], F]:
@@ -101,6 +129,16 @@ def builder(
     def declare(function: Builder) -> Builder:
         made = function if dtypes is None else _limited(function, dtypes)
         BUILDERS.update(dict.fromkeys(operators, Built(made, fuses, in_place)))
+        return function
+
+    return declare
+
+
+def joiner(operator: type[Op]) -> Callable[[Joiner], Joiner]:
+    """Register what joins chains with such heads."""
+
+    def declare(function: Joiner) -> Joiner:
+        JOINERS[operator] = function
         return function
 
     return declare

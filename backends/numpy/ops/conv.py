@@ -27,7 +27,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine.blocking import Block, Frame, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
-from ..engine.registry import builder
+from ..engine.registry import builder, joiner
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import is_small, stacked
@@ -57,6 +57,7 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     return _fastest(chain, options).step(site)
 
 
+@joiner(Conv)
 def separable(graph: Graph, chains: Mapping[Node, Chain], options: Options) -> list[Separable]:
     """Return disjoint groups of adjacent convolutions that are faster as one step.
 
