@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.conv import few_channels_mma
+from tercet.backends.cuda.conv.few_channels_mma import FewChannels, Tile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -32,6 +34,7 @@ from .samples import ERROR, OPTIONS
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
+TILES = FewChannels.tiles
 #: Kernels that this module compiles.
 WARPGROUPS = {"conv/few_channels_wgmma.cu"}
 COMPILES = {
@@ -192,6 +195,23 @@ def test_weights_that_halves_cannot_hold_are_refused() -> None:
     w[:, 1] *= np.float32(1e-6)
     graph = single("Conv", [normal(32, 3, 64, 64), w], (1,), strides=(2, 2), pads=(3,) * 4)
     assert "few_channels_mma" not in [one.entry for one in launches(planned(graph))]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_tiles_are_compared_once(
+    dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[FewChannels] = []
+
+    def tiles(self: FewChannels) -> Iterator[Tile]:
+        compared.append(self)
+        return TILES(self)
+
+    monkeypatch.setattr(FewChannels, "tiles", tiles)
+    arrays = [normal(*dims).astype(dtype) for dims in ((8, 3, 224, 224), (64, 3, 7, 7))]
+    graph = single("Conv", arrays, (1,), strides=(2, 2), pads=(3,) * 4)
+    assert launches(planned(graph))[0].file.startswith("conv/few_channels_")
+    assert len(compared) == 1
 
 
 def test_large_images_of_float32_are_not_packed() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -134,7 +135,7 @@ class FewChannels:
                 if (down := (parts * ROWS // columns - kernel[0]) // strides[0] + 1) > 0
             ]
             fitting = [tile for tile in sides if tile.rows * tile.columns <= parts * ROWS]
-            yield min(fitting, key=lambda tile: (self.blocks(tile), self._area(tile)))
+            yield min(fitting, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
         target, (step_h, step_w) = self.conv.setting.target, self.conv.view.strides
         wide = 8 if step_w == 2 else 16 if step_w == step_h == self.halves == 1 else 0
         if target.has_wgmma and wide:
@@ -142,7 +143,7 @@ class FewChannels:
             sides = [tile for tile in sides if tile.columns % wide == 0]
             sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
             if sides:
-                yield min(sides, key=lambda tile: (self.blocks(tile), self._area(tile)))
+                yield min(sides, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
 
     def _wasted(self, parts: int) -> tuple[bool, int, int]:
         """Return whether so many parts of the filters are too large, then the padded filters."""
@@ -218,8 +219,12 @@ class FewChannels:
         return LAUNCH + max(waves * (block + tile.resident * step * steps), memory)
 
     def best(self) -> Tile:
-        """Return the tile with the lowest estimate."""
-        return min(self.tiles(), key=self.time_of)
+        """Return the tile with the lowest estimate, chosen once for equal problems."""
+        result, chosen = self.result, self.conv.setting.tiles
+        key = "few channels", self.conv.signature, self.pool, result.dims, result.dtype
+        if key not in chosen:
+            chosen[key] = min(self.tiles(), key=self.time_of)
+        return chosen[key]
 
     def launch(self) -> Launch:
         """Return the launch."""
