@@ -119,10 +119,10 @@ def findings(
     for lines in complaints.values():
         yield from lines
     yield from _written_otherwise(case, dice)
-    yield from _in_halves(case)
-    yield from _in_doubles(case)
+    for dtype in ("float16", "float64"):
+        yield from in_other_dtype(case, dtype)
     if not refused:
-        yield from _of_other_sizes(case, dice)
+        yield from of_other_sizes(case, dice)
     for precision in PRECISIONS if target else ():
         shapes = {name: data.shape for name, data in feeds.items()}
         inspect(proto, placement="cuda", target=target, precision=precision, shapes=shapes)
@@ -170,49 +170,50 @@ def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
         yield from case.against(name, dict(zip(case.reference, found, strict=True)))
 
 
-def _converted(
-    feeds: Mapping[str, Array], dtype: type[np.float16 | np.float64]
-) -> dict[str, Array]:
-    """Return arrays with another dtype in the place of float32."""
-    return {
+def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what rewrites do to the model with another type in the place of float32.
+
+    Args:
+        case: a model of float32.
+        dtype: ``float16`` or ``float64``, of which ONNX lacks some operators.
+        skip: passes that are left out.
+    """
+    model = in_halves(case.proto) if dtype == "float16" else in_doubles(case.proto)
+    feeds = {
         name: data.astype(dtype) if data.dtype == np.float32 else data
-        for name, data in feeds.items()
+        for name, data in case.feeds.items()
     }
-
-
-def _in_halves(case: Case) -> Iterator[str]:
-    """Yield what rewrites do to the model in float16."""
-    model = in_halves(case.proto)
-    feeds = _converted(case.feeds, np.float16)
+    find = _finite_halves if dtype == "float16" else _results
     try:
-        with load(model, stop_at=0) as plain:
-            graph = plain.imported
-            inside = [value.name for node in graph.nodes for value in node.outputs]
-            every = [*dict.fromkeys([*graph.outputs, *inside])]
-            values = flat(plain.run(feeds, every))
+        expected = find(model, feeds)
     except TercetError:
         return  # a node is for float32 alone
+    with load(model, skip=skip) as held:
+        found = flat(held.run(feeds))
+    halves = dtype == "float16"
+    if not halves or not all(
+        _close(data, found[name], _HALF, whole=True) for name, data in expected.items()
+    ):
+        yield from Case(model, feeds, expected).against(f"in {dtype}", found, doubts=not halves)
+
+
+def _results(model: ModelProto, feeds: Arrays) -> Arrays:
+    """Return what a model gives without rewrites."""
+    with load(model, stop_at=0) as plain:
+        return flat(plain.run(feeds))
+
+
+def _finite_halves(model: ModelProto, feeds: Arrays) -> Arrays:
+    """Return the outputs of a model in float16 for which no number is missing there."""
+    with load(model, stop_at=0) as plain:
+        graph = plain.imported
+        inside = [value.name for node in graph.nodes for value in node.outputs]
+        every = [*dict.fromkeys([*graph.outputs, *inside])]
+        values = flat(plain.run(feeds, every))
     with closing(Oracle(graph)) as oracle:
         overflown = _overflown(graph, values, flat(oracle.run(feeds, every)))
-    kept = (name for name in case.reference if name.partition("[")[0] not in overflown)
-    expected = {name: values[name] for name in kept}
-    with load(model) as held:
-        found = flat(held.run(feeds))
-    if not all(_close(data, found[name], _HALF, whole=True) for name, data in expected.items()):
-        yield from Case(model, feeds, expected).against("in float16", found, doubts=False)
-
-
-def _in_doubles(case: Case) -> Iterator[str]:
-    """Yield what rewrites do to the model in float64, of which ONNX lacks some operators."""
-    model = in_doubles(case.proto)
-    feeds = _converted(case.feeds, np.float64)
-    try:
-        with load(model, stop_at=0) as plain:
-            expected = flat(plain.run(feeds))
-    except TercetError:
-        return  # a node is for float32 alone
-    with load(model) as held:
-        yield from Case(model, feeds, expected).against("in float64", flat(held.run(feeds)))
+    outputs = [name for name in values if name.partition("[")[0] in graph.outputs]
+    return {name: values[name] for name in outputs if name.partition("[")[0] not in overflown}
 
 
 def _overflown(graph: Graph, narrow: Arrays, wide: Arrays) -> set[str]:
@@ -232,14 +233,23 @@ def _is_as_finite(narrow: Array, wide: Array) -> bool:
     return bool(np.isfinite(narrow[np.isfinite(wide)]).all())
 
 
-def _of_other_sizes(case: Case, dice: Random) -> Iterator[str]:
-    """Yield what one loaded model does wrong with inputs of several sizes."""
+def of_other_sizes(
+    case: Case, dice: Random, skip: Sequence[str] = (), *, check: bool = True
+) -> Iterator[str]:
+    """Yield what one loaded model does wrong with inputs of several sizes.
+
+    Args:
+        case: a model, whose sizes all get names.
+        dice: draws sizes.
+        skip: passes that are left out.
+        check: whether onnxruntime has to take these sizes.
+    """
     named, rng = with_names(case.proto), np.random.default_rng(dice.getrandbits(32))
-    with load(named) as held, load(named, stop_at=0) as plain:
+    with load(named, skip=skip) as held, load(named, stop_at=0) as plain:
         for turn in range(4):
             feeds = resized(case.feeds, dice, rng) if turn else case.feeds
             try:
-                if all(data.size for data in feeds.values()):  # else it may divide by 0
+                if check and all(data.size for data in feeds.values()):  # else it may divide by 0
                     run_onnxruntime(named, feeds, "ORT_DISABLE_ALL")
                 expected = flat(plain.run(feeds))
             except (*onnxruntime_errors(), TercetError):
@@ -249,14 +259,14 @@ def _of_other_sizes(case: Case, dice: Random) -> Iterator[str]:
             yield from Case(named, feeds, expected).against(f"of {shapes}", found)
 
 
-def emulated(case: Case, emulator: Emulator) -> Iterator[str]:
+def emulated(case: Case, emulator: Emulator, skip: Sequence[str] = ()) -> Iterator[str]:
     """Yield what kernels compute that is wrong, in float32 and in half precision."""
     for precision in PRECISIONS:
-        found = emulator.run(case.proto, case.feeds, precision)
+        found = emulator.run(case.proto, case.feeds, precision, skip)
         if precision == "float32":
             yield from case.against("emulated", found, doubts=False)
             continue
-        with load(case.proto, precision=precision) as model:
+        with load(case.proto, precision=precision, skip=skip) as model:
             expected = flat(model.run(case.feeds))
         for name, data in expected.items():
             if not _close(data, found[name], _HALF, whole=True):
@@ -278,12 +288,12 @@ def _close(a: Array, b: Array, share: float = _CLOSE, *, whole: bool = False) ->
     return bool(np.all(np.abs(x - y) <= share * largest))
 
 
-def _tried(run: Callable[..., Iterator[str]], *given: object) -> Iterator[str]:
+def tried(run: Callable[..., Iterator[str]], *given: object, **options: object) -> Iterator[str]:
     """Yield findings, and an error as one of them: none is due."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield from run(*given)
+            yield from run(*given, **options)
     except TercetError as error:
         yield f"{type(error).__name__}: {error}"
     except onnxruntime_errors() as error:
@@ -322,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counted["graphs"] += 1
         counted["nodes"] += len(proto.graph.node)
         dice = Random(number)
-        for line in _tried(findings, proto, feeds, given.target, dice, emulator):
+        for line in tried(findings, proto, feeds, given.target, dice, emulator):
             counted["findings"] += 1
             console.print(f"{number}: {line}")
         for line in ONNXRUNTIME.ended:

@@ -5,7 +5,7 @@ It shows wrong results, neither races nor speed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -37,8 +37,12 @@ class Emulator:
         fake.plant(fake.FakeCompiler(self.folder, fake.FAKE), fake.Gate(), self.patch)
 
     def run(
-        self, proto: ModelProto, feeds: Mapping[str, Array], precision: Precision
+        self,
+        proto: ModelProto,
+        feeds: Mapping[str, Array],
+        precision: Precision,
+        skip: Sequence[str] = (),
     ) -> dict[str, Array]:
-        """Return what kernels compute; numpy does what they do not."""
-        with load(proto, "cuda", precision=precision, fallback="numpy") as model:
+        """Return what kernels compute, without some passes; numpy does what they do not."""
+        with load(proto, "cuda", precision=precision, fallback="numpy", skip=skip) as model:
             return flat(model.run(feeds))

@@ -12,13 +12,24 @@ from ....runtime.ir.types import Array
 from .draws import DRAWS
 from .draws_bodies import BODIES
 from .draws_types import TYPE_DRAWS
-from .growing import Maker, RandomGraph
+from .growing import Maker, RandomGraph, captured
 from .motifs import MOTIFS
 from .motifs_decoders import DECODERS
 from .motifs_images import IMAGES
 from .motifs_pixels import PIXELS
 from .motifs_rows import ROWS
 
+#: What random graphs grow by, by name.
+MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
+    f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
+    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS)
+    for maker in makers
+}
+EVERYTHING: dict[str, Maker] = {
+    f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
+    for makers in (DRAWS, TYPE_DRAWS, BODIES)
+    for maker in makers
+}
 #: Sizes at which kernels have edges, and sizes that tensor cores like.
 _WIDTHS = ((1, 2, 3, 4, 6, 8), (8, 16, 24, 32, 64))
 #: What graphs grow by: some by everything, others by what has to do with each other.
@@ -33,6 +44,32 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **ROWS}),
     (1, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS, **ROWS}),
 )
+
+
+def motif_model(dice: Random, maker: Maker) -> tuple[ModelProto, dict[str, Array]]:
+    """Return a model of one motif, now and then with some more nodes, and values for its inputs.
+
+    Raises:
+        ValueError: the motif found nothing that it could be made of.
+    """
+    graph = RandomGraph(dice, dice.choice(_WIDTHS))
+    batch, width = dice.choice((1, 2, 3)), graph.width()
+    rows, columns = dice.choice((1, 2, 4, 6)), dice.choice((2, 3, 4, 8))
+    for shape in ((batch, width), (batch, width, rows, columns), (batch, rows, width)):
+        graph.input(shape)
+    if maker in TYPE_DRAWS:
+        for kind in dice.sample(list(_RANGES), 3):
+            graph.input(dice.choice(((3,), (2, 4), (2, 3, 4))), kind, _RANGES[kind])
+    graph.grow(1, {maker: 1})
+    if not graph.nodes:
+        raise ValueError("no such motif")
+    if dice.random() < 0.4:
+        graph.grow(len(graph.nodes) + dice.randrange(1, 4), DRAWS)
+    read = {name for node in graph.nodes for name in (*node.input, *captured(node))}
+    graph.inputs = [name for name in graph.inputs if name in read]
+    rng = np.random.default_rng(dice.getrandbits(32))
+    feeds = {n: _values(rng, *graph.types[n], graph.values[n]) for n in graph.inputs}
+    return graph.model(), feeds
 
 
 def random_model(seed: int, size: int = 16) -> tuple[ModelProto, dict[str, Array]]:

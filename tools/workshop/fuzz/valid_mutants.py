@@ -1,0 +1,330 @@
+"""Small changes of valid models, run with all rewrites, with some, and with none.
+
+    python -m tercet.tools.workshop.fuzz.valid_mutants --mutants 1000 --seed 1
+    python -m tercet.tools.workshop.fuzz.valid_mutants --models tests/passes/recorded --seed 1
+    python -m tercet.tools.workshop.fuzz.valid_mutants --seed 1 --only 123 --save FOLDER
+
+A mutant is a motif of the random graphs, or a part of a network, with one to three `mutations`. One
+that does not run without rewrites is none. The others give the same with rewrites, or with some of
+them skipped, in float32, float64 or float16, for inputs of one size or of several, on onnxruntime
+and on emulated kernels: what differs by more than rounding is printed, reduced to the nodes that
+show it, and with the passes without which it does not differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+from onnx.shape_inference import InferenceError
+
+from .... import load
+from ....runtime.errors import TercetError
+from ....runtime.ir.types import Array
+from ....runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
+from ...bisect.reduction import thinned
+from ...common.archives import write_archive
+from ...common.console import open_console
+from ...common.nested import flat
+from ...common.onnxruntime_errors import onnxruntime_errors
+from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
+from .differential import Case, emulated, in_other_dtype, of_other_sizes, tried
+from .emulation import Emulator
+from .mutant_seeds import MutantSeeds, network, networks_of, part_of
+from .mutation import Mutation
+from .mutations import mutate
+
+PASSES = sorted({each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES)})
+#: Element types in the place of float32, and how often each is drawn.
+DTYPES = {"float32": 5, "float64": 3, "float16": 2}
+#: What mutants end as.
+FOUND, SAME, INVALID = "findings", "mutants that give the same", "changes that make no model"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a mutant is run.
+
+    Attributes:
+        dtype: in the place of float32.
+        skip: passes that are left out.
+        sizes: whether one loaded model gets inputs of several sizes.
+        onnxruntime: whether onnxruntime runs it, too.
+        emulator: runs kernels on the host; None if there is none.
+        seed: of what is drawn in a run.
+    """
+
+    dtype: str = "float32"
+    skip: tuple[str, ...] = ()
+    sizes: bool = False
+    onnxruntime: bool = False
+    emulator: Emulator | None = None
+    seed: int = 0
+
+    def __str__(self) -> str:
+        said = [self.dtype, *(["of other sizes"] if self.sizes else [])]
+        return ", ".join([*said, *([f"without {' '.join(self.skip)}"] if self.skip else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A changed model.
+
+    Attributes:
+        source: the name of the model that was changed.
+        changes: names of what was changed.
+        proto: the model.
+        feeds: its inputs.
+        ways: how it is run.
+    """
+
+    source: str
+    changes: tuple[str, ...]
+    proto: ModelProto
+    feeds: Mapping[str, Array]
+    ways: Ways
+
+
+@dataclass(frozen=True, slots=True)
+class MutantDraws:
+    """Draws mutants: one is a function of the campaign's seed and its own number.
+
+    Attributes:
+        seed: of the campaign.
+        seeds: what is changed.
+        dtypes: element types, and how often each is drawn.
+        skipping: of how many mutants some passes are skipped, as a share.
+        sizes: of how many one model gets several sizes.
+        onnxruntime: how many run on it, too.
+        emulator: runs kernels on the host; None if there is none.
+    """
+
+    seed: int
+    seeds: MutantSeeds
+    dtypes: Mapping[str, float]
+    skipping: float = 0.35
+    sizes: float = 0.25
+    onnxruntime: float = 0.15
+    emulator: Emulator | None = None
+
+    def draw(self, number: int) -> Mutant:
+        """Return a mutant.
+
+        Raises:
+            ValueError: what was drawn is no model.
+        """
+        dice = Random(f"{self.seed} {number}")
+        try:
+            name, proto, feeds = self.seeds.draw(dice)
+            mutation = Mutation.of(proto, feeds, dice)
+            changes = mutate(mutation, dice.choice((1, 1, 2, 3)))
+            model, feeds = mutation.finished()
+        except InferenceError as error:
+            raise ValueError(str(error)) from error
+        skip = dice.sample(PASSES, dice.randrange(1, 16)) if dice.random() < self.skipping else ()
+        (dtype,) = dice.choices(list(self.dtypes), list(self.dtypes.values()))
+        sizes, other = dice.random() < self.sizes, dice.random() < self.onnxruntime
+        ways = Ways(dtype, tuple(skip), sizes, other, self.emulator, number)
+        return Mutant(name, tuple(changes), model, feeds, ways)
+
+
+def complaints(proto: ModelProto, feeds: Mapping[str, Array], ways: Ways) -> Iterator[str]:
+    """Run a model; yield what is wrong with it, a line each.
+
+    Raises:
+        TercetError: it does not run without rewrites.
+    """
+    with load(proto, stop_at=0) as plain:
+        case = Case(proto, feeds, flat(plain.run(feeds)))
+    if ways.onnxruntime:
+        try:
+            found = run_onnxruntime(proto, feeds, "ORT_DISABLE_ALL")
+            yield from tried(case.against, "onnxruntime", found, doubts=False)
+        except onnxruntime_errors():
+            pass  # it has limits of its own
+    if ways.emulator is not None:
+        yield from tried(emulated, case, ways.emulator, skip=ways.skip)
+        return
+    if ways.dtype == "float32":
+        yield from tried(_optimised, case, ways)
+    else:
+        yield from tried(in_other_dtype, case, ways.dtype, skip=ways.skip)
+    if ways.sizes:
+        yield from tried(of_other_sizes, case, Random(ways.seed), check=False, skip=ways.skip)
+
+
+def _optimised(case: Case, ways: Ways) -> Iterator[str]:
+    with load(case.proto, skip=ways.skip) as model:
+        found = flat(model.run(case.feeds))
+    yield from case.against("rewritten", found, doubts=False)
+
+
+def reduced(mutant: Mutant) -> Mutant:
+    """Return the nodes of a mutant that show what is wrong with it; itself if they do not alone."""
+    try:
+        whole = network("", mutant.proto, mutant.feeds)
+    except (TercetError, ValueError):
+        return mutant
+
+    def attempt(places: Sequence[int]) -> bool:
+        try:
+            return any(complaints(*part_of(whole, places), mutant.ways))
+        except (TercetError, ValueError):
+            return False
+
+    places = list(range(len(mutant.proto.graph.node)))
+    if not attempt(places):
+        return mutant
+    proto, feeds = part_of(whole, thinned(places, attempt))
+    return replace(mutant, proto=proto, feeds=feeds)
+
+
+def blamed(mutant: Mutant) -> list[str]:
+    """Return the passes without which a mutant shows nothing."""
+    ways = replace(mutant.ways, onnxruntime=False)
+
+    def is_wrong(skip: tuple[str, ...]) -> bool:
+        try:
+            return any(complaints(mutant.proto, mutant.feeds, replace(ways, skip=skip)))
+        except TercetError:
+            return True
+
+    return [name for name in PASSES if name not in ways.skip and not is_wrong((*ways.skip, name))]
+
+
+def text_of(proto: ModelProto, feeds: Mapping[str, Array]) -> Iterator[str]:
+    """Yield a line for each node of a small model, and for its inputs."""
+    shapes = {one.name: str(list(one.dims)) for one in proto.graph.initializer}
+    yield ", ".join(f"{name}: {data.dtype}{list(data.shape)}" for name, data in feeds.items())
+    for node in proto.graph.node:
+        given = ", ".join(f"{name}{shapes.get(name, '')}" for name in node.input)
+        yield f"{', '.join(node.output)} = {node.op_type}{_attributes(node)}({given})"
+
+
+def _attributes(node: NodeProto) -> str:
+    def value(one: Any) -> Any:
+        for kind in ("ints", "floats"):
+            if len(getattr(one, kind)):
+                return list(getattr(one, kind))
+        return next((getattr(one, kind) for kind in ("i", "f", "s") if one.HasField(kind)), "…")
+
+    said = [f"{one.name}={value(one)}" for one in node.attribute]
+    return f"<{', '.join(said)}>" if said else ""
+
+
+def run_mutants(
+    draws: MutantDraws,
+    numbers: Sequence[int],
+    say: Callable[[str], object] = print,
+    *,
+    seconds: float = float("inf"),
+    folder: Path | None = None,
+) -> Counter[str]:
+    """Run mutants; say what is wrong with them; return how many ended how.
+
+    Args:
+        draws: what draws them.
+        numbers: theirs.
+        say: prints a line.
+        seconds: when to end.
+        folder: where those with findings are written, reduced.
+    """
+    counted, until = Counter[str](), monotonic() + seconds
+    for number in numbers:
+        if monotonic() > until:
+            break
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                mutant = draws.draw(number)
+                found = list(complaints(mutant.proto, mutant.feeds, mutant.ways))
+            except (ValueError, TercetError):
+                counted[INVALID] += 1
+                continue
+            counted[FOUND if found else SAME] += 1
+            if found:
+                _report(number, mutant, found, say, folder)
+        for line in ONNXRUNTIME.ended:
+            say(f"{number}: {line}")
+        ONNXRUNTIME.ended.clear()
+    return counted
+
+
+def _report(
+    number: int,
+    mutant: Mutant,
+    found: Sequence[str],
+    say: Callable[[str], object],
+    folder: Path | None,
+) -> None:
+    """Say what is wrong with a mutant, with the nodes that show it; write these."""
+    say(f"{number}: {mutant.source}; {', '.join(mutant.changes)}; {mutant.ways}")
+    for line in found[:3]:
+        say(f"  {line[:400]}")
+    small = reduced(mutant)
+    for line in text_of(small.proto, small.feeds):
+        say(f"    {line}")
+    say(f"  not without: {', '.join(blamed(small)) or 'any pass'}")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.onnx").write_bytes(small.proto.SerializeToString())
+        write_archive(folder / f"{number}.npz", dict(small.feeds))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 where nothing was found, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutants", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one")
+    parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    parser.add_argument("--models", type=Path, action="append", default=[], help="parts of them")
+    parser.add_argument("--motif", action="append", default=[], help="these motifs alone")
+    parser.add_argument("--dtype", choices=list(DTYPES), action="append", help="these alone")
+    parser.add_argument("--skipping", type=float, default=0.35, help="share without some passes")
+    parser.add_argument("--sizes", type=float, default=0.25, help="share with symbolic sizes")
+    parser.add_argument("--onnxruntime", type=float, default=0.15, help="share that it runs, too")
+    parser.add_argument(
+        "--emulate", type=Path, metavar="FOLDER", help="run kernels on the host; they stay there"
+    )
+    parser.add_argument("--only", type=int, help="the number of one mutant")
+    parser.add_argument("--save", type=Path, help="folder for what is wrong")
+    given = parser.parse_args(arguments)
+    draws = MutantDraws(
+        given.seed,
+        MutantSeeds(networks_of(given.models), given.motif),
+        {name: DTYPES[name] for name in given.dtype or DTYPES},
+        given.skipping,
+        given.sizes,
+        given.onnxruntime,
+        Emulator(given.emulate) if given.emulate else None,
+    )
+    numbers = range(given.first, given.first + given.mutants)
+    console = open_console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    counted = run_mutants(
+        draws,
+        numbers if given.only is None else [given.only],
+        say,
+        seconds=given.seconds,
+        folder=given.save,
+    )
+    say(", ".join(f"{count} {what}" for what, count in counted.items()))
+    return int(counted[FOUND] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
