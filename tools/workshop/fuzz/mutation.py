@@ -180,9 +180,12 @@ class Mutation:
         self.types = {n: self._type_of(x) for n, x in (*self.feeds.items(), *self.constants.items())}
         versions = {each.domain: each.version for each in self.model.opset_import}
         for node in self.nodes:
-            schema = None
-            if defs.has(node.op_type, node.domain) and not any(bodies_of(node)):
-                schema = defs.get_schema(node.op_type, versions[node.domain], node.domain)
+            schema, version = None, versions[node.domain]
+            if defs.has(node.op_type, version, node.domain):
+                if not any(bodies_of(node)):
+                    schema = defs.get_schema(node.op_type, version, node.domain)
+            elif not node.domain:
+                raise ValueError(f"no {node.op_type} in opset {version}")
             if schema is None or not all(n in self.types for n in node.input if n):
                 self.types.update({n: before[n] for n in node.output if n in before})
                 continue
@@ -304,6 +307,8 @@ def resized(data: Array, before: int, after: int) -> Array:
     """Return an array with axes, and sizes that it holds, of another length."""
     for axis, size in enumerate(data.shape):
         if size == before:
+            if data.size // max(size, 1) * after > _LARGEST:
+                raise ValueError("too large a constant")
             some = np.arange(after) % max(size, 1)
             shape = (*data.shape[:axis], after, *data.shape[axis + 1 :])
             data = np.take(data, some, axis) if size else np.zeros(shape, data.dtype)
