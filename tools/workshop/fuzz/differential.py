@@ -57,16 +57,17 @@ Arrays = Mapping[str, Array]
 
 @dataclass
 class Case:
-    """A model, its inputs, and what it gives for them."""
+    """A model, its inputs, what it gives for them, and the precision that it is held against."""
 
     proto: ModelProto
     feeds: Arrays
     reference: Arrays
+    precision: Precision = "float32"
 
     @cached_property
     def judge(self) -> Judge:
         with load(self.proto, stop_at=0) as plain:
-            return Judge(plain.imported, self.feeds)
+            return Judge(plain.imported, self.feeds, self.precision)
 
     @cached_property
     def is_rough(self) -> bool:
@@ -79,7 +80,9 @@ class Case:
 
     def against(self, name: str, found: Arrays, *, doubts: bool = True) -> Iterator[str]:
         """Yield what of these outputs is wrong, and with `doubts` what may be."""
-        if not all(_close(self.reference[output], found[output]) for output in self.reference):
+        rough = self.precision != "float32"
+        share = _HALF if rough else _CLOSE
+        if not all(_close(x, found[n], share, whole=rough) for n, x in self.reference.items()):
             for each in self.judge.outputs(self.reference, found):
                 if each.verdict == "MISMATCH" or not (each.ok or self.is_rough or not doubts):
                     yield f"{name}: {each.verdict}: {each.output} {each.type}: {each.reason}"

@@ -14,6 +14,7 @@ from .draws_bodies import BODIES
 from .draws_types import TYPE_DRAWS
 from .growing import Maker, RandomGraph, captured
 from .motifs import MOTIFS
+from .motifs_blocks import BLOCKS
 from .motifs_decoders import DECODERS
 from .motifs_images import IMAGES
 from .motifs_pixels import PIXELS
@@ -22,7 +23,7 @@ from .motifs_rows import ROWS
 #: What random graphs grow by, by name.
 MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS)
+    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS)
     for maker in makers
 }
 EVERYTHING: dict[str, Maker] = {
@@ -43,6 +44,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS}),
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **ROWS}),
     (1, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS, **ROWS}),
+    (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **BLOCKS}),
 )
 
 

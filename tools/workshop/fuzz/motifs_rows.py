@@ -15,7 +15,8 @@ def _rows(g: RandomGraph, *, fresh: float = 0.3) -> str:
     return g.input((g.dice.choice((1, 1, 2)), g.dice.choice((1, 3, 4, 8, 16)), g.width()))
 
 
-def _layer(g: RandomGraph, x: str, wide: int, *, biased: float = 0.5) -> str:
+def layer(g: RandomGraph, x: str, wide: int, *, biased: float = 0.5) -> str:
+    """Apply a layer of rows, some of which have a bias."""
     y = g.node("MatMul", x, g.weights(g.shape(x)[-1], wide))
     if not g.coin(biased):
         return y
@@ -29,11 +30,9 @@ def _heads(g: RandomGraph, y: str, heads: int, size: int) -> str:
     return g.node("Reshape", y, g.ints(batch, length, heads, size))
 
 
-def _projected(g: RandomGraph, x: str, heads: int, size: int) -> str:
+def projected(g: RandomGraph, x: str, heads: int, size: int) -> str:
     """Return the heads of a layer of rows, [batch, heads, rows, size]."""
-    return g.node(
-        "Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3]
-    )
+    return g.node("Transpose", _heads(g, layer(g, x, heads * size), heads, size), perm=[0, 2, 1, 3])
 
 
 def _active(g: RandomGraph, x: str) -> str:
@@ -48,8 +47,8 @@ def _relative(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, _ = g.shape(x)
     heads, size = g.dice.choice(((2, 4), (1, 8), (4, 4)))
-    q = _heads(g, _layer(g, x, heads * size, biased=0.3), heads, size)
-    k = g.node("Transpose", _heads(g, _layer(g, x, heads * size), heads, size), perm=[0, 2, 3, 1])
+    q = _heads(g, layer(g, x, heads * size, biased=0.3), heads, size)
+    k = g.node("Transpose", _heads(g, layer(g, x, heads * size), heads, size), perm=[0, 2, 3, 1])
     places = g.weights(heads, size, length)
     first = g.coin()
     if not first:
@@ -60,10 +59,10 @@ def _relative(g: RandomGraph) -> None:
         part = g.node("Transpose", part, perm=[0, 2, 1, 3]) if first else part
         scores.append(g.node("MatMul", part, right))
     total = g.node("Mul", g.node("Add", *scores), g.constant(size**-0.5))
-    v = _projected(g, x, heads, size)
+    v = projected(g, x, heads, size)
     y = g.node("MatMul", g.node("Softmax", total, axis=-1), v)
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
-    _layer(g, g.node("Reshape", y, g.ints(batch, length, heads * size)), g.shape(x)[-1])
+    layer(g, g.node("Reshape", y, g.ints(batch, length, heads * size)), g.shape(x)[-1])
 
 
 def _shared_matrices(g: RandomGraph) -> None:
@@ -166,7 +165,7 @@ def _unrolled(g: RandomGraph) -> None:
         y = g.node("Concat", *states, axis=axis)
     y = g.node("Transpose", y, perm=[1, 0, 2]) if turned and g.coin() else y
     if g.coin():
-        _layer(g, y, g.width())
+        layer(g, y, g.width())
 
 
 def _chunks(g: RandomGraph) -> None:
@@ -178,7 +177,7 @@ def _chunks(g: RandomGraph) -> None:
         raise ValueError("no such chunks")
     size = g.dice.choice((2, 4))
     q, k, v = (
-        g.node("Reshape", _layer(g, x, size), g.ints(batch, count, length // count, size))
+        g.node("Reshape", layer(g, x, size), g.ints(batch, count, length // count, size))
         for _ in range(3)
     )
     k = g.node("Transpose", k, perm=[0, 1, 3, 2])
@@ -218,7 +217,7 @@ def _summed_layers(g: RandomGraph) -> None:
     """Sums of two layers and of what their block has read."""
     x = _rows(g)
     width = g.shape(x)[-1]
-    p, q = (_layer(g, each, width, biased=0.4) for each in (x, g.node("Tanh", x)))
+    p, q = (layer(g, each, width, biased=0.4) for each in (x, g.node("Tanh", x)))
     pair = (p, q) if g.coin() else (q, p)
     y = (
         g.node("Add", g.node("Add", *pair), x)
@@ -246,7 +245,7 @@ def _normed_rows(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, _ = g.shape(x)
     wide = g.dice.choice((4, 8))
-    y = _layer(g, x, wide)
+    y = layer(g, x, wide)
     given = g.weights(wide), g.weights(wide), g.weights(wide), g.constant(np.full(wide, 0.7))
     if g.coin():
         y = g.node("Reshape", y, g.ints(batch * length, wide))
@@ -278,7 +277,7 @@ def _unit_heads(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, _ = g.shape(x)
     heads, size = g.dice.choice(((2, 4), (1, 8), (4, 8), (2, 16)))
-    packed = _layer(g, x, 3 * heads * size)
+    packed = layer(g, x, 3 * heads * size)
     if g.coin():
         g.node("Split", packed, g.ints(*[heads * size] * 3), outputs=3, axis=-1)
         q, k, v = (_heads(g, y, heads, size) for y in g.nodes[-1].output)
@@ -308,7 +307,7 @@ def _unit_heads(g: RandomGraph) -> None:
     scores = g.node("Mul", scores, g.weights(heads, 1, 1)) if g.coin(0.3) else scores
     y = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
     y = g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.ints(batch, length, -1))
-    _layer(g, y, g.shape(x)[-1])
+    layer(g, y, g.shape(x)[-1])
 
 
 def _linear_attention(g: RandomGraph) -> None:
@@ -316,7 +315,7 @@ def _linear_attention(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, _ = g.shape(x)
     heads, size = g.dice.choice(((2, 4), (1, 8), (4, 8)))
-    q, k, v = (_projected(g, x, heads, size) for _ in range(3))
+    q, k, v = (projected(g, x, heads, size) for _ in range(3))
     q, k = (g.node("Relu", y) for y in (q, k)) if g.coin(0.7) else (q, k)
     turned = g.node("Transpose", k, perm=[0, 1, 3, 2])
     if g.coin():
@@ -330,7 +329,7 @@ def _linear_attention(g: RandomGraph) -> None:
         decay = np.tril(0.9 ** np.abs(steps[:, None] - steps))
         y = g.node("MatMul", g.node("Mul", g.node("MatMul", q, turned), g.constant(decay)), v)
     y = g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.ints(batch, length, -1))
-    _layer(g, y, g.shape(x)[-1])
+    layer(g, y, g.shape(x)[-1])
 
 
 def _moved_product(g: RandomGraph) -> None:
@@ -340,7 +339,7 @@ def _moved_product(g: RandomGraph) -> None:
         z = x
     m, n = g.shape(x)[1], g.shape(z)[1]
     heads, size = g.dice.choice(((1, 4), (2, 4), (2, 8), (3, 2)))
-    a, b = _layer(g, x, 2 * heads * size), _layer(g, z, heads * size)
+    a, b = layer(g, x, 2 * heads * size), layer(g, z, heads * size)
     start = g.dice.choice((0, heads * size))
     a = g.node("Slice", a, g.ints(start), g.ints(start + heads * size), g.ints(2))
     a, b = _heads(g, a, heads, size), _heads(g, b, heads, size)
@@ -370,9 +369,9 @@ def _few(g: RandomGraph) -> None:
         root = g.node("Sqrt", g.node("Add", squared, g.constant(1e-6)))
         y = g.node("Mul", g.node("Div", y, root), g.weights(width))
     wide = g.dice.choice((16, 32, 64))
-    a, b = _layer(g, y, wide, biased=0.3), _layer(g, y, wide, biased=0.3)
+    a, b = layer(g, y, wide, biased=0.3), layer(g, y, wide, biased=0.3)
     gate = g.node("Mul", a, g.node("Sigmoid", a)) if g.coin() else g.node("Gelu", a)
-    z = _layer(g, g.node("Mul", *((gate, b), (b, gate))[g.coin()]), width, biased=0.3)
+    z = layer(g, g.node("Mul", *((gate, b), (b, gate))[g.coin()]), width, biased=0.3)
     g.node("Add", *((x, z), (z, x))[g.coin()])
 
 
@@ -403,7 +402,7 @@ def _masked(g: RandomGraph) -> None:
     x = _rows(g)
     batch, length, width = g.shape(x)
     heads, size = g.dice.choice(((1, 8), (2, 4), (2, 8)))
-    q, k, v = (_projected(g, x, heads, size) for _ in range(3))
+    q, k, v = (projected(g, x, heads, size) for _ in range(3))
     scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
     scores = g.node("Mul", scores, g.constant(size**-0.5))
     how = g.dice.randrange(4)
@@ -423,7 +422,7 @@ def _masked(g: RandomGraph) -> None:
         g.results.append(weights)
     y = g.node("MatMul", weights, v)
     y = g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.ints(batch, length, -1))
-    y = _layer(g, y, width)
+    y = layer(g, y, width)
     y = g.node("Add", y, x) if g.coin(0.8) else y
     if width >= 4:
         g.node("LayerNormalization", y, g.weights(width), g.weights(width))

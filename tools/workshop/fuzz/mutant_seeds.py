@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 
 from .... import load
 from ....runtime.errors import TercetError
@@ -20,7 +19,7 @@ from .graphs import EVERYTHING, MOTIFS_OF_ALL_KINDS, motif_model
 from .mutation import reads
 
 #: Nodes of a part of a network.
-_PART = range(2, 28)
+_PART = (*range(2, 30), *range(30, 90, 3))
 Made = tuple[str, ModelProto, dict[str, Array]]
 
 

@@ -71,6 +71,18 @@ class Mutation:
         self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         return True
 
+    def copy(self) -> Mutation:
+        """Return what there is now, to be restored."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        own = dict(self.feeds), self.dice, dict(self.constants), dict(self.types)
+        return Mutation(model, *own, self._count)
+
+    def restore(self, before: Mutation) -> None:
+        """Go back to a copy."""
+        self.model, self.feeds = before.model, before.feeds
+        self.constants, self.types = before.constants, before.types
+
     # ── what there is ────────────────────────────────────────────────────────────────────────
 
     @property
@@ -177,7 +189,9 @@ class Mutation:
             ValueError: a node fits with no constants, or a tensor is too large.
         """
         before = self.types
-        self.types = {n: self._type_of(x) for n, x in (*self.feeds.items(), *self.constants.items())}
+        self.types = {
+            n: self._type_of(x) for n, x in (*self.feeds.items(), *self.constants.items())
+        }
         versions = {each.domain: each.version for each in self.model.opset_import}
         for node in self.nodes:
             schema, version = None, versions[node.domain]
@@ -220,7 +234,9 @@ class Mutation:
         for name, one in found.items():
             tensor = one.tensor_type
             if tensor.HasField("shape"):
-                dims = (d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim)
+                dims = (
+                    d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim
+                )
                 results[name] = tensor.elem_type, tuple(dims)
         return results if self._fits(node, results) else None
 
@@ -267,13 +283,13 @@ class Mutation:
             for after in sizes:
                 if before != after:
                     yield {i: resized(data, before, after) for i, data in own.items()}
-        if node.op_type == "Reshape" and 1 in own and own[1].size and others:
+        if node.op_type == "Reshape" and 1 in own and own[1].ndim == 1 and others:
             for place in range(own[1].size):
                 free = np.where(own[1] == -1, 1, own[1])
                 free[place] = -1
                 yield {1: free}
             yield {1: np.array([-1, others[0][-1] if others[0] else 1])}
-        if node.op_type == "Split" and 1 in own and others and others[0]:
+        if node.op_type == "Split" and 1 in own and own[1].ndim == 1 and others:
             for size in sizes:
                 parts = np.full(own[1].shape, size // max(own[1].size, 1), np.int64)
                 parts[-1:] += size - parts.sum()

@@ -1,7 +1,7 @@
 """Small changes of valid models, each of which rewrites must notice or must not mind.
 
-A change edits a `Mutation` and leaves types to `Mutation.settle`. It raises `ValueError`, `KeyError`
-or `IndexError` where the model has nothing of its kind.
+A change edits a `Mutation` and leaves types to `Mutation.settle`. One that raises `ValueError`,
+`KeyError` or `IndexError` is not made: the model has nothing of its kind, or becomes none.
 """
 
 from __future__ import annotations
@@ -57,20 +57,18 @@ def change(often: float) -> Callable[[Change], Change]:
 
 
 def mutate(mutation: Mutation, count: int) -> list[str]:
-    """Make so many changes, as far as there are any to make; return their names.
-
-    Raises:
-        ValueError: what became of the model is none.
-    """
+    """Make so many changes, as far as there are any to make; return their names."""
     names, weights = list(CHANGES), [often for _, often in CHANGES.values()]
     made: list[str] = []
-    for _ in range(20 * count):
+    for _ in range(10 * count):
         (name,) = mutation.dice.choices(names, weights)
+        before = mutation.copy()
         try:
             CHANGES[name][0](mutation)
-        except (KeyError, IndexError):
+            mutation.settle()
+        except (KeyError, IndexError, ValueError):
+            mutation.restore(before)
             continue
-        mutation.settle()
         made.append(name)
         if len(made) == count:
             break
@@ -276,7 +274,9 @@ def keepdims(m: Mutation) -> None:
     node.attribute.append(helper.make_attribute("keepdims", 1 - was))
     axes = m.constants.get(node.input[1]) if len(node.input) > 1 else None
     if axes is not None and m.dice.random() < 0.5:  # what reads it gets the old shape
-        name = m.insert(at + 1, "Squeeze" if not was else "Unsqueeze", [node.output[0], node.input[1]])
+        name = m.insert(
+            at + 1, "Squeeze" if not was else "Unsqueeze", [node.output[0], node.input[1]]
+        )
         m.replace(node.output[0], name, after=at + 2)
 
 

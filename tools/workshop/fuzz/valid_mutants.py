@@ -31,6 +31,7 @@ from onnx.shape_inference import InferenceError
 from .... import load
 from ....runtime.errors import TercetError
 from ....runtime.ir.types import Array
+from ....runtime.options import Precision
 from ....runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
 from ...bisect.reduction import thinned
 from ...common.archives import write_archive
@@ -45,8 +46,9 @@ from .mutation import Mutation
 from .mutations import mutate
 
 PASSES = sorted({each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES)})
-#: Element types in the place of float32, and how often each is drawn.
-DTYPES = {"float32": 5, "float64": 3, "float16": 2}
+#: Element types in the place of float32, or float16 as the precision, and how often each is drawn.
+_HALVES = "in half precision"
+DTYPES = {"float32": 5, "float64": 3, "float16": 2, _HALVES: 1}
 #: What mutants end as.
 FOUND, SAME, INVALID = "findings", "mutants that give the same", "changes that make no model"
 
@@ -56,8 +58,9 @@ class Ways:
     """How a mutant is run.
 
     Attributes:
-        dtype: in the place of float32.
+        dtype: in the place of float32; see `DTYPES`.
         skip: passes that are left out.
+        finite: whether nothing is infinite, which allows more rewrites.
         sizes: whether one loaded model gets inputs of several sizes.
         onnxruntime: whether onnxruntime runs it, too.
         emulator: runs kernels on the host; None if there is none.
@@ -66,13 +69,15 @@ class Ways:
 
     dtype: str = "float32"
     skip: tuple[str, ...] = ()
+    finite: bool = False
     sizes: bool = False
     onnxruntime: bool = False
     emulator: Emulator | None = None
     seed: int = 0
 
     def __str__(self) -> str:
-        said = [self.dtype, *(["of other sizes"] if self.sizes else [])]
+        said = [self.dtype, *(["finite"] if self.finite else [])]
+        said += ["of other sizes"] if self.sizes else []
         return ", ".join([*said, *([f"without {' '.join(self.skip)}"] if self.skip else [])])
 
 
@@ -134,7 +139,8 @@ class MutantDraws:
         skip = dice.sample(PASSES, dice.randrange(1, 16)) if dice.random() < self.skipping else ()
         (dtype,) = dice.choices(list(self.dtypes), list(self.dtypes.values()))
         sizes, other = dice.random() < self.sizes, dice.random() < self.onnxruntime
-        ways = Ways(dtype, tuple(skip), sizes, other, self.emulator, number)
+        finite = dice.random() < 0.1
+        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.emulator, number)
         return Mutant(name, tuple(changes), model, feeds, ways)
 
 
@@ -155,7 +161,7 @@ def complaints(proto: ModelProto, feeds: Mapping[str, Array], ways: Ways) -> Ite
     if ways.emulator is not None:
         yield from tried(emulated, case, ways.emulator, skip=ways.skip)
         return
-    if ways.dtype == "float32":
+    if ways.dtype in ("float32", _HALVES):
         yield from tried(_optimised, case, ways)
     else:
         yield from tried(in_other_dtype, case, ways.dtype, skip=ways.skip)
@@ -164,9 +170,14 @@ def complaints(proto: ModelProto, feeds: Mapping[str, Array], ways: Ways) -> Ite
 
 
 def _optimised(case: Case, ways: Ways) -> Iterator[str]:
-    with load(case.proto, skip=ways.skip) as model:
+    """Yield what rewrites do to the model in float32, or in half precision."""
+    precision: Precision = "float16" if ways.dtype == _HALVES else "float32"
+    results = [data for data in case.reference.values() if data.dtype.kind == "f"]
+    finite = ways.finite and all(np.isfinite(data).all() for data in results)
+    with load(case.proto, skip=ways.skip, finite=finite, precision=precision) as model:
         found = flat(model.run(case.feeds))
-    yield from case.against("rewritten", found, doubts=False)
+    case = replace(case, precision=precision)
+    yield from case.against(f"rewritten, {precision}", found, doubts=False)
 
 
 def reduced(mutant: Mutant) -> Mutant:
