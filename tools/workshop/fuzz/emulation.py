@@ -19,8 +19,23 @@ from ....runtime.options import Precision
 from ...common.nested import flat
 
 
+class Kernels:
+    """The kernels of a GPU; numpy does what they do not."""
+
+    def run(
+        self,
+        proto: ModelProto,
+        feeds: Mapping[str, Array],
+        precision: Precision,
+        skip: Sequence[str] = (),
+    ) -> dict[str, Array]:
+        """Return what kernels compute, without some passes."""
+        with load(proto, "cuda", precision=precision, fallback="numpy", skip=skip) as model:
+            return flat(model.run(feeds))
+
+
 @dataclass
-class Emulator:
+class Emulator(Kernels):
     """An emulated GPU in the place of the driver's.
 
     Attributes:
@@ -35,14 +50,3 @@ class Emulator:
         fake = import_module("tests.kernels.fake_driver")
         self.folder.mkdir(parents=True, exist_ok=True)
         fake.plant(fake.FakeCompiler(self.folder, fake.FAKE), fake.Gate(), self.patch)
-
-    def run(
-        self,
-        proto: ModelProto,
-        feeds: Mapping[str, Array],
-        precision: Precision,
-        skip: Sequence[str] = (),
-    ) -> dict[str, Array]:
-        """Return what kernels compute, without some passes; numpy does what they do not."""
-        with load(proto, "cuda", precision=precision, fallback="numpy", skip=skip) as model:
-            return flat(model.run(feeds))

@@ -16,9 +16,11 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -29,7 +31,7 @@ from onnx import ModelProto, NodeProto
 from onnx.shape_inference import InferenceError
 
 from .... import load
-from ....runtime.errors import TercetError
+from ....runtime.errors import TercetError, UnsupportedError
 from ....runtime.ir.types import Array
 from ....runtime.options import Precision
 from ....runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
@@ -38,9 +40,9 @@ from ...common.archives import write_archive
 from ...common.console import open_console
 from ...common.nested import flat
 from ...common.onnxruntime_errors import onnxruntime_errors
-from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
-from .differential import Case, emulated, in_other_dtype, of_other_sizes, tried
-from .emulation import Emulator
+from ..onnxruntime_process import run_onnxruntime
+from .differential import Case, emulated, has_nan, in_other_dtype, of_other_sizes, tried
+from .emulation import Emulator, Kernels
 from .mutant_seeds import MutantSeeds, network, networks_of, part_of
 from .mutation import Mutation
 from .mutations import mutate
@@ -63,7 +65,7 @@ class Ways:
         finite: whether nothing is infinite, which allows more rewrites.
         sizes: whether one loaded model gets inputs of several sizes.
         onnxruntime: whether onnxruntime runs it, too.
-        emulator: runs kernels on the host; None if there is none.
+        kernels: what runs kernels, in the place of numpy; None if nothing does.
         seed: of what is drawn in a run.
     """
 
@@ -72,7 +74,7 @@ class Ways:
     finite: bool = False
     sizes: bool = False
     onnxruntime: bool = False
-    emulator: Emulator | None = None
+    kernels: Kernels | None = None
     seed: int = 0
 
     def __str__(self) -> str:
@@ -111,7 +113,7 @@ class MutantDraws:
         skipping: of how many mutants some passes are skipped, as a share.
         sizes: of how many one model gets several sizes.
         onnxruntime: how many run on it, too.
-        emulator: runs kernels on the host; None if there is none.
+        kernels: what runs kernels, in the place of numpy; None if nothing does.
     """
 
     seed: int
@@ -120,7 +122,7 @@ class MutantDraws:
     skipping: float = 0.35
     sizes: float = 0.25
     onnxruntime: float = 0.15
-    emulator: Emulator | None = None
+    kernels: Kernels | None = None
 
     def draw(self, number: int) -> Mutant:
         """Return a mutant.
@@ -140,7 +142,7 @@ class MutantDraws:
         (dtype,) = dice.choices(list(self.dtypes), list(self.dtypes.values()))
         sizes, other = dice.random() < self.sizes, dice.random() < self.onnxruntime
         finite = dice.random() < 0.1
-        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.emulator, number)
+        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.kernels, number)
         return Mutant(name, tuple(changes), model, feeds, ways)
 
 
@@ -148,18 +150,20 @@ def complaints(proto: ModelProto, feeds: Mapping[str, Array], ways: Ways) -> Ite
     """Run a model; yield what is wrong with it, a line each.
 
     Raises:
-        TercetError: it does not run without rewrites.
+        TercetError: it does not run without rewrites, or gives NaN.
     """
     with load(proto, stop_at=0) as plain:
         case = Case(proto, feeds, flat(plain.run(feeds)))
+    if any(has_nan(data) for data in case.reference.values()):
+        raise UnsupportedError("rewrites may give numbers in the place of NaN")
     if ways.onnxruntime:
         try:
             found = run_onnxruntime(proto, feeds, "ORT_DISABLE_ALL")
             yield from tried(case.against, "onnxruntime", found, doubts=False)
         except onnxruntime_errors():
             pass  # it has limits of its own
-    if ways.emulator is not None:
-        yield from tried(emulated, case, ways.emulator, skip=ways.skip)
+    if ways.kernels is not None:
+        yield from tried(emulated, case, ways.kernels, skip=ways.skip)
         return
     if ways.dtype in ("float32", _HALVES):
         yield from tried(_optimised, case, ways)
@@ -233,63 +237,126 @@ def _attributes(node: NodeProto) -> str:
     return f"<{', '.join(said)}>" if said else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a mutant.
+
+    Attributes:
+        number: the mutant's.
+        kind: `FOUND`, `SAME` or `INVALID`.
+        lines: what is wrong with it, reduced; empty if nothing is.
+    """
+
+    number: int
+    kind: str
+    lines: tuple[str, ...] = ()
+
+
+def try_mutant(draws: MutantDraws, number: int, folder: Path | None = None) -> Ended:
+    """Draw a mutant and run it.
+
+    Args:
+        draws: what draws it.
+        number: its own.
+        folder: where one with findings is written, reduced.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            mutant = draws.draw(number)
+            found = list(complaints(mutant.proto, mutant.feeds, mutant.ways))
+        except (ValueError, TercetError):
+            return Ended(number, INVALID)
+        if not found:
+            return Ended(number, SAME)
+        small = reduced(mutant)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number}.onnx").write_bytes(small.proto.SerializeToString())
+            write_archive(folder / f"{number}.npz", dict(small.feeds))
+        lines = [f"{mutant.source}; {', '.join(mutant.changes)}; {mutant.ways}", *found[:3]]
+        lines += [f"  {line}" for line in text_of(small.proto, small.feeds)]
+        lines.append(f"not without: {', '.join(blamed(small)) or 'any pass'}")
+        return Ended(number, FOUND, tuple(lines))
+
+
 def run_mutants(
     draws: MutantDraws,
     numbers: Sequence[int],
-    say: Callable[[str], object] = print,
     *,
+    jobs: int = 1,
     seconds: float = float("inf"),
     folder: Path | None = None,
-) -> Counter[str]:
-    """Run mutants; say what is wrong with them; return how many ended how.
+) -> Iterator[Ended]:
+    """Yield what becomes of mutants, in the order in which they end.
+
+    They run in processes of their own: ONNX's inference ends some by a signal.
 
     Args:
         draws: what draws them.
         numbers: theirs.
-        say: prints a line.
+        jobs: how many processes.
         seconds: when to end.
         folder: where those with findings are written, reduced.
     """
-    counted, until = Counter[str](), monotonic() + seconds
+    until = monotonic() + seconds
+    waiting = [deque(numbers[i::jobs]) for i in range(jobs)]
+    workers = [_Worker(draws, each, until, folder) for each in waiting]
+    try:
+        while workers:
+            for connection in wait([worker.connection for worker in workers]):
+                worker = next(each for each in workers if each.connection is connection)
+                try:
+                    yield worker.received()
+                except EOFError:
+                    workers.remove(worker)
+                    if worker.numbers and monotonic() < until:
+                        yield Ended(worker.numbers.popleft(), INVALID)
+                        workers.append(_Worker(draws, worker.numbers, until, folder))
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+
+
+class _Worker:
+    """A process that tries mutants.
+
+    Args:
+        draws: what draws them.
+        numbers: theirs; those that have ended are removed.
+        until: point of `time.monotonic` after which none is begun.
+        folder: where those with findings are written.
+    """
+
+    def __init__(
+        self, draws: MutantDraws, numbers: deque[int], until: float, folder: Path | None
+    ) -> None:
+        self.numbers = numbers
+        self.connection, theirs = Pipe(duplex=False)
+        given = draws, tuple(numbers), until, folder, theirs
+        self.process = get_context("fork").Process(target=_serve, args=given, daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def received(self) -> Ended:
+        """Return what became of a mutant; EOFError if the process has ended."""
+        ended: Ended = self.connection.recv()
+        self.numbers.popleft()
+        return ended
+
+
+def _serve(
+    draws: MutantDraws,
+    numbers: Sequence[int],
+    until: float,
+    folder: Path | None,
+    connection: Connection,
+) -> None:
     for number in numbers:
         if monotonic() > until:
             break
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            try:
-                mutant = draws.draw(number)
-                found = list(complaints(mutant.proto, mutant.feeds, mutant.ways))
-            except (ValueError, TercetError):
-                counted[INVALID] += 1
-                continue
-            counted[FOUND if found else SAME] += 1
-            if found:
-                _report(number, mutant, found, say, folder)
-        for line in ONNXRUNTIME.ended:
-            say(f"{number}: {line}")
-        ONNXRUNTIME.ended.clear()
-    return counted
-
-
-def _report(
-    number: int,
-    mutant: Mutant,
-    found: Sequence[str],
-    say: Callable[[str], object],
-    folder: Path | None,
-) -> None:
-    """Say what is wrong with a mutant, with the nodes that show it; write these."""
-    say(f"{number}: {mutant.source}; {', '.join(mutant.changes)}; {mutant.ways}")
-    for line in found[:3]:
-        say(f"  {line[:400]}")
-    small = reduced(mutant)
-    for line in text_of(small.proto, small.feeds):
-        say(f"    {line}")
-    say(f"  not without: {', '.join(blamed(small)) or 'any pass'}")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number}.onnx").write_bytes(small.proto.SerializeToString())
-        write_archive(folder / f"{number}.npz", dict(small.feeds))
+        connection.send(try_mutant(draws, number, folder))
+    connection.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -299,6 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--models", type=Path, action="append", default=[], help="parts of them")
     parser.add_argument("--motif", action="append", default=[], help="these motifs alone")
     parser.add_argument("--dtype", choices=list(DTYPES), action="append", help="these alone")
@@ -308,6 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--emulate", type=Path, metavar="FOLDER", help="run kernels on the host; they stay there"
     )
+    parser.add_argument("--gpu", action="store_true", help="run kernels on this machine's GPU")
     parser.add_argument("--only", type=int, help="the number of one mutant")
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
     given = parser.parse_args(arguments)
@@ -318,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.skipping,
         given.sizes,
         given.onnxruntime,
-        Emulator(given.emulate) if given.emulate else None,
+        Emulator(given.emulate) if given.emulate else Kernels() if given.gpu else None,
     )
     numbers = range(given.first, given.first + given.mutants)
     console = open_console()
@@ -326,13 +395,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    counted = run_mutants(
+    counted = Counter[str]()
+    for ended in run_mutants(
         draws,
         numbers if given.only is None else [given.only],
-        say,
+        jobs=given.jobs,
         seconds=given.seconds,
         folder=given.save,
-    )
+    ):
+        counted[ended.kind] += 1
+        for i, line in enumerate(ended.lines):
+            say(f"{ended.number}: {line}" if i == 0 else f"  {line[:400]}")
     say(", ".join(f"{count} {what}" for what, count in counted.items()))
     return int(counted[FOUND] > 0)
 
