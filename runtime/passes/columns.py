@@ -13,7 +13,7 @@ from ..ir.types import Array, Dim
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .editing import shape_of
+from .editing import cuts_of, shape_of
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Names of axes that count batches and rows.
@@ -273,16 +273,14 @@ def _part(node: Node, result: Value) -> slice | None:
 
 
 def _sliced(lies: _Lies, node: Node) -> _Lies | None:
-    given = [None if value is None else value.data for value in node.inputs[1:]]
-    starts, ends, axes, steps = (*given, None, None)[:4]
-    if starts is None or ends is None or axes is None:
+    cuts = cuts_of(node)
+    if cuts is None:
         return None
-    many = np.ones_like(starts) if steps is None else steps
     found: _Lies | None = lies
-    for start, end, axis, step in zip(starts, ends, axes, many, strict=True):
-        if step <= 0:
+    for axis, part in cuts:
+        if part.step <= 0:
             return None
-        found = found and _cut(found, int(axis), slice(int(start), int(end), int(step)))
+        found = found and _cut(found, axis, part)
     return found
 
 

@@ -18,7 +18,7 @@ from ..ops.elementwise import Relu
 from ..ops.movement import Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
 from .driver import Context, Reason
-from .editing import dtype_of, shape_of
+from .editing import cuts_of, dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
 
@@ -63,20 +63,15 @@ def _build_cropped(found: Found) -> Outcome:
 
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
-    bounds = [None if v is None else v.data for v in node.inputs[1:]]
-    starts, ends, axes, steps = (*bounds, None, None)[:4]
-    is_known = all(v is None or v.data is not None for v in node.inputs[1:])
-    if shape is None or len(shape) < 3 or starts is None or ends is None or not is_known:
+    cuts = cuts_of(node)
+    if shape is None or len(shape) < 3 or cuts is None:
         return None
-    if steps is not None and (steps != 1).any():
-        return None
-    along = range(starts.size) if axes is None else [int(axis) % len(shape) for axis in axes]
     before, after = [0] * len(shape), [0] * len(shape)
-    for axis, start, end in zip(along, starts.tolist(), ends.tolist(), strict=True):
+    for axis, cut in cuts:
         size = shape[axis]
-        if not isinstance(size, int):
+        if not isinstance(size, int) or cut.step != 1:
             return None
-        part = range(size)[start:end]
+        part = range(size)[cut]
         if axis < 2 or not part:
             return None
         before[axis], after[axis] = part[0], size - 1 - part[-1]

@@ -16,7 +16,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
-from .editing import Builder, drop, dtype_of, number, rank_of, shape_of
+from .editing import Builder, cuts_of, drop, dtype_of, number, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
@@ -197,14 +197,8 @@ def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
         return source, range(length)[begin : begin + known[place]]
     if not isinstance(node.op, Slice):
         return None
-    bounds = node.inputs[1:]
-    starts, ends, axes, steps = (*(None if v is None else v.data for v in bounds), None, None)[:4]
-    if starts is None or ends is None or axes is None or axes.size != 1:
-        return None
-    if int(axes.reshape(-1)[0]) not in (2, -2):
-        return None
-    step = 1 if steps is None else int(steps.reshape(-1)[0])
-    return source, range(length)[int(starts.reshape(-1)[0]) : int(ends.reshape(-1)[0]) : step]
+    cuts = cuts_of(node) or []
+    return (source, range(length)[cuts[0][1]]) if [axis for axis, _ in cuts] == [2] else None
 
 
 def _rows(rotated: Node) -> list[Array] | None:

@@ -150,6 +150,7 @@ DROPPED = {
         Conv(pads=(2, 2, 2, 2), strides=(2, 1)), ints(1), ints(-2), ints(3), ints(1)
     ),
     "dilated": cropped(Conv(pads=(3, 0, 3, 0), dilations=(2, 1)), ints(1), ints(-1), ints(2)),
+    "scalars": cropped(Conv(pads=(2, 2, 2, 2)), *map(np.array, (0, -1, 2))),
 }
 
 

@@ -43,6 +43,9 @@ _WORDS = {
     "approximate": ("none", "tanh"),
     "direction": ("forward", "reverse", "bidirectional", "LEFT", "RIGHT"),
 }
+#: Attributes that are 0 or 1.
+_FLAGS = ("keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "exclusive", "reverse")
+_FLAGS += ("is_causal", "noop_with_empty_axes", "largest", "sorted", "onesided", "inverse")
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 16)
 
 
@@ -239,6 +242,8 @@ def attribute(m: Mutation) -> None:
     one = m.dice.choice([a for a in node.attribute if a.type != AttributeProto.GRAPH])
     if m.dice.random() < 0.1:
         node.attribute.remove(one)
+    elif one.name in _FLAGS:
+        one.i = 1 - one.i
     elif one.type == AttributeProto.INT:
         one.i = m.dice.choice((one.i + 1, one.i - 1, -one.i, 0, 1, -1, 2, 1 - one.i))
     elif one.type == AttributeProto.FLOAT:
