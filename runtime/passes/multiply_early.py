@@ -167,7 +167,9 @@ def _keeps_rows(node: Node) -> bool:
         case Unsqueeze() | Squeeze():
             axes = None if len(node.operands) < 2 else node.operands[1].data
             longer = len(after) if isinstance(node.op, Unsqueeze) else rank
-            return axes is not None and longer - 1 not in {a % longer for a in axes.tolist()}
+            return axes is not None and longer - 1 not in {
+                a % longer for a in axes.reshape(-1).tolist()
+            }
         case _:
             return False
 

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -57,12 +57,21 @@ Arrays = Mapping[str, Array]
 
 @dataclass
 class Case:
-    """A model, its inputs, what it gives for them, and the precision that it is held against."""
+    """A model, its inputs, and what it gives for them.
+
+    Attributes:
+        proto: the model.
+        feeds: its inputs.
+        reference: its outputs.
+        precision: that of the results that are held against them.
+        passes: those that have rewritten it.
+    """
 
     proto: ModelProto
     feeds: Arrays
     reference: Arrays
     precision: Precision = "float32"
+    passes: set[str] = field(default_factory=set[str])
 
     @cached_property
     def judge(self) -> Judge:
@@ -193,6 +202,7 @@ def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator
         return  # a node is for float32 alone
     with load(model, skip=skip) as held:
         found = flat(held.run(feeds))
+        case.passes.update(rewrite.name for rewrite in held.rewrites)
     halves = dtype == "float16"
     if not halves or not all(
         _close(data, found[name], _HALF, whole=True) for name, data in expected.items()
@@ -245,7 +255,8 @@ def of_other_sizes(
         case: a model, whose sizes all get names.
         dice: draws sizes.
         skip: passes that are left out.
-        check: whether onnxruntime has to take these sizes; else NaN may not come out.
+        check: whether onnxruntime has to take these sizes, and doubts are due; else NaN may not
+            come out.
     """
     named, rng = with_names(case.proto), np.random.default_rng(dice.getrandbits(32))
     with load(named, skip=skip) as held, load(named, stop_at=0) as plain:
@@ -261,7 +272,7 @@ def of_other_sizes(
                 continue
             found = flat(held.run(feeds))
             shapes = {name: data.shape for name, data in feeds.items()}
-            yield from Case(named, feeds, expected).against(f"of {shapes}", found)
+            yield from Case(named, feeds, expected).against(f"of {shapes}", found, doubts=check)
 
 
 def emulated(case: Case, kernels: Kernels, skip: Sequence[str] = ()) -> Iterator[str]:
@@ -309,7 +320,7 @@ def tried(run: Callable[..., Iterator[str]], *given: object, **options: object) 
     except onnxruntime_errors() as error:
         yield f"onnxruntime refuses what was exported: {error}"
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-        yield f"untyped: {traceback.format_exc(limit=-3)}"
+        yield f"untyped: {traceback.format_exc(limit=-3, chain=False)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,3 +50,7 @@ class Emulator(Kernels):
         fake = import_module("tests.kernels.fake_driver")
         self.folder.mkdir(parents=True, exist_ok=True)
         fake.plant(fake.FakeCompiler(self.folder, fake.FAKE), fake.Gate(), self.patch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets an emulator of its own."""
+        return Emulator, (self.folder,)

@@ -86,7 +86,7 @@ def network(name: str, proto: ModelProto, feeds: Mapping[str, Array] | None = No
     with load(proto, stop_at=0) as model:
         given = feeds or random_inputs(model.inputs, input_shapes(model.inputs), 0)
         names = [value.name for node in model.imported.nodes for value in node.outputs]
-        values = flat(model.run(given, dict.fromkeys([*model.imported.outputs, *names])))
+        values = flat(model.run(given, list(dict.fromkeys([*model.imported.outputs, *names]))))
     own = {name for node in proto.graph.node for name in node.output}
     return Network(name, proto, {**{n: x for n, x in values.items() if n in own}, **given})
 

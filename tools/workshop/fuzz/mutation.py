@@ -6,7 +6,7 @@ anew, and where a node no longer fits, its constants take the shapes that it nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from random import Random
@@ -340,3 +340,7 @@ def reads(node: NodeProto) -> Iterator[str]:
         for inner in body.node:
             yield from reads(inner)
         yield from (output.name for output in body.output)
+
+
+#: Edits a model; raises ValueError, KeyError or IndexError where it has nothing of the kind.
+Change = Callable[[Mutation], None]

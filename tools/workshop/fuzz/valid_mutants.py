@@ -15,350 +15,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing import Pipe, get_context
-from multiprocessing.connection import Connection, wait
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-from time import monotonic
-from typing import Any
 
-import numpy as np
-from onnx import ModelProto, NodeProto
-from onnx.shape_inference import InferenceError
-
-from .... import load
-from ....runtime.errors import TercetError, UnsupportedError
-from ....runtime.ir.types import Array
-from ....runtime.options import Precision
-from ....runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
-from ...bisect.reduction import thinned
-from ...common.archives import write_archive
 from ...common.console import open_console
-from ...common.nested import flat
-from ...common.onnxruntime_errors import onnxruntime_errors
-from ..onnxruntime_process import run_onnxruntime
-from .differential import Case, emulated, has_nan, in_other_dtype, of_other_sizes, tried
+from ...common.environment import environment
 from .emulation import Emulator, Kernels
-from .mutant_seeds import MutantSeeds, network, networks_of, part_of
-from .mutation import Mutation
-from .mutations import mutate
-
-PASSES = sorted({each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES)})
-#: Element types in the place of float32, or float16 as the precision, and how often each is drawn.
-_HALVES = "in half precision"
-DTYPES = {"float32": 5, "float64": 3, "float16": 2, _HALVES: 1}
-#: What mutants end as.
-FOUND, SAME, INVALID = "findings", "mutants that give the same", "changes that make no model"
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """How a mutant is run.
-
-    Attributes:
-        dtype: in the place of float32; see `DTYPES`.
-        skip: passes that are left out.
-        finite: whether nothing is infinite, which allows more rewrites.
-        sizes: whether one loaded model gets inputs of several sizes.
-        onnxruntime: whether onnxruntime runs it, too.
-        kernels: what runs kernels, in the place of numpy; None if nothing does.
-        seed: of what is drawn in a run.
-    """
-
-    dtype: str = "float32"
-    skip: tuple[str, ...] = ()
-    finite: bool = False
-    sizes: bool = False
-    onnxruntime: bool = False
-    kernels: Kernels | None = None
-    seed: int = 0
-
-    def __str__(self) -> str:
-        said = [self.dtype, *(["finite"] if self.finite else [])]
-        said += ["of other sizes"] if self.sizes else []
-        return ", ".join([*said, *([f"without {' '.join(self.skip)}"] if self.skip else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A changed model.
-
-    Attributes:
-        source: the name of the model that was changed.
-        changes: names of what was changed.
-        proto: the model.
-        feeds: its inputs.
-        ways: how it is run.
-    """
-
-    source: str
-    changes: tuple[str, ...]
-    proto: ModelProto
-    feeds: Mapping[str, Array]
-    ways: Ways
-
-
-@dataclass(frozen=True, slots=True)
-class MutantDraws:
-    """Draws mutants: one is a function of the campaign's seed and its own number.
-
-    Attributes:
-        seed: of the campaign.
-        seeds: what is changed.
-        dtypes: element types, and how often each is drawn.
-        skipping: of how many mutants some passes are skipped, as a share.
-        sizes: of how many one model gets several sizes.
-        onnxruntime: how many run on it, too.
-        kernels: what runs kernels, in the place of numpy; None if nothing does.
-    """
-
-    seed: int
-    seeds: MutantSeeds
-    dtypes: Mapping[str, float]
-    skipping: float = 0.35
-    sizes: float = 0.25
-    onnxruntime: float = 0.15
-    kernels: Kernels | None = None
-
-    def draw(self, number: int) -> Mutant:
-        """Return a mutant.
-
-        Raises:
-            ValueError: what was drawn is no model.
-        """
-        dice = Random(f"{self.seed} {number}")
-        try:
-            name, proto, feeds = self.seeds.draw(dice)
-            mutation = Mutation.of(proto, feeds, dice)
-            changes = mutate(mutation, dice.choice((1, 1, 2, 3)))
-            model, feeds = mutation.finished()
-        except InferenceError as error:
-            raise ValueError(str(error)) from error
-        skip = dice.sample(PASSES, dice.randrange(1, 16)) if dice.random() < self.skipping else ()
-        (dtype,) = dice.choices(list(self.dtypes), list(self.dtypes.values()))
-        sizes, other = dice.random() < self.sizes, dice.random() < self.onnxruntime
-        finite = dice.random() < 0.1
-        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.kernels, number)
-        return Mutant(name, tuple(changes), model, feeds, ways)
-
-
-def complaints(proto: ModelProto, feeds: Mapping[str, Array], ways: Ways) -> Iterator[str]:
-    """Run a model; yield what is wrong with it, a line each.
-
-    Raises:
-        TercetError: it does not run without rewrites, or gives NaN.
-    """
-    with load(proto, stop_at=0) as plain:
-        case = Case(proto, feeds, flat(plain.run(feeds)))
-    if any(has_nan(data) for data in case.reference.values()):
-        raise UnsupportedError("rewrites may give numbers in the place of NaN")
-    if ways.onnxruntime:
-        try:
-            found = run_onnxruntime(proto, feeds, "ORT_DISABLE_ALL")
-            yield from tried(case.against, "onnxruntime", found, doubts=False)
-        except onnxruntime_errors():
-            pass  # it has limits of its own
-    if ways.kernels is not None:
-        yield from tried(emulated, case, ways.kernels, skip=ways.skip)
-        return
-    if ways.dtype in ("float32", _HALVES):
-        yield from tried(_optimised, case, ways)
-    else:
-        yield from tried(in_other_dtype, case, ways.dtype, skip=ways.skip)
-    if ways.sizes:
-        yield from tried(of_other_sizes, case, Random(ways.seed), check=False, skip=ways.skip)
-
-
-def _optimised(case: Case, ways: Ways) -> Iterator[str]:
-    """Yield what rewrites do to the model in float32, or in half precision."""
-    precision: Precision = "float16" if ways.dtype == _HALVES else "float32"
-    results = [data for data in case.reference.values() if data.dtype.kind == "f"]
-    finite = ways.finite and all(np.isfinite(data).all() for data in results)
-    with load(case.proto, skip=ways.skip, finite=finite, precision=precision) as model:
-        found = flat(model.run(case.feeds))
-    case = replace(case, precision=precision)
-    yield from case.against(f"rewritten, {precision}", found, doubts=False)
-
-
-def reduced(mutant: Mutant) -> Mutant:
-    """Return the nodes of a mutant that show what is wrong with it; itself if they do not alone."""
-    try:
-        whole = network("", mutant.proto, mutant.feeds)
-    except (TercetError, ValueError):
-        return mutant
-
-    def attempt(places: Sequence[int]) -> bool:
-        try:
-            return any(complaints(*part_of(whole, places), mutant.ways))
-        except (TercetError, ValueError):
-            return False
-
-    places = list(range(len(mutant.proto.graph.node)))
-    if not attempt(places):
-        return mutant
-    proto, feeds = part_of(whole, thinned(places, attempt))
-    return replace(mutant, proto=proto, feeds=feeds)
-
-
-def blamed(mutant: Mutant) -> list[str]:
-    """Return the passes without which a mutant shows nothing."""
-    ways = replace(mutant.ways, onnxruntime=False)
-
-    def is_wrong(skip: tuple[str, ...]) -> bool:
-        try:
-            return any(complaints(mutant.proto, mutant.feeds, replace(ways, skip=skip)))
-        except TercetError:
-            return True
-
-    if not is_wrong(ways.skip):
-        return []  # it is onnxruntime that differs
-    return [name for name in PASSES if name not in ways.skip and not is_wrong((*ways.skip, name))]
-
-
-def text_of(proto: ModelProto, feeds: Mapping[str, Array]) -> Iterator[str]:
-    """Yield a line for each node of a small model, and for its inputs."""
-    shapes = {one.name: str(list(one.dims)) for one in proto.graph.initializer}
-    yield ", ".join(f"{name}: {data.dtype}{list(data.shape)}" for name, data in feeds.items())
-    for node in proto.graph.node:
-        given = ", ".join(f"{name}{shapes.get(name, '')}" for name in node.input)
-        yield f"{', '.join(node.output)} = {node.op_type}{_attributes(node)}({given})"
-
-
-def _attributes(node: NodeProto) -> str:
-    def value(one: Any) -> Any:
-        for kind in ("ints", "floats"):
-            if len(getattr(one, kind)):
-                return list(getattr(one, kind))
-        return next((getattr(one, kind) for kind in ("i", "f", "s") if one.HasField(kind)), "…")
-
-    said = [f"{one.name}={value(one)}" for one in node.attribute]
-    return f"<{', '.join(said)}>" if said else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a mutant.
-
-    Attributes:
-        number: the mutant's.
-        kind: `FOUND`, `SAME` or `INVALID`.
-        lines: what is wrong with it, reduced; empty if nothing is.
-    """
-
-    number: int
-    kind: str
-    lines: tuple[str, ...] = ()
-
-
-def try_mutant(draws: MutantDraws, number: int, folder: Path | None = None) -> Ended:
-    """Draw a mutant and run it.
-
-    Args:
-        draws: what draws it.
-        number: its own.
-        folder: where one with findings is written, reduced.
-    """
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        try:
-            mutant = draws.draw(number)
-            found = list(complaints(mutant.proto, mutant.feeds, mutant.ways))
-        except (ValueError, TercetError):
-            return Ended(number, INVALID)
-        if not found:
-            return Ended(number, SAME)
-        small = reduced(mutant)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{number}.onnx").write_bytes(small.proto.SerializeToString())
-            write_archive(folder / f"{number}.npz", dict(small.feeds))
-        lines = [f"{mutant.source}; {', '.join(mutant.changes)}; {mutant.ways}", *found[:3]]
-        lines += [f"  {line}" for line in text_of(small.proto, small.feeds)]
-        lines.append(f"not without: {', '.join(blamed(small)) or 'something else'}")
-        return Ended(number, FOUND, tuple(lines))
-
-
-def run_mutants(
-    draws: MutantDraws,
-    numbers: Sequence[int],
-    *,
-    jobs: int = 1,
-    seconds: float = float("inf"),
-    folder: Path | None = None,
-) -> Iterator[Ended]:
-    """Yield what becomes of mutants, in the order in which they end.
-
-    They run in processes of their own: ONNX's inference ends some by a signal.
-
-    Args:
-        draws: what draws them.
-        numbers: theirs.
-        jobs: how many processes.
-        seconds: when to end.
-        folder: where those with findings are written, reduced.
-    """
-    until = monotonic() + seconds
-    waiting = [deque(numbers[i::jobs]) for i in range(jobs)]
-    workers = [_Worker(draws, each, until, folder) for each in waiting]
-    try:
-        while workers:
-            for connection in wait([worker.connection for worker in workers]):
-                worker = next(each for each in workers if each.connection is connection)
-                try:
-                    yield worker.received()
-                except EOFError:
-                    workers.remove(worker)
-                    if worker.numbers and monotonic() < until:
-                        yield Ended(worker.numbers.popleft(), INVALID)
-                        workers.append(_Worker(draws, worker.numbers, until, folder))
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-
-
-class _Worker:
-    """A process that tries mutants.
-
-    Args:
-        draws: what draws them.
-        numbers: theirs; those that have ended are removed.
-        until: point of `time.monotonic` after which none is begun.
-        folder: where those with findings are written.
-    """
-
-    def __init__(
-        self, draws: MutantDraws, numbers: deque[int], until: float, folder: Path | None
-    ) -> None:
-        self.numbers = numbers
-        self.connection, theirs = Pipe(duplex=False)
-        given = draws, tuple(numbers), until, folder, theirs
-        self.process = get_context("fork").Process(target=_serve, args=given, daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def received(self) -> Ended:
-        """Return what became of a mutant; EOFError if the process has ended."""
-        ended: Ended = self.connection.recv()
-        self.numbers.popleft()
-        return ended
-
-
-def _serve(
-    draws: MutantDraws,
-    numbers: Sequence[int],
-    until: float,
-    folder: Path | None,
-    connection: Connection,
-) -> None:
-    for number in numbers:
-        if monotonic() > until:
-            break
-        connection.send(try_mutant(draws, number, folder))
-    connection.close()
+from .mutant_seeds import MutantSeeds, networks_of
+from .mutants import DTYPES, FOUND, Ended, MutantDraws, run_mutants
+from .mutants_page import summary, write
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -381,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="run kernels on this machine's GPU")
     parser.add_argument("--only", type=int, help="the number of one mutant")
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
+    parser.add_argument("--output", type=Path, help="folder for valid_mutants.md and .json")
     given = parser.parse_args(arguments)
     draws = MutantDraws(
         given.seed,
@@ -397,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    counted = Counter[str]()
+    found: list[Ended] = []
     for ended in run_mutants(
         draws,
         numbers if given.only is None else [given.only],
@@ -405,10 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=given.seconds,
         folder=given.save,
     ):
-        counted[ended.kind] += 1
+        found.append(ended)
         for i, line in enumerate(ended.lines):
-            say(f"{ended.number}: {line}" if i == 0 else f"  {line[:400]}")
-    say(", ".join(f"{count} {what}" for what, count in counted.items()))
+            say(f"{ended.number}: {line}" if i == 0 else f"  {line[-600:]}")
+    counted = Counter(ended.kind for ended in found)
+    say(", ".join(f"{count} {kind}" for kind, count in counted.items()))
+    if given.output:
+        words = (
+            "FOLDER" if Path(word).is_absolute() else word for word in arguments or sys.argv[1:]
+        )
+        command = f"python -m tercet.tools.workshop.fuzz.valid_mutants {' '.join(words)}"
+        write(summary(found, environment(("numpy", "onnx")), command), given.output)
     return int(counted[FOUND] > 0)
 
 

@@ -1,0 +1,172 @@
+"""Small changes of valid models: they come again, they are models, and they show planted faults."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from signal import SIGKILL
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tercet
+from tercet.runtime.passes import flatten_pixels, select_early
+from tercet.tools.workshop.fuzz.graphs import MOTIFS_OF_ALL_KINDS, motif_model
+from tercet.tools.workshop.fuzz.mutant_seeds import (
+    MutantSeeds,
+    Network,
+    network,
+    networks_of,
+    part_of,
+)
+from tercet.tools.workshop.fuzz.mutants import (
+    DTYPES,
+    FOUND,
+    INVALID,
+    SAME,
+    Mutant,
+    MutantDraws,
+    run_mutants,
+    try_mutant,
+)
+from tercet.tools.workshop.fuzz.mutation import Mutation
+from tercet.tools.workshop.fuzz.mutations import CHANGES, mutate
+from tercet.tools.workshop.fuzz.valid_mutants import main
+
+RECORDED = Path(__file__).parents[1] / "passes" / "recorded"
+
+
+def draws(seed: int, *only: str, **shares: float) -> MutantDraws:
+    return MutantDraws(seed, MutantSeeds((), only), DTYPES, **shares)
+
+
+def test_mutants_come_again() -> None:
+    for number in range(12):
+        one, other = (draws(3).draw(number) for _ in range(2))
+        assert one.proto.SerializeToString() == other.proto.SerializeToString()
+        assert one.ways == other.ways
+        assert all(np.array_equal(one.feeds[n], other.feeds[n], equal_nan=True) for n in one.feeds)
+
+
+def test_every_change_is_made() -> None:
+    made: Counter[str] = Counter()
+    for number in range(400):
+        try:
+            made.update(draws(4).draw(number).changes)
+        except ValueError:
+            continue
+    assert not {change.__name__ for change in CHANGES} - made.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in MOTIFS_OF_ALL_KINDS if "blocks" in name])
+def test_sizes_and_constants_follow(name: str) -> None:
+    """Most of what becomes of a motif is a model, of onnxruntime's kind as well."""
+    good = 0
+    for number in range(8):
+        dice = Random(number)
+        mutation = Mutation.of(*motif_model(dice, MOTIFS_OF_ALL_KINDS[name]), dice)
+        assert mutate(mutation, 2)
+        proto, feeds = mutation.finished()
+        try:
+            with tercet.load(proto, stop_at=0) as model:
+                model.run(feeds)
+        except tercet.TercetError:
+            continue
+        onnx.checker.check_model(proto)
+        good += 1
+    assert good > 4
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_rewrites_change_nothing(number: int, networks: Sequence[Network]) -> None:
+    found = try_mutant(MutantDraws(9, MutantSeeds(networks), DTYPES), number)
+    assert found.kind != FOUND, "\n".join(found.lines)
+
+
+@pytest.fixture(scope="module")
+def networks() -> Sequence[Network]:
+    names = "swin_script", "llama_dynamo", "branches_script", "levit_script"
+    return [network(name, onnx.load(RECORDED / f"{name}.onnx")) for name in names]
+
+
+def test_networks_come_from_folders(tmp_path: Path) -> None:
+    onnx.save(onnx.load(RECORDED / "cosine_script.onnx"), tmp_path / "one.onnx")
+    (one,) = networks_of([tmp_path])
+    assert one.values.keys() >= {output.name for output in one.proto.graph.output}
+
+
+def test_parts_of_a_network_compute_what_it_computes() -> None:
+    whole = network("swin", onnx.load(RECORDED / "swin_script.onnx"))
+    nodes = whole.proto.graph.node
+    proto, feeds = part_of(whole, range(5, len(nodes) - 3))
+    with tercet.load(proto, stop_at=0) as model:
+        for name, data in model.run(feeds).items():
+            np.testing.assert_array_equal(data, whole.values[name])
+
+
+# ── planted faults ───────────────────────────────────────────────────────────────────────────────
+
+
+def _unturned(data: np.ndarray, *_: object, **__: object) -> np.ndarray:
+    return data
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("motif", "place", "name", "wrong"),
+    [
+        ("motifs_blocks.flattened", flatten_pixels, "_permuted", _unturned),
+        ("motifs_decoders.last_row", select_early._Selection, "is_few", _always),
+    ],
+    ids=["weights in the old order", "a selection of nothing"],
+)
+def test_faults_of_passes_are_found(
+    motif: str,
+    place: Any,
+    name: str,
+    wrong: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """They are reduced to a few nodes, and the pass is named."""
+    monkeypatch.setattr(place, name, wrong)
+    chosen = draws(1, motif, skipping=0, sizes=0, onnxruntime=0)
+    tried = (try_mutant(chosen, number, tmp_path) for number in range(60))
+    found = next(each for each in tried if each.kind == FOUND)
+    module = place.__module__ if hasattr(place, "__module__") else place.__name__
+    assert found.lines[-1] == f"not without: {module.rpartition('.')[2]}"
+    assert len(onnx.load(tmp_path / f"{found.number}.onnx").graph.node) < 12
+    monkeypatch.undo()
+    assert try_mutant(chosen, found.number).kind == SAME
+
+
+@dataclass(frozen=True)
+class Deadly(MutantDraws):
+    """Draws nothing, and ends the process once."""
+
+    def draw(self, number: int) -> Mutant:
+        if number == 1:
+            os.kill(os.getpid(), SIGKILL)
+        raise ValueError
+
+
+def test_a_signal_is_no_end_of_the_campaign() -> None:
+    """ONNX's shape inference ends a process now and then."""
+    found = list(run_mutants(Deadly(0, MutantSeeds(), DTYPES), range(4), jobs=1))
+    assert [each.number for each in found] == [0, 1, 2, 3]
+    assert {each.kind for each in found} == {INVALID}
+
+
+def test_a_campaign_writes_a_page(tmp_path: Path) -> None:
+    given = ["--mutants", "6", "--seed", "1", "--output", str(tmp_path)]
+    assert main([*given, "--motif", "motifs.gate", "--dtype", "float64"]) == 0
+    page = (tmp_path / "valid_mutants.md").read_text()
+    assert "6 mutants" in page
+    assert "| float64 |" in page
