@@ -181,7 +181,11 @@ class _Moves:
         self.known[rows] = Move(origin, rows, there.index, _between(rows, origin))
         if norm is not None:
             again = Builder(self.graph, last, norm.name, (norm,))
-            result = again(with_attributes(norm.op, axis=-1), rows, *norm.inputs[1:])
+            result = again(
+                _of_rows(norm.op),
+                rows,
+                *(v and _row(self.graph, v, norm.op) for v in norm.inputs[1:]),
+            )
             self._redirect(there.top, result)
         else:
             self._redirect(there.top, rows)
@@ -435,12 +439,14 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
 
 
 def _is_norm(node: Node) -> bool:
-    """Whether a node normalizes the last axis with constants, and has no other outputs in use."""
-    rank = len(shape_of(node.inputs[0] if node.inputs else None) or ())
-    if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not rank:
+    """Whether a node normalizes all rows alike, with constants, and has no other outputs in use."""
+    shape = shape_of(node.inputs[0] if node.inputs else None)
+    if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not shape:
         return False
-    constants = all(v is None or v.data is not None for v in node.inputs[1:])
-    return constants and node.op.axis % rank == rank - 1
+    if node.op.axis % len(shape) != len(shape) - 1 or not isinstance(width := shape[-1], int):
+        return False
+    given = [value for value in node.inputs[1:] if value is not None]
+    return all(v.data is not None and _is_row(v.data, width) for v in given)
 
 
 def _is_row(data: Array, width: int) -> bool:
@@ -449,8 +455,8 @@ def _is_row(data: Array, width: int) -> bool:
 
 
 def _row(graph: Graph, value: Value, op: Op) -> Value:
-    """Return a constant elementwise operand with at most one axis."""
-    if value.data is None or value.data.ndim < 2 or isinstance(op, (MatMul, *_NORMS)):
+    """Return a constant that all rows have in common with at most one axis."""
+    if value.data is None or value.data.ndim < 2 or isinstance(op, MatMul):
         return value
     return graph.constant(value.data.reshape(-1), value.name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def _by_unit(linear: LinearLayer) -> Array:
     op, w = linear.node.op, linear.weight
     if isinstance(op, Gemm) and not op.transB:
         return w.T
-    return w.reshape(len(w), -1)
+    return w.reshape(len(w), prod(w.shape[1:]))
 
 
 def _is_padded(linear: LinearLayer) -> bool:
@@ -139,7 +140,7 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
     if of_gemm:
         addend = np.tensordot(values, lost, (0, axis)) * getattr(second.node.op, "alpha", 1.0)
     else:
-        addend = lost.reshape(*lost.shape[:2], -1).sum(2) @ values
+        addend = lost.reshape(*lost.shape[:2], prod(lost.shape[2:])).sum(2) @ values
     new = _exchange(graph, second, second.weight.compress(live, axis), second.bias + addend)
     axis = 1 if isinstance(first.node.op, Gemm) and not first.node.op.transB else 0
     bias = np.broadcast_to(first.bias.reshape(-1), first.channels)[live]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -82,10 +83,10 @@ def taking(
     op, wide = layer.node.op, layer.weight.astype(np.float64)
     if isinstance(op, Conv):
         rest = (1,) * (wide.ndim - 2)
-        groups = wide.reshape(op.group, -1, *wide.shape[1:])
+        groups = wide.reshape(op.group, len(wide) // op.group, *wide.shape[1:])
         by, more = (each.reshape(op.group, 1, wide.shape[1], *rest) for each in (scale, shift))
         weight = (groups * by).reshape(wide.shape)
-        addend = (groups * more).reshape(len(wide), -1).sum(1)
+        addend = (groups * more).reshape(len(wide), prod(wide.shape[1:])).sum(1)
     else:
         assert isinstance(op, Gemm)
         by, more = (each if op.transB else each[:, None] for each in (scale, shift))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -153,7 +154,7 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
         q = replace(cut_operand(product.inputs[0]) or q, stacks=stacks)
         turned = cut_operand(product.inputs[1])
         k = replace(k if turned is None else turned.swapped(), stacks=stacks)
-        if not (_is_static(q) and _is_static(k)):
+        if not (_is_stacked(q) and _is_stacked(k)):
             return None
     if v is None or v.repeats != k.repeats or v.repeats == 1:
         v = ScaledOperand(result.v, tuple(range(k.rank)))
@@ -163,10 +164,14 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     return found if holds(found.scale, float32) and _fits(found) else None
 
 
-def _is_static(one: ScaledOperand) -> bool:
-    """Whether all sizes are known, so that it can be viewed with other axes."""
-    shape = one.permuted()
-    return shape is not None and all(isinstance(size, int) for size in shape)
+def _is_stacked(one: ScaledOperand) -> bool:
+    """Whether an operand can be viewed with the axes of its stacks: it is not broadcast."""
+    own, shape = replace(one, stacks=None).permuted(), one.permuted()
+    if own is None or shape is None:
+        return False
+    sizes, wanted = ([n for n in each if isinstance(n, int)] for each in (own, shape))
+    is_broadcast = len(sizes) == len(own) and prod(sizes) != prod(wanted)
+    return len(wanted) == len(shape) and not is_broadcast
 
 
 def _stacks(scores: Scores, shape: Shape | None) -> tuple[int, ...] | None:
@@ -243,7 +248,7 @@ def _fits(found: _AttentionMatch) -> bool:
 def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
     if repeats > 1:
         return isinstance(keys, int) and queries == keys * repeats
-    return keys in (1, queries)
+    return keys in (1, queries) and keys != 0
 
 
 def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:

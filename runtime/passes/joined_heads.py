@@ -115,7 +115,7 @@ def _part(add: Builder, heads: Value, width: int) -> Value | None:
     if rows is None or split is None or not isinstance(split.op, Split):
         return None
     dims, place = shape_of(rows), split.outputs.index(rows)
-    if not dims:
+    if not dims or dims[:-1] != (shape_of(heads) or ())[:-2]:
         return None
     shapes = [shape_of(value) for value in split.outputs]
     sizes = [shape[-1] if shape else None for shape in shapes]

@@ -51,7 +51,7 @@ class LinearLayer:
         if isinstance(op, Conv):
             return exact_product(w, scale.reshape(-1, *[1] * (w.ndim - 1)))
         if isinstance(op, ConvTranspose):
-            by_group = w.reshape(op.group, -1, *w.shape[1:])
+            by_group = w.reshape(op.group, len(w) // op.group, *w.shape[1:])
             factor = scale.reshape(op.group, 1, w.shape[1], *[1] * (w.ndim - 2))
             return exact_product(by_group, factor).reshape(w.shape)
         return exact_product(w, scale[:, None] if getattr(op, "transB", 0) else scale)
@@ -60,11 +60,11 @@ class LinearLayer:
         """Return a weight of this map with output channels first, [channels, rest]."""
         op = self.node.op
         if isinstance(op, Conv):
-            return weight.reshape(len(weight), -1)
+            return weight.reshape(len(weight), prod(weight.shape[1:]))
         if isinstance(op, ConvTranspose):
-            by_group = weight.reshape(op.group, -1, weight.shape[1], prod(weight.shape[2:]))
-            rows = by_group.shape[0] * by_group.shape[2]
-            return by_group.transpose(0, 2, 1, 3).reshape(rows, -1)
+            inner, columns, taps = len(weight) // op.group, weight.shape[1], prod(weight.shape[2:])
+            by_group = weight.reshape(op.group, inner, columns, taps).transpose(0, 2, 1, 3)
+            return by_group.reshape(op.group * columns, inner * taps)
         return weight if getattr(op, "transB", 0) else weight.T
 
 

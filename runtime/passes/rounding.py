@@ -7,6 +7,7 @@ nodes unchanged, and these compute step by step without the loss.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, cast
 
 import ml_dtypes
@@ -43,7 +44,7 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
     """
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     eps, tiny = float(limits.eps), float(limits.smallest_normal)
-    rows = exact.reshape(len(exact), -1) if exact.ndim else exact.reshape(1, 1)
+    rows = exact.reshape(len(exact), prod(exact.shape[1:])) if exact.ndim else exact.reshape(1, 1)
     tops = _tops(rows)
     maximum = float(tops.max(initial=0))
     if not maximum < float(limits.max) * (1 + eps / 4):
