@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -209,6 +210,18 @@ def test_a_row_that_does_not_compile_is_an_error(cache: Path) -> None:
     sources[1] = replace(sources[1], code=sources[1].code.replace("cos(", "cosine_of("))
     with pytest.raises(KernelError, match="cosine_of"):
         all_compile(joined(sources), H200, cache)
+
+
+@pytest.mark.parametrize("narrow", [10, 16, 17, 19], ids=["half", "bfloat16", "e4m3", "e5m2"])
+def test_a_cast_between_others_knows_the_type(narrow: int, cache: Path) -> None:
+    """No operand of the chain has it."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[3, 4] x) => (float[3, 4] y)
+      {{ a = Neg (x)  b = Cast <to = {narrow}> (a)  c = Cast <to = 1> (b)  y = Relu (c) }}"""
+    device = DryDevice()
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        assert len(launches(planned_model(model, device))) == 1
+    for target in (A100, H200):
+        all_compile(list(device.compiler.sources), target, cache)
 
 
 @pytest.mark.parametrize(

@@ -139,18 +139,20 @@ class KernelSource:
     def text(self) -> str:
         """Return the complete source with line directives."""
         lines = [
-            f"#include <{header}>"
-            for header in dict.fromkeys(_HEADERS.get(name, "") for _, name in self.types)
-            if header
+            f"#include <{header}>" for name, header in _HEADERS.items() if self._mentions(name)
         ]
         lines += _PRELUDE
-        if any(name in _SMALL_NAMES for _, name in self.types):
+        if any(map(self._mentions, _SMALL_NAMES)):
             lines += ['#line 1 "narrow_types.cuh"', read_kernel("elementwise/narrow_types.cuh")]
         lines += [f"using {alias} = {name};" for alias, name in self.types]
         lines += [_constant(name, value) for name, value in self.constants]
         if self.code:
             lines += ['#line 1 "generated"', _inlined(self.code, "generated")]
         return "\n".join([*lines, f'#line 1 "{self.file}"', read_kernel(self.file)])
+
+    def _mentions(self, name: str) -> bool:
+        """Whether a C++ type is an element type, or one that a Cast between others rounds to."""
+        return name in self.code or any(name == each for _, each in self.types)
 
 
 def _constant(name: str, value: int | bool | float) -> str:
