@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.targets import H200
@@ -274,3 +276,16 @@ def assert_exact(case: Case, batch: int, dtype: DType, backend: CudaBackend) -> 
     found = model.run({"x": x})["y"].astype(np.float64)
     limit = (4e-3 if dtype == float16 else 1e-5) * np.abs(wanted).max()
     np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
+
+
+def test_pixels_of_one_axis_are_added_apart() -> None:
+    """They have channels first, and the convolution's result has them last."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 4, 6, 4] x, float[2, 8, 6, 1] z) => (float[2, 8, 6, 4] y)
+      { a = Conv (x, w)  y = Add (z, a) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(normal(8, 4, 1, 1), "w"))
+    found = tercet.inspect(proto, placement="cuda", target="sm_80", fallback="numpy")
+    assert found.placement is not None
+    steps = [row.operators for row in found.placement if row.kind == "step"]
+    assert steps == ["Conv", "Add"]

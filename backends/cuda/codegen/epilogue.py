@@ -397,6 +397,8 @@ def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, 
     if places.by_plane and y.format is Format.CONTIGUOUS:
         of_planes = dims == (*y.dims[:2], *(1,) * (y.rank - 2))
         return (1, 1, prod(y.dims[2:])) if of_planes else None
+    if y.format.order(dims) != Format.CONTIGUOUS.order(dims):
+        return None  # pixels of one axis: nothing asks for them with channels last
     own, sizes = (y.format.physical(each) for each in (dims, y.dims))
     same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
     if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
