@@ -171,6 +171,9 @@ def complaints(
 def _optimised(case: Case, ways: Ways) -> Iterator[str]:
     """Yield what rewrites do to the model in float32, or in half precision."""
     precision: Precision = "float16" if ways.dtype == HALVES else "float32"
+    whole = (*case.feeds.values(), *case.reference.values())
+    if precision == "float16" and any(_exceeds_half(data) for data in whole):
+        return
     results = [data for data in case.reference.values() if data.dtype.kind == "f"]
     finite = ways.finite and all(np.isfinite(data).all() for data in results)
     with load(case.proto, skip=ways.skip, finite=finite, precision=precision) as model:
@@ -178,6 +181,11 @@ def _optimised(case: Case, ways: Ways) -> Iterator[str]:
         case.passes.update(rewrite.name for rewrite in model.rewrites)
     case = replace(case, precision=precision)
     yield from case.against(f"rewritten, {precision}", found, doubts=False)
+
+
+def _exceeds_half(data: Array) -> bool:
+    """Whether an array holds numbers that float16 lacks."""
+    return data.dtype.kind == "f" and bool((np.abs(data) > np.finfo(np.float16).max).any())
 
 
 def reduced(mutant: Mutant) -> Mutant:
