@@ -242,7 +242,7 @@ class Mutation:
 
     def _fits(self, node: NodeProto, results: Mapping[str, Type]) -> bool:
         """Check what ONNX's inference does not: sizes of weights, and numbers of elements."""
-        shapes = [self.types[n][1] if n else () for n in node.input]
+        shapes: list[Shape] = [self.types[n][1] if n else () for n in node.input]
         if any(UNKNOWN in shape for shape in shapes):
             return True
         group = next((a.i for a in node.attribute if a.name == "group"), 1)
