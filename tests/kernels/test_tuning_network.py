@@ -35,6 +35,9 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
+from tercet.runtime.plan.host import HOST
+from tercet.runtime.plan.plan import Plan
+from tercet.runtime.plan.weights import WeightStore
 
 from .dry import DryDevice, dry_backend, normal, single
 from .tuning_samples import graph, works
@@ -159,13 +162,29 @@ def test_the_choice_reaches_the_plan(
     assert _kernels(emulated, layers, Options(cache=tmp_path)) == ["mma 32x32 Relu"] * 2
 
 
-def _kernels(backend: CudaBackend, graph: Graph, options: Options) -> list[str]:
-    from tercet.runtime.plan.host import HOST
-    from tercet.runtime.plan.plan import Plan
-    from tercet.runtime.plan.weights import WeightStore
+def test_what_runs_is_no_candidate(emulated: CudaBackend, clocked: dict[str, float]) -> None:
+    """Of images either, whose launches differ from those of recipes."""
+    images = normal(1, 64, 8, 8).astype(float16)
+    conv = single("Conv", [images, normal(16, 64, 1, 1).astype(float16)], (1,))
+    network = tuning_network.ReplacedSteps(_plan(emulated, conv, Options()), emulated)
+    (group,) = network.groups
+    names = [_title(each) for each in group.candidates]
+    assert names
+    assert group.kernel not in names
 
+
+def _title(candidate: Candidate) -> str:
+    assert candidate.recipe is not None
+    return " + ".join(launch.title for launch in launches_of(candidate.recipe))
+
+
+def _plan(backend: CudaBackend, graph: Graph, options: Options) -> Plan:
     stores: Any = {device: WeightStore(device) for device in (HOST, backend.device)}
-    plan = Plan(graph.clone(), [backend], options, stores)
+    return Plan(graph.clone(), [backend], options, stores)
+
+
+def _kernels(backend: CudaBackend, graph: Graph, options: Options) -> list[str]:
+    plan = _plan(backend, graph, options)
     x = normal(24, 64).astype(float16)
     (got,) = plan.run({"x": x}).values()
     want = x.astype(np.float64)

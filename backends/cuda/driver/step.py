@@ -7,7 +7,7 @@ binding and launching import them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from math import inf, prod
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
-from ....runtime.ir.graph import Value
+from ....runtime.ir.graph import Node, Value
 from ....runtime.ops import pool
 from ....runtime.ops.conv import ConvOp
 from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
@@ -43,6 +43,13 @@ class Choice(Protocol):
         ...
 
 
+def launches_for(nodes: Iterable[Node], recipe: Recipe) -> tuple[Launch, ...]:
+    """Return the launches of a recipe as a step of some nodes makes them."""
+    of_images = any(isinstance(node.op, _OF_IMAGES) for node in nodes)
+    launches = (one for one in launches_of(recipe) if not one.is_empty)
+    return tuple(replace(one, of_images=of_images) for one in launches)
+
+
 class KernelStep:
     """The step of a recipe; compiles in the background until it is bound.
 
@@ -63,9 +70,7 @@ class KernelStep:
         task: Choice | None = None,
     ) -> None:
         self.site, self.task = site, task
-        of_images = any(isinstance(node.op, _OF_IMAGES) for node in site.nodes)
-        launches = (one for one in launches_of(recipe) if not one.is_empty)
-        self.launches = tuple(replace(one, of_images=of_images) for one in launches)
+        self.launches = launches_for(site.nodes, recipe)
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]

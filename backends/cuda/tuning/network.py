@@ -26,7 +26,7 @@ from ....runtime.plan.streams import is_capturable, segments
 from ....runtime.plan.weights import WeightStore
 from ..algorithms.registry import Setting
 from ..algorithms.selection import Candidate, TuningTask, key_of
-from ..driver.step import KernelStep
+from ..driver.step import KernelStep, launches_for
 from ..recipe.arguments import as_reason
 from ..recipe.launch import launches_of
 from .judge import relative_difference
@@ -228,7 +228,9 @@ class ReplacedSteps:
             distinct: list[Candidate] = []
             seen = [step.launches]
             for each in work.selector.in_place(work.task):
-                launches = launches_of(each.recipe) if each.recipe is not None else ()
+                if each.recipe is None:
+                    continue
+                launches = launches_for(step.site.nodes, each.recipe)
                 if launches not in seen:
                     seen.append(launches)
                     distinct.append(each)
