@@ -158,6 +158,10 @@ def test_an_inbox_has_room_for_every_share() -> None:
             share = (inbox(tile.bm, tile.bn, blocks) - 16) // 32 // blocks
             assert share % (tile.bn // 8) == 0
             assert share * blocks >= tile.bm * tile.bn // 8
+            columns = (inbox(tile.bm, tile.bn, blocks, by_columns=True) - 16) // 32 // blocks
+            apart, rest = divmod(columns, tile.bn // 8)
+            assert (rest, apart % 2) == (0, 1)  # in different banks
+            assert columns >= share
     for tile in TMA:  # pooled: four rows belong together
         for blocks in range(2, 9):
             config, rows = Config(tile, blocks), ceil_div(tile.bm // 4, blocks) * 4

@@ -294,15 +294,17 @@ def clusters_of(size: int, target: Target) -> int:
     return sum(gpc // size for gpc in GPCS) * target.processors // sum(GPCS)
 
 
-def inbox(rows: int, columns: int, blocks: int) -> int:
+def inbox(rows: int, columns: int, blocks: int, *, by_columns: bool = False) -> int:
     """Return the bytes of shared memory for a block's share of a tile; see `inbox.cuh`.
 
     Args:
         rows: of the tile, or groups of them that one block finishes.
         columns: of a row, or of a group, in float32.
         blocks: of a cluster, each of which sends its part of the share.
+        by_columns: whether sums are in the order of columns, an odd number of rows apart.
     """
-    return 16 + 4 * blocks * ceil_div(rows, blocks) * columns
+    own = ceil_div(rows, blocks)
+    return 16 + 4 * blocks * (own | 1 if by_columns else own) * columns
 
 
 def with_splits(

@@ -83,7 +83,7 @@ def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
     """
     buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
     if blocks > 1:
-        return buffers + inbox(tile.bm, tile.bn, blocks)
+        return buffers + inbox(tile.bm, tile.bn, blocks, by_columns=True)
     return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
 
 

@@ -207,7 +207,8 @@ def shared(config: Config, stage: int, chunk: int, *, pooled: bool = False) -> i
     if config.splits == 1:
         return stages
     together = 4 if pooled else 1
-    return stages + inbox(tile.bm // together, tile.bn * together, config.splits)
+    rows, columns = tile.bm // together, tile.bn * together
+    return stages + inbox(rows, columns, config.splits, by_columns=True)
 
 
 def strips(tile: CtaTile) -> int:

@@ -3,9 +3,12 @@
 // readers. Sums are added in the order of the blocks.
 //
 // An inbox is shared memory for nothing else: a barrier in 16 bytes, and as many items of eight adjacent sums as a share
-// has, for each block. A tile has ROWS_OF rows (or groups of them that one block finishes) of WORDS items.
+// has, for each block. A tile has ROWS_OF rows (or groups of them that one block finishes) of WORDS items. Those of a block
+// are in the order of rows or, BY_COLUMNS, of columns: then a warp sends what tensor cores leave it as adjacent bytes.
 
-template <int ROWS_OF, int WORDS> struct Inbox {
+#include "gemm/exchange.cuh"
+
+template <int ROWS_OF, int WORDS, bool BY_COLUMNS = false> struct Inbox {
     static constexpr int ITEMS = ROWS_OF * WORDS;
     unsigned char* memory;
     int split, splits;  // the number of this block in its cluster, and how many there are
@@ -37,7 +40,16 @@ template <int ROWS_OF, int WORDS> struct Inbox {
     {
         const int owner = int((row + 0.5f) * inverse);  // exact, as rows are few
         const u32 inbox = shared_address(memory);
-        dsmem_send(inbox + place((row - owner * rows) * WORDS + item, split) + at * 4, inbox, owner, sums);
+        dsmem_send(inbox + place(row - owner * rows, item, split) + at * 4, inbox, owner, sums);
+    }
+
+    // Sends two rows of eight sums of a warp, of which each lane has two pairs: those of an item of row `upper`, and of one of
+    // row `lower`.
+    __device__ __forceinline__ void send_pairs(int upper, int lower, int of_upper, int of_lower, float2 first,
+                                               float2 second) const
+    {
+        const bool odd = threadIdx.x % 2;
+        send(odd ? lower : upper, odd ? of_lower : of_upper, threadIdx.x % 4 / 2 * 4, four_of_row(first, second));
     }
 
     // Waits for all sums of this block's share.
@@ -65,6 +77,12 @@ template <int ROWS_OF, int WORDS> struct Inbox {
     }
 
 private:
-    // Where sums of an item of a share from a block are in the inbox.
-    __device__ __forceinline__ int place(int item, int block) const { return 16 + (block * rows * WORDS + item) * 32; }
+    // Where sums of an item of a share from a block are in the inbox. Columns are an odd number of items apart, so that
+    // lanes that read those of a row find them in different banks.
+    __device__ __forceinline__ int place(int row, int item, int block) const
+    {
+        if constexpr (BY_COLUMNS) return 16 + ((block * WORDS + item) * (rows | 1) + row) * 32;
+        return 16 + ((block * rows + row) * WORDS + item) * 32;
+    }
+    __device__ __forceinline__ int place(int item, int block) const { return place(item / WORDS, item % WORDS, block); }
 };

@@ -173,6 +173,8 @@ mma(const T* a, const U* b, void* c, const Window* table, const Z* bias, const Z
                              b + (long long)sample * batch_b + (long long)head * head_b, table, m, n, k, lda, ldb};
     if constexpr (PARTS)
         multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
+    else if constexpr (SPLIT == WHOLE)
+        multiply_all(product, image, block, StoreWords((R*)c, bias, z0, z1, m, n, ldc, batch_c));
     else
         multiply_all(product, image, block, StoreTile{c, bias, z0, z1, m, n, ldc, batch_c});
 }

@@ -1,5 +1,5 @@
-// The epilogues of a product with floating-point sums: bias and epilogue, in float32. Results are gathered in shared
-// memory, see store_tile.cuh, or stored directly from registers.
+// The epilogues of a product with floating-point sums: bias and epilogue, in float32. Results are stored from registers, or
+// those of several blocks are gathered in shared memory; see store_tile.cuh.
 
 #include "gemm/store_tile.cuh"
 
@@ -24,13 +24,13 @@ __device__ __forceinline__ void each_pair(const Sum (&sums)[TM][TN][COUNT], cons
                 take(row + i * 16 + half * 8, column + j * 8, neighbours(sums[i][j], half));
 }
 
-// Through shared memory: the block's own, or those of all blocks of the cluster.
+// Through shared memory: partial sums, or those of all blocks of the cluster.
 struct StoreTile {
     // Operands of the epilogue are read before the products, if registers are left beside the sums.
     static constexpr bool EARLY = SPLIT == CLUSTER || Finish::ONCE;
     Finish finish;
     Finish::Several operands;
-    Inbox<BM, BN / 8> inbox;
+    Inbox<BM, BN / 8, true> inbox;
 
     __device__ __forceinline__ StoreTile(void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc,
                                          int batch_c)
@@ -57,9 +57,13 @@ struct StoreTile {
     {
         if constexpr (SPLIT == CLUSTER) {
             inbox.wait_open();
-            each_pair(sums.of, warp, [&](int row, int column, float2 pair) {
-                inbox.send(row, column / 8, column % 8, pair);
-            });
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) {
+                    const int row = warp.m + warp.lane / 4 + i * 16, item = warp.n / 8 + j;
+                    inbox.send_pairs(row, row + 8, item, item, neighbours(sums.of[i][j], 0), neighbours(sums.of[i][j], 1));
+                }
             inbox.wait_received();
         } else {
             cp_async_wait<0>();
@@ -80,6 +84,74 @@ private:
     // The items that this block finishes.
     __device__ __forceinline__ int first() const { return SPLIT == CLUSTER ? inbox.begin() : 0; }
     __device__ __forceinline__ int last() const { return SPLIT == CLUSTER ? inbox.end() : ITEMS; }
+};
+
+// From the registers of the warps, which exchange them so that a lane has eight adjacent ones.
+struct StoreWords {
+    // Words of a lane, and of these, whose operands are in flight at once: before the products, if those are all.
+    static constexpr int OF_ROWS = TN / 2, WORDS = TM * OF_ROWS, AT_ONCE = WORDS < 4 ? WORDS : 4;
+    static constexpr bool EARLY = WORDS == AT_ONCE;
+    static_assert(TN % 2 == 0, "lanes exchange the sums of two tiles of eight columns");
+    R* c;
+    const Z *bias, *z0, *z1;
+    int m, n, ldc, batch_c;
+    long long at[AT_ONCE];  // where words go, -1 if nowhere
+    Operands<8> operands[AT_ONCE];
+
+    __device__ __forceinline__ StoreWords(R* c, const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc, int batch_c)
+        : c(c), bias(bias), z0(z0), z1(z1), m(m), n(n), ldc(ldc), batch_c(batch_c)
+    {
+    }
+
+    __device__ __forceinline__ void open(unsigned char*, const Block&) const {}
+    __device__ __forceinline__ void prepare(LoaderA&) const {}
+    __device__ __forceinline__ void begin(const Block& block)
+    {
+        Place place;
+        pin(place.lane);  // behind the copies of `a`
+        if constexpr (EARLY) read(0, block, place);
+    }
+
+    __device__ __forceinline__ void store(const Sums& sums, unsigned char*, const Block& block, const Place& place)
+    {
+#pragma unroll
+        for (int first = 0; first < WORDS; first += AT_ONCE) {
+            if constexpr (!EARLY) read(first, block, place);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int word = first + i;
+                if (WORDS % AT_ONCE && word >= WORDS) break;
+                const auto& tiles = sums.of[word / OF_ROWS];
+                const int j = word % OF_ROWS * 2;
+                const float2 left[2] = {neighbours(tiles[j], 0), neighbours(tiles[j], 1)};
+                const float2 right[2] = {neighbours(tiles[j + 1], 0), neighbours(tiles[j + 1], 1)};
+                float values[8];
+                eight_of_row(values, left, right);
+                if (at[i] >= 0) epilogue_all(c, values, operands[i], at[i], n - column_of(word, block, place));
+            }
+        }
+    }
+
+private:
+    static __device__ __forceinline__ int column_of(int word, const Block& block, const Place& place)
+    {
+        return block.n0 + place.n + (word % OF_ROWS * 2 + place.lane % 4 / 2) * 8;
+    }
+
+    // Finds the places of some words, and reads their operands.
+    __device__ __forceinline__ void read(int first, const Block& block, const Place& place)
+    {
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int word = first + i, column = column_of(word, block, place);
+            const int row = block.m0 + place.m + word / OF_ROWS * 16 + place.lane % 2 * 8 + place.lane / 4;
+            at[i] = -1;
+            if ((WORDS % AT_ONCE && word >= WORDS) || row >= m || column >= n) continue;
+            at[i] = (long long)block.batch * batch_c + (long long)row * ldc + column;
+            const int channel = (ROWS == MATRIX ? 0 : block.batch * n) + column;
+            operands[i] = operands_at<8>(at[i], row, channel, n - column, bias, z0, z1);
+        }
+    }
 };
 
 // From the registers of the warps.

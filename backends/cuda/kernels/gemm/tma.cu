@@ -226,7 +226,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
 // The share of a block in a tile whose sums are those of all blocks of a cluster.
 struct Share {
     static constexpr int WORDS = BN / 8, TOGETHER = POOL ? 4 : 1, MOST = 4;  // results of a thread at once
-    Inbox<BM / TOGETHER, WORDS * TOGETHER> inbox;
+    Inbox<BM / TOGETHER, WORDS * TOGETHER, true> inbox;
     int places[MOST], columns[MOST];
     Operands<8> operands[MOST];
 
@@ -261,13 +261,11 @@ struct Share {
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int own = row + i * 64 + half * 8;
-                    inbox.send(row_of(own), j * TOGETHER + among(own), threadIdx.x % 4 * 2,
-                               make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]));
-                }
+            for (int j = 0; j < TN; ++j) {
+                const int upper = row + i * 64, lower = upper + 8;
+                inbox.send_pairs(row_of(upper), row_of(lower), j * TOGETHER + among(upper), j * TOGETHER + among(lower),
+                                 make_float2(sums[i][j][0], sums[i][j][1]), make_float2(sums[i][j][2], sums[i][j][3]));
+            }
     }
 
     // Stores some results of this thread, whose operands have been read.
