@@ -90,6 +90,17 @@ def test_convolutions(
         compare(found, clusters)
 
 
+@pytest.mark.parametrize("tile", ["w64x16", "w64x96", "w128x64", "32x32", "64x64"])
+@pytest.mark.parametrize("filters", [64, 100])
+def test_words_of_one_block(
+    clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch, tile: str, filters: int
+) -> None:
+    """Lanes exchange sums, some at a time if a tile has many; 100 filters are no whole words."""
+    force(monkeypatch, TILES[tile], 1)
+    found = convolution(half(1, 64, 9, 9), half(filters, 64, 1, 1) / 8, adds=True)
+    compare(found, clusters)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("layout", ["run", "squares", "tapwise"])
@@ -150,6 +161,23 @@ def test_results_that_are_pooled(
     (launch,) = launches(planned(found.graph))
     assert (launch.entry, launch.cluster) == ("mma_bulk", (1, splits, 1))
     compare(found, clusters)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "groups", "expected"),
+    [
+        (128, 28, 1, "mma w64x64 split 4 Relu"),  # ResNet-50: 13 tiles of two parts
+        (256, 14, 1, "mma_bulk squares 64x64 deep split 4 Relu"),
+        (336, 14, 14, "mma w64x32 Relu"),  # RegNetY: 112 blocks of 64x16 share multiprocessors
+        (32, 56, 1, "mma w64x16 Relu"),
+    ],
+)
+def test_windows_of_one_image(channels: int, size: int, groups: int, expected: str) -> None:
+    """What was fastest within networks at batch 1."""
+    image, w = half(1, channels, size, size), normal(channels, channels // groups, 3, 3)
+    found = convolution(image, w, group=groups, pads=(1,) * 4)
+    (launch,) = launches(planned(found.graph))
+    assert launch.title == expected
 
 
 def test_an_inbox_has_room_for_every_share() -> None:
