@@ -22,6 +22,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul, Sub
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
 from tercet.runtime.plan.backend import Format
 from tercet.runtime.session.model import Model
@@ -77,6 +78,45 @@ def test_several_channels(
     with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
         want = model.run({"x": x})["y"]
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+#: Pooling of a layer that keeps the image's size.
+MEAN = AveragePool(kernel_shape=(3, 3), pads=(1,) * 4)
+
+
+def mixed_by_pooling(op: AveragePool, *, last: bool, dtype: DType) -> Graph:
+    """Return x + scale · (pool(x) - x), a layer of PoolFormer."""
+    graph = graph_of(op, last=last, dtype=dtype)
+    *_, node = graph.nodes
+    x, mean = node.operands[0], node.output
+    scale = graph.constant(normal(SHAPE[1], 1, 1).astype(dtype))
+    difference = graph.insert(Sub(), [mean, x]).output
+    scaled = graph.insert(Mul(), [difference, scale]).output
+    graph.set_outputs({"y": graph.insert(Add(), [x, scaled]).output})
+    infer(graph)
+    return graph
+
+
+@needs_compiler
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels last"])
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=str)
+def test_what_follows_a_mean_is_its_epilogue(
+    dtype: DType, last: bool, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the image, as it is or in the pixels of its rows."""
+    error = {float16: 4e-3, float32: 1e-6, float64: 1e-12}[dtype]
+    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    graph = mixed_by_pooling(MEAN, last=last and dtype != float64, dtype=dtype)
+    x = normal(*SHAPE).astype(dtype)
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": x})["y"].astype(float64)
+    for much in (2**20, 0):
+        monkeypatch.setattr(pool, "MUCH", much)
+        with Model(graph.clone(), [emulated], options, evaluate) as model:
+            steps = [row for row in model.prepare().rows if row.kind == "step"]
+            assert steps[-1].kernel.endswith("3x3 Sub+Mul+Add"), [r.kernel for r in steps]
+            got = model.run({"x": x})["y"].astype(float64)
+        np.testing.assert_allclose(got, want, rtol=error, atol=error)
 
 
 #: Windows that overlap.
@@ -170,6 +210,12 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
         if launch.entry == "pool_columns"
     ]
     assert found[-1].entry == found[-3].entry == "pool_columns"
+    found += [
+        launch
+        for dtype in (bfloat16, float16, float32)
+        for launch in launches(planned(mixed_by_pooling(MEAN, last=True, dtype=dtype)))
+        if launch.entry in {"pool", "pool_words"}
+    ]
     large = [np.broadcast_to(np.float32(1), (1, 64, 1 << 13, 1 << 13))]
     found += launches(planned(single("MaxPool", large, kernel_shape=(2, 2))))
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)

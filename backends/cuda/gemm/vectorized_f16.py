@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from ....runtime.ops.window import Window
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Tensor, by_axis, ceil_div, sizes
 from .atoms import HALVES, atom_of
@@ -41,7 +42,7 @@ def whole_image(x: Tensor) -> Window:
     return Window(x.dims[2:], (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
 
 
-def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
+def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue) -> Launch:
     """Return a pooling in words of channels.
 
     Args:
@@ -49,10 +50,11 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         y: the result.
         x: the input; `pools_words` must hold.
         view: the windows.
+        epilogue: applied to means of windows; maxima and whole images have none.
     """
     kernel_h, kernel_w = view.kernel
     if view.kernel == x.dims[2:] and view.output == (1, 1) and not any(view.pads_begin):
-        return _pool_images(kind, y, x)
+        return _pool_images(kind, y, x, epilogue)
     count = y.size // 8
     plane = {
         **{"channels": x.dims[1], **sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
@@ -65,16 +67,17 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         "pool_words",
         count,
         block=THREADS,
-        args={"x": x, "y": y, "count": count, "p": plane},
-        types=(("T", x.dtype),),
+        args={"x": x, "y": y, **epilogue.args, "count": count, "p": plane},
+        types=(("T", x.dtype), *epilogue.aliases),
         constants=(
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
             ("BATCH", at_once(view.kernel, 8 * x.dtype.itemsize)),
+            *(("VECTOR_C", 8), *epilogue.flags(None)),
         ),
-        code=atom_of(x.dtype).code(),
+        code=f"{atom_of(x.dtype).code()}\n{epilogue.code}",
         beside=True,
-        note=f"{kernel_h}x{kernel_w}",
-        pitched=(x, y),
+        note=f"{kernel_h}x{kernel_w} {epilogue.title}".strip(),
+        pitched=(x, y, *epilogue.pitched),
     )
 
 
@@ -87,7 +90,7 @@ def at_once(kernel: Ints, nbytes: int) -> int:
     return next((count for count in counts if count * nbytes <= TOGETHER), 1)
 
 
-def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
+def _pool_images(kind: int, y: Tensor, x: Tensor, epilogue: Epilogue) -> Launch:
     """Return the global pooling of whole images, several blocks each."""
     images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
     return Launch(
@@ -96,9 +99,12 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         grid=(ceil_div(channels, 64), images, 1),
         block=256,
         args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
-        types=(("T", x.dtype),),
-        constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("BATCH", 1)),
-        code=atom_of(x.dtype).code(),
+        types=(("T", x.dtype), *epilogue.aliases),
+        constants=(
+            *(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("BATCH", 1)),
+            *(("VECTOR_C", 8), *epilogue.flags(None)),
+        ),
+        code=f"{atom_of(x.dtype).code()}\n{epilogue.code}",
         note=f"of {pixels}",
         pitched=(x,),
     )

@@ -17,6 +17,7 @@ from ....runtime.ops.reduce import ReduceMax, ReduceMean
 from ....runtime.ops.window import Window, window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
 from ..recipe.launch import Launch, each
@@ -58,11 +59,12 @@ def max_pool(
 
 
 @kernel(AveragePool, follows=True)
-def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
-    """Mean of each window; see `_whole`."""
+def average_pool(op: AveragePool, y: Tensor, x: Tensor, *, epilogue: Epilogue) -> Answer:
+    """Mean of each window; see `_whole`, which has no epilogue."""
     if _covers_all(op, x) and not (op.count_include_pad and op.kernel_shape != x.dims[2:]):
-        return _whole(AVERAGE, y, x)
-    return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
+        return "whole images" if epilogue.title else _whole(AVERAGE, y, x)
+    kind = AVERAGE_PADDED if op.count_include_pad else AVERAGE
+    return _pool(op, y, x, kind, epilogue=epilogue)
 
 
 @kernel(LpPool, follows=True)
@@ -106,7 +108,7 @@ def _covers_all(op: AveragePool | MaxPool, x: Tensor) -> bool:
 def _whole(kind: int, y: Tensor, x: Tensor) -> Answer:
     """Return the maximum or mean of whole images, for which many threads share a window."""
     if pools_words(y, x):
-        return half_pool(kind, y, x, whole_image(x))
+        return half_pool(kind, y, x, whole_image(x), no_epilogue(x.dtype))
     formula, name = (ReduceMax, "max") if kind == MAX else (ReduceMean, "mean")
     return fold(FOLDS[formula], y, x, tuple(range(2, x.rank)), name)
 
@@ -120,11 +122,13 @@ def _pool(
     p: int = 1,
     positions: Tensor | None = None,
     column_major: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> Answer:
     refused = need_dtypes(NUMBERS if kind == MAX else FLOATS, y, x)
     result = y or positions
     if refused or result is None:
         return refused or "none of its outputs is read"
+    epilogue = epilogue or no_epilogue(x.dtype)
     view = window(op, x.dims[2:], op.kernel_shape)
     image = _Image(x.dims[1], x.strides, x.dims[2:], view)
     if x.rank > 5:
@@ -135,7 +139,7 @@ def _pool(
     if y is not None and positions is None and kind == MAX and _overlap(view, y, x):
         return _columns(y, x, view)
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
-        return half_pool(kind, y, x, view)
+        return half_pool(kind, y, x, view, epilogue)
     depth, height, width = three(view.kernel, 1)
     vector = 1 if positions or y is None else _vector(y, x)
     count = result.size // vector
@@ -146,12 +150,16 @@ def _pool(
         count,
         block=THREADS,
         args={
-            **{"x": x, "y": y, "positions": positions, "count": count, "channels": image.channels},
+            **{"x": x, "y": y, "positions": positions, **epilogue.args},
+            **{"count": count, "channels": image.channels},
             **{"row": y.row if y else x.dims[1], "power": p},
             "from": spatial_strides(image.strides),
             "g": pool_geometry(image.sizes, view.output, view),
         },
-        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),
+        types=(
+            *(("X", x.dtype), ("A", arithmetic(x.dtype)), *epilogue.types),
+            ("I", uint32 if few else uint64),
+        ),
         constants=(
             *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
             *(("VECTOR", vector), ("FIRST", 3 - len(image.sizes))),
@@ -159,10 +167,10 @@ def _pool(
             ("BATCH", at_once((depth, height, width), vector * x.dtype.itemsize)),
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
-        code=f"#define LOWEST {lowest(x.dtype)}",
+        code=f"#define LOWEST {lowest(x.dtype)}\n{epilogue.code}",
         beside=True,
-        note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
-        pitched=() if x.rank > 5 else (x, y) if y else (x,),
+        note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))} {epilogue.title}".strip(),
+        pitched=() if x.rank > 5 else (x, y, *epilogue.pitched) if y else (x,),
     )
 
 

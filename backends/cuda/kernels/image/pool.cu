@@ -2,7 +2,8 @@
 // memory order of their results, so that adjacent threads read adjacent elements in either channel order.
 // Pixels of y are `row` elements apart where channels are innermost.
 //
-// X is the type of the elements, A that of the arithmetic, I that of element indices, LOWEST the lowest number.
+// X is the type of the elements, A that of the arithmetic, T that of the epilogue's operands, R that of results, I
+// that of element indices, LOWEST the lowest number.
 // Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of the operator's axes among three; KD KH
 // KW; BATCH, the elements of a window that a thread loads at once; POSITIONS, whether MaxPool also returns the indices of the maxima
 // (-1: only padding); COLUMN_MAJOR, whether these number the spatial axes in Fortran order.
@@ -22,6 +23,10 @@ struct Strides {  // distances of neighbours, in elements
 
 struct alignas(sizeof(X) * VECTOR) Words {
     X at[VECTOR];
+};
+
+struct alignas(sizeof(R) * VECTOR < 16 ? sizeof(R) * VECTOR : 16) Results {
+    R at[VECTOR];
 };
 
 // Where an element of a window is, from its first one on.
@@ -49,8 +54,8 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-pool(const X* x, X* y, long long* positions, I count, int channels, int row, double power,
-     Strides from, Geometry g)
+pool(const X* x, R* y, long long* positions, const T* z0, const T* z1, I count, int channels, int row,
+     double power, Strides from, Geometry g)
 {
     const I i = blockIdx.x * I(128) + threadIdx.x;
     if (i >= count) return;
@@ -119,19 +124,21 @@ pool(const X* x, X* y, long long* positions, I count, int channels, int row, dou
     }
     const auto plane = [](const int* sizes) { return (long long)sizes[0] * sizes[1] * sizes[2]; };
     const long long lead = (long long)rest * channels + channel;  // a channel of an image
-    Words words;
+    const long long step = CHANNELS_LAST ? 1 : plane(g.out);
+    const long long at_y = CHANNELS_LAST ? (long long)pixel * row + channel
+                                         : lead * plane(g.out) + ((I)at[0] * g.out[1] + at[1]) * g.out[2] + at[2];
+    Results stored;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         if (KIND == AVERAGE || KIND == AVERAGE_PADDED) results[q] /= A(elements);
         if (KIND == NORM) results[q] = raised(results[q], A(1) / A(power));
-        words.at[q] = X(results[q]);
+        stored.at[q] = epilogue(results[q], at_y + q * step, rest, channel + q, z0, z1);
     }
     if (y && CHANNELS_LAST) {
-        *(Words*)(y + (long long)pixel * row + channel) = words;
+        *(Results*)(y + at_y) = stored;
     } else if (y) {
-        X* to = y + lead * plane(g.out) + ((I)at[0] * g.out[1] + at[1]) * g.out[2] + at[2];
 #pragma unroll
-        for (int q = 0; q < VECTOR; ++q) to[q * plane(g.out)] = words.at[q];
+        for (int q = 0; q < VECTOR; ++q) y[at_y + q * step] = stored.at[q];
     }
     if (POSITIONS) positions[i] = found < 0 ? -1 : lead * plane(g.in) + found;
 }

@@ -2,9 +2,12 @@
 // pixel; for global pooling a block computes the same channels of whole images, its threads dividing the pixels.
 //
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; KH KW;
-// BATCH, the pixels of a window that a thread loads at once.
+// BATCH, the pixels of a window that a thread loads at once; and what gemm/epilogue.cuh needs: means pass through
+// an epilogue.
 
 #include "ptx/pdl.cuh"
+#include "gemm/epilogue.cuh"
+#include "elementwise/greater.cuh"
 
 enum { MAX, AVERAGE, AVERAGE_PADDED };
 
@@ -14,14 +17,10 @@ struct Plane {
     int row_x, row_y;  // elements from one pixel to the next
 };
 
-struct alignas(16) Words {
-    T at[8];
-};
-
-#include "elementwise/greater.cuh"
+typedef Neighbours<T, 8> Elements;
 
 extern "C" __global__ void __launch_bounds__(128)
-pool_words(const T* x, T* y, int count, Plane p)
+pool_words(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
 {
     const int i = blockIdx.x * 128 + threadIdx.x;
     const int chunks = p.channels / 8;
@@ -35,21 +34,23 @@ pool_words(const T* x, T* y, int count, Plane p)
     grid_dependency_sync();
     if (i >= count) return;
 
-    Words found;
+    const long long at = (long long)(i / chunks) * p.row_y + channel;
+    const Operands<8> with = operands_at<8>(at, n, channel, 8, nullptr, z0, z1);
+    Elements found;
     float sums[8] = {};
 #pragma unroll
     for (int q = 0; q < 8; ++q) found.at[q] = T(-INFINITY);
     int elements = 0;
 #pragma unroll 1
     for (int tap = 0; tap < KH * KW; tap += BATCH) {
-        Words values[BATCH];
+        Elements values[BATCH];
         bool inside[BATCH];
 #pragma unroll
         for (int e = 0; e < BATCH; ++e) {
             const int v = top + (tap + e) / KW * p.dilation_h, u = left + (tap + e) % KW * p.dilation_w;
             inside[e] = v >= 0 && v < p.height && u >= 0 && u < p.width;
             values[e] = {};
-            if (inside[e]) values[e] = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
+            if (inside[e]) values[e] = *(const Elements*)(image + (long long)(v * p.width + u) * p.row_x);
             if (KIND_OF == AVERAGE) elements += inside[e];
             if (KIND_OF == AVERAGE_PADDED)
                 elements += v < p.height + p.pad_bottom && u < p.width + p.pad_right;
@@ -57,7 +58,7 @@ pool_words(const T* x, T* y, int count, Plane p)
 #pragma unroll
         for (int e = 0; e < BATCH; ++e) {
             if constexpr (KIND_OF == MAX) {
-                const Words most = greater(found, values[e]);
+                const Elements most = greater(found, values[e]);
                 if (inside[e]) found = most;
             } else {
 #pragma unroll
@@ -65,10 +66,13 @@ pool_words(const T* x, T* y, int count, Plane p)
             }
         }
     }
-    if constexpr (KIND_OF != MAX)
+    if constexpr (KIND_OF == MAX) {
+        *(Elements*)(y + at) = found;
+    } else {
 #pragma unroll
-        for (int q = 0; q < 8; ++q) found.at[q] = T(sums[q] / elements);
-    *(Words*)(y + (long long)(i / chunks) * p.row_y + channel) = found;
+        for (int q = 0; q < 8; ++q) sums[q] /= elements;
+        epilogue_all(y, sums, with, at, 8);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -90,7 +94,7 @@ pool_images(const T* x, T* y, int channels, int pixels, int row_x)
         const T* image = x + (long long)blockIdx.y * pixels * row_x + first * 8;
 #pragma unroll 4
         for (int pixel = lane; pixel < pixels; pixel += 32) {
-            const Words values = *(const Words*)(image + (long long)pixel * row_x);
+            const Elements values = *(const Elements*)(image + (long long)pixel * row_x);
 #pragma unroll
             for (int q = 0; q < 8; ++q) add(results[q], float(values.at[q]));
         }
