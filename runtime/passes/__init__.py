@@ -32,6 +32,7 @@ from . import (
     fuse_groups,
     fuse_norm,
     fuse_rotary,
+    fuse_substitution,
     hoist_reshapes,
     inline_bodies,
     join_heads,
@@ -178,6 +179,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "add_to_slices",
         add_to_slices.run,
         "after it: what is left are assignments to parts, some of which are sums",
+    ),
+    Pass(
+        "fuse_substitution",
+        fuse_substitution.run,
+        "after it, which writes rows; early, as it replaces very many nodes",
     ),
     Pass(
         "drop_requantization",
@@ -456,6 +462,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of merged axes"),
     Pass("lower_gather_elements", lower_gather_elements.run, "sizes determine what is expanded"),
     Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
+    Pass("fuse_substitution", fuse_substitution.run, "and which rows of a matrix are written"),
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
     Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
     Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),
