@@ -202,10 +202,20 @@ def as_shape(add: Builder, value: Value, shape: Sequence[int]) -> Value:
 
 
 def moved(add: Builder, source: Value, index: Array, shape: Sequence[int]) -> Value:
-    """Return rows of a tensor in a shape: one Gather between two views."""
+    """Return rows of a tensor in a shape: one Gather between two views.
+
+    Rows at equal distances are columns of longer rows, which are read where they are.
+    """
     rows = Rows.of(source)
     if rows is None:
         raise ValueError(f"'{source.name}' has no rows of known size")
+    step, rest = divmod(rows.count, len(index)) if len(index) else (0, 0)
+    first = int(index[0]) if step > 1 and not rest else step
+    if first < step and (index == np.arange(first, rows.count, step)).all():
+        wide = as_shape(add, source, (len(index), step * rows.width))
+        bounds = (first * rows.width, (first + 1) * rows.width, 1)
+        part = add(Slice(), wide, *(add.integers((number,), "bound") for number in bounds))
+        return as_shape(add, part, shape)
     flat = as_shape(add, source, (rows.count, rows.width))
     if len(index) != rows.count or (index != np.arange(rows.count)).any():
         flat = add(Gather(axis=0), flat, add.constant(index, "rows"))

@@ -354,3 +354,22 @@ def test_moves_of_what_was_moved_read_its_source() -> None:
     assert any("moves read" in rewrite.text for rewrite in log)
     assert [kinds(after).count(kind) for kind in ("Slice", "Gather")] == [0, 2]
     assert_same(graph, after)
+
+
+def test_rows_at_equal_distances_are_columns() -> None:
+    """Keys and values of one head, next to one another, are read where they are."""
+
+    def build(g: Graph, x: Value) -> Value:
+        x = apply(g, Reshape(), x, np.array([2, 12, 3, 1, 16]))
+        x = apply(g, Transpose(perm=(0, 1, 3, 2, 4)), x)
+        x = apply(g, Slice(), x, *(np.array([n]) for n in (2, 3, 3)))
+        x = apply(g, Reshape(), x, np.array([2, 12, 1, 16]))
+        x = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
+        return apply(g, Relu(), x)
+
+    graph = make(build, (2, 12, 48))
+    after, _ = optimised(graph)
+    moves = [node for node in after.nodes if not isinstance(node.op, (Reshape, Relu))]
+    assert [type(node.op) for node in moves] == [Slice]
+    assert moves[0].output.tensor.dims[-1] == 16 < moves[0].operands[0].tensor.dims[-1]
+    assert_same(graph, after)
