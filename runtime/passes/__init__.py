@@ -38,6 +38,7 @@ from . import (
     join_heads,
     join_pairs,
     join_places,
+    join_products,
     join_written,
     lift_windows,
     lower_batchnorm,
@@ -244,6 +245,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_pairs",
         join_pairs.run,
         "before branches are stacked: what the nodes read is joined, and may be branches",
+    ),
+    Pass(
+        "join_products",
+        join_products.run,
+        "before attention, whose weights one product reads",
     ),
     Pass(
         "stack_products",
