@@ -87,13 +87,37 @@ def _join(
         found = [_rows_of(graph, value) for value in node.inputs[:3]]
         behind = _behind(graph, node)
         rows = [one for one in found if one is not None]
-        if len(rows) < 3 or behind is None or rows[1].number != rows[2].number:
-            continue
         others = [one for one in rows if not one.is_part]
+        if len(rows) < 2 or behind is None:
+            continue
         if others and (not may_move or not all(may_move(graph, o, rows, node) for o in others)):
+            continue
+        if len(rows) == 2:
+            at = found.index(None)
+            turned = _turned(graph, node, at)
+            rows[at:at] = [] if turned is None else [turned]
+        if len(rows) < 3 or rows[1].number != rows[2].number:
             continue
         new = _rewrite(graph, node, rows, behind)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
+
+
+def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
+    """Return rows made of the only operand whose heads are none, such as values that are repeated.
+
+    They are copied, which the other operands and the result are not any more.
+    """
+    value = node.operands[at]
+    shape = shape_of(value)
+    width = None if shape is None or len(shape) < 4 else _whole(shape[1], shape[3])
+    if shape is None or width is None:
+        return None
+    batch, heads, places, size = shape
+    add = Builder(graph, node, f"{value.name}.turned")
+    rows = add.view(add(Transpose(perm=_HEADS_BEHIND), value), (batch, places, width))
+    back = add(Transpose(perm=_HEADS_BEHIND), add.view(rows, (batch, places, heads, size)))
+    graph.set_inputs(node, (*node.inputs[:at], back, *node.inputs[at + 1 :]))
+    return _rows_of(graph, back)
 
 
 def _is_plain(graph: Graph, node: Node) -> bool:

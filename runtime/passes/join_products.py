@@ -43,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _joined(graph: Graph, add: Builder, parts: Sequence[Value]) -> Value:
-    """Return parts joined along the last axis: what computes all of them alike does so behind it."""
+    """Return parts joined along the last axis: what makes all of them alike does so later."""
     first, shape = parts[0].producer, shape_of(parts[0]) or ()
     if first is not None and _are_products(graph, parts):
         others = [part.producer.operands[1] for part in parts if part.producer is not None]

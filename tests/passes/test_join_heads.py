@@ -14,7 +14,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Div, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
@@ -267,3 +267,27 @@ def test_pixels_whose_values_others_read() -> None:
         after, _ = optimised(graph)
         assert kinds(after).count("Attention") == 1
         assert_same(graph, after)
+
+
+def test_one_operand_that_is_none_of_rows_is_turned() -> None:
+    """Values that all heads share in turn: the others, and the result, stay where they are."""
+
+    def build(g: Graph, x: Value) -> Value:
+        width = HEADS * SIZE
+        q, k = (
+            shaped(g, apply(g, MatMul(), x, normal(WIDTH, width)), 1, LENGTH, HEADS, SIZE)
+            for _ in "qk"
+        )
+        v = apply(g, MatMul(), x, normal(WIDTH, SIZE))
+        v = apply(g, Tile(), apply(g, Unsqueeze(), v, ints(1)), ints(1, HEADS, 1, 1))
+        y = apply(g, Attention(), apply(g, BEHIND, q), apply(g, BEHIND, k), v)
+        return shaped(g, apply(g, BEHIND, y), 1, LENGTH, width)
+
+    graph = make(build, (1, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["join_heads"] == 1
+    turns = [node for node in after.nodes if isinstance(node.op, Transpose)]
+    assert len(turns) == 1
+    (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert attention.op == Attention(q_num_heads=HEADS, kv_num_heads=HEADS)
+    assert_same(graph, after)
