@@ -28,8 +28,8 @@ class HeadColumns:
     """Heads [b, h, t, d] whose elements are elements of rows [b, t, w].
 
     Attributes:
-        source: the rows, with any leading axes; or an image [b, w, height, width], whose pixels are
-            the rows.
+        source: the rows, with any leading axes; or an image [b, w, height, width] or [b, w, t],
+            whose pixels are the rows.
         counts: b and t.
         width: number of elements of a row.
         columns: column of each element of a head, int64 [h, d].
@@ -70,26 +70,39 @@ def heads_of(value: Value) -> HeadColumns | None:
             break
         path.insert(0, (node, value))
         value = node.inputs[0]
-        image = _pixels(value, counts)
-        width = image[1] if image else _width(value, counts, node)
-        if width is None:
-            continue
-        axes = ("batch", "", "high", "wide") if image else ("batch", "row", "")
-        lies: _Lies | None = _Lies(axes, np.arange(width))
-        given: Sequence[Dim] = image or (*counts, width)
-        for each, result in path:
-            lies = lies and _moved(lies, each, given, result)
-            given = shape_of(result) or ()
-        if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
-            nodes = tuple(node for node, _ in path)
-            found = HeadColumns(value, counts, width, lies.columns, nodes, image is not None)
-            nearest = found if image else _whole(found)
+        found = _found(value, counts, path)
+        if found is not None:
+            nearest = found
             maker = nearest.source.producer
             if maker is None or not isinstance(maker.op, _MOVES) or isinstance(maker.op, Split):
                 return nearest
     if nearest is not None:
         return nearest
     return _turned(path[-1][0], counts) if path else None
+
+
+def _found(
+    value: Value, counts: tuple[Dim, Dim], path: Sequence[tuple[Node, Value]]
+) -> HeadColumns | None:
+    """Return the heads that a path makes of an image or of rows; None if these are not both."""
+    image, width = _pixels(value, counts), _width(value, counts, path[0][0])
+    ways: list[tuple[tuple[str, ...], Sequence[Dim], int]] = []
+    if image is not None:
+        axes = ("batch", "", "high", "wide") if len(image) == 4 else ("batch", "", "row")
+        ways.append((axes, image, image[1]))
+    if width is not None:
+        ways.append((("batch", "row", ""), (*counts, width), width))
+    for axes, given, size in ways:
+        lies: _Lies | None = _Lies(axes, np.arange(size))
+        for each, result in path:
+            lies = lies and _moved(lies, each, given, result)
+            given = shape_of(result) or ()
+        if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
+            nodes = tuple(node for node, _ in path)
+            is_image = axes[1] == ""
+            found = HeadColumns(value, counts, size, lies.columns, nodes, is_image)
+            return found if is_image else _whole(found)
+    return None
 
 
 def _whole(heads: HeadColumns) -> HeadColumns:
@@ -125,12 +138,12 @@ def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
 
 
 def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
-    """Return height and width of an image with one pixel per row; None for anything else."""
+    """Return the sizes of an image with one pixel per row; None for anything else."""
     shape = shape_of(value) or ()
     sizes = tuple(size for size in shape if isinstance(size, int))
-    if len(shape) != 4 or len(sizes) != 4 or (sizes[0], sizes[2] * sizes[3]) != counts:
+    if len(shape) not in (3, 4) or len(sizes) != len(shape):
         return None
-    return sizes
+    return sizes if (sizes[0], prod(sizes[2:])) == counts else None
 
 
 def _turned(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:

@@ -27,7 +27,6 @@ from .pattern import without_addend
 _HEADS_BEHIND = (0, 2, 1, 3)
 #: The permutation of [b, h, t, d] to the order of an image: channels before pixels.
 _PIXELS_BEHIND = (0, 1, 3, 2)
-_TO_ROWS, _TO_IMAGE = Transpose(perm=(0, 2, 3, 1)), Transpose(perm=(0, 3, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
         return None
     known = all(isinstance(size, int) for size in result)
     if turn.op.order(4) == _PIXELS_BEHIND:
-        fits = len(result) == 4 and known and result[:2] == (heads[0], width)
+        fits = len(result) in (3, 4) and known and result[:2] == (heads[0], width)
     else:
         fits = turn.op.order(4) == _HEADS_BEHIND and result[-1] == width
         fits = fits and (known or result[:-1] == (heads[0], heads[2]))
@@ -255,7 +254,8 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     if turn.op == Transpose(perm=_PIXELS_BEHIND):
         batch, channels, *sides = shape
         pixels = _in_shape(add, new.output, (batch, *sides, channels))
-        graph.replace(join, (add(_TO_IMAGE, pixels),))
+        back = Transpose(perm=(0, len(shape) - 1, *range(1, len(shape) - 1)))
+        graph.replace(join, (add(back, pixels),))
     else:
         graph.replace(join, (_in_shape(add, new.output, shape),))
     if turn is not join:
@@ -311,7 +311,7 @@ def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
     if all(one.is_part for one in rows):
         shape = (*heads.counts, heads.width)
         of_rows = Builder(graph, before, f"{name}.rows")
-        whole = _in_shape(of_rows, of_rows(_TO_ROWS, source) if heads.is_image else source, shape)
+        whole = _in_shape(of_rows, _to_rows(of_rows, source) if heads.is_image else source, shape)
         return [_part(add, whole, one.heads) for one in rows]
     columns = np.concatenate([one.heads.columns.reshape(-1) for one in rows])
     if heads.is_image:
@@ -359,4 +359,10 @@ def _with_channels(graph: Graph, image: Value, channels: Array, before: Node) ->
     constants = [add.constant(weight[channels], f"{node.name}.channels")]
     if bias is not None:
         constants.append(add.constant(bias[channels], f"{node.name}.bias"))
-    return add(_TO_ROWS, add(node.op, node.inputs[0], *constants))
+    return _to_rows(add, add(node.op, node.inputs[0], *constants))
+
+
+def _to_rows(add: Builder, image: Value) -> Value:
+    """Return an image with its channels behind its pixels."""
+    rank = len(shape_of(image) or ())
+    return add(Transpose(perm=(0, *range(2, rank), 1)), image)

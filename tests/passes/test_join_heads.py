@@ -206,17 +206,21 @@ def test_heads_that_come_from_no_rows() -> None:
     assert_same(graph, after)
 
 
-def on_pixels(order: str, back: str, taps: bool = False) -> Callable[[Graph, Value], Value]:
+def on_pixels(
+    order: str, back: str, taps: bool = False, sides: tuple[int, ...] = (4, 5)
+) -> Callable[[Graph, Value], Value]:
     """Attention between convolutions, as CoAtNet ("h3d"), Visformer ("3hd") and YOLO 11 spell it.
 
     Args:
         order: of the axes of the channels.
         back: what the product with the values is: "rows" or "columns" of weights.
         taps: whether a convolution reads the values, too.
+        sides: of the image, of 20 pixels.
     """
+    ones = (1,) * len(sides)
 
     def build(g: Graph, x: Value) -> Value:
-        conv = apply(g, Conv(), x, normal(36, 6, 1, 1), normal(36))
+        conv = apply(g, Conv(), x, normal(36, 6, *ones), normal(36))
         if order == "3hd":
             parts = split(g, shaped(g, conv, 2, 3, 3, 4, 20), 1, 1, 1, 1)
             q, k, v = (apply(g, Squeeze(), part, ints(1)) for part in parts)
@@ -229,12 +233,11 @@ def on_pixels(order: str, back: str, taps: bool = False) -> Callable[[Graph, Val
             y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
         else:
             y = apply(g, MatMul(), v, apply(g, turn, weights))
-        y = shaped(g, y, 2, 12, 4, 5)
+        y = shaped(g, y, 2, 12, *sides)
         if taps:
-            y = apply(
-                g, Add(), y, apply(g, Conv(), shaped(g, v, 2, 12, 4, 5), normal(12, 12, 1, 1))
-            )
-        return apply(g, Conv(), y, normal(6, 12, 1, 1))
+            tapped = shaped(g, v, 2, 12, *sides)
+            y = apply(g, Add(), y, apply(g, Conv(), tapped, normal(12, 12, *ones)))
+        return apply(g, Conv(), y, normal(6, 12, *ones))
 
     return build
 
@@ -251,13 +254,15 @@ def test_what_is_joined_without_heads_stays() -> None:
 
 @pytest.mark.parametrize("order", ["h3d", "3hd"])
 @pytest.mark.parametrize("back", ["rows", "columns"])
-def test_pixels_attend(order: str, back: str) -> None:
-    graph = make(on_pixels(order, back), (2, 6, 4, 5))
+@pytest.mark.parametrize("sides", [(4, 5), (20,)], ids=["image", "sound"])
+def test_pixels_attend(order: str, back: str, sides: tuple[int, ...]) -> None:
+    graph = make(on_pixels(order, back, sides=sides), (2, 6, *sides))
     after, _ = optimised(graph)
     left = [kind for kind in kinds(after) if kind != "Reshape"]
     assert left == ["Conv", "Transpose", "Split", "Attention", "Transpose", "Conv"]
     perms = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
-    assert perms == [(0, 2, 3, 1), (0, 3, 1, 2)], "what moves nothing where channels lie last"
+    wanted = [(0, 2, 3, 1), (0, 3, 1, 2)] if sides[1:] else [(0, 2, 1)] * 2
+    assert perms == wanted, "what moves nothing where channels lie last"
     assert_same(graph, after)
 
 
