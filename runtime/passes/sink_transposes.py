@@ -360,6 +360,12 @@ def _is_product(graph: Graph, value: Value) -> bool:
     return isinstance(node.op, (MatMul, Gemm))
 
 
+def _keeps_rows(own: Order, order: Order) -> bool:
+    """Whether a tensor in an order has its rows in place before another one that breaks them."""
+    last, place = len(order) - 1, inverse(order)[-1]
+    return order[-1] != last and own[place] == last
+
+
 def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -> bool:
     """Whether transposing the other operands of a node is free or cheap."""
     for other in others:
@@ -367,7 +373,8 @@ def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -
         if other.data is not None:
             near = _can_turn(other.data, len(order), node)
         else:
-            turned = source is not None and order_of(source) == order
+            own = None if source is None else order_of(source)
+            turned = own is not None and (own == order or _keeps_rows(own, order))
             near = other.type == value.type and (turned or order == to_channels_first(len(order)))
         if not near:
             return False

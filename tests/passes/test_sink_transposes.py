@@ -181,6 +181,22 @@ def test_a_sum_of_two_transposed_products_is_transposed_once() -> None:
     assert_same(graph, after)
 
 
+def test_a_product_meets_what_has_other_axes_in_front() -> None:
+    """Mamba 2 weighs the products of chunks before heads, and the weights are those of heads."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        heads = apply(graph, Transpose(perm=(1, 0, 2, 3)), x)
+        weights = apply(graph, Sigmoid(), apply(graph, MatMul(), heads, normal(5, 7)))
+        turned = apply(graph, Transpose(perm=(0, 2, 3, 1)), apply(graph, MatMul(), x, normal(5, 7)))
+        weights = apply(graph, Transpose(perm=(1, 2, 3, 0)), weights)
+        return apply(graph, Mul(), turned, weights)
+
+    graph = make(build, (2, 3, 4, 5))
+    after, _ = optimised(graph)
+    assert kinds(after)[-3:] == ["Transpose", "Mul", "Transpose"]
+    assert_same(graph, after)
+
+
 def test_rows_of_pixels_keep_the_image() -> None:
     """What a transformer between convolutions does: four axes, so that nothing has to move."""
 
