@@ -85,6 +85,15 @@ def parts_of_rows() -> Graph:
     return net.done(net.add(MatMul(), left, net.heads(k, 0, 2, 3, 1, wide=False)))
 
 
+def chunks() -> Graph:
+    """Products of the second chunk of the states of each head, as a chunked delta rule has them."""
+    net, sides = Net(float32), (2, HEADS, 32, 32)
+    a, x = (net.input(name, 2, HEADS, 2 * 32 * 32) for name in "ax")
+    ints = [net.graph.constant(np.array(n), "") for n in ([1024], [2048], [2], sides)]
+    left, right = (net.add(Reshape(), net.add(Slice(), v, *ints[:3]), ints[3]) for v in (a, x))
+    return net.done(net.add(MatMul(), left, right))
+
+
 def mixtures(*, wide: bool) -> Graph:
     """Weights times values, whose rows are turned as well."""
     net = Net()
@@ -133,7 +142,15 @@ IN_PLACE = {
     "mixtures": lambda: mixtures(wide=False),
     "wide mixtures": lambda: mixtures(wide=True),
 }
-OF_ANY_STRIDES = {"odd heads": lambda: scores(float16, 5, wide=True), "turned left": turned_left}
+OF_ANY_STRIDES = {
+    "odd heads": lambda: scores(float16, 5, wide=True),
+    "turned left": turned_left,
+    "chunks": chunks,
+}
+
+
+def test_chunks_are_read_where_they_are() -> None:
+    assert [launch.entry for launch in launches(planned(chunks()))] == ["strided_mma"]
 
 
 @pytest.mark.parametrize("name", IN_PLACE)

@@ -184,7 +184,7 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
         nodes = tuple(chain[begin:])
         if all(isinstance(node.op, VIEWS) for node in nodes):
             break
-        if nodes[1:] and _is_part_of_rows(nodes[0]):
+        if nodes[1:] and _is_part_of_rows(nodes[0]) and not _is_divided(nodes):
             continue
         moving = [node for node in nodes if not isinstance(node.op, Cast)]
         if not moving:
@@ -211,6 +211,12 @@ def _is_part_of_rows(node: Node) -> bool:
     return (
         x.dims[:-1] == y.dims[:-1] and walk.table is None and not any(n % elements for n in sizes)
     )
+
+
+def _is_divided(nodes: Sequence[Node]) -> bool:
+    """Whether a part of rows becomes several rows each, which are no slice of the larger tensor."""
+    part, *views = (node.output.tensor.dims for node in nodes)
+    return views[-1][-1] != part[-1] and all(isinstance(node.op, VIEWS) for node in nodes[1:])
 
 
 def _widens(node: Node) -> bool:
