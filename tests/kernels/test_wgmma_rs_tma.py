@@ -103,7 +103,7 @@ def evaluated(graph: Graph, feeds: dict[str, Array]) -> Array:
         ((32, 512, 28, 28), 128, "scaled", "split_linear 3xf16 192x64 Mul"),
         ((32, 144, 56, 56), 24, "residual", "split_linear 3xf16 128x32 Add+Relu"),
         ((32, 2048, 7, 7), 512, "scaled", "split_wgmma 3xf16 w128x192 split 3 Mul"),
-        ((1, 64, 56, 56), 256, "residual", "split_wgmma 3xtf32 w64x64 Add+Relu"),
+        ((1, 64, 56, 56), 256, "residual", "split_linear 3xf16 128x32 Add+Relu"),
         ((32, 64, 56, 56), 254, "residual", "split_wgmma 3xf16 w64x128 Add+Relu"),
     ],
 )
