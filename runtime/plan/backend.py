@@ -385,6 +385,15 @@ class Filling(Protocol):
 
 
 @runtime_checkable
+class Deferring(Protocol):
+    """A step that is prepared once it is known that it runs by itself; see `Joining`."""
+
+    def compile(self) -> None:
+        """Begin to prepare it; `bind` waits for the end. A second call does nothing."""
+        ...
+
+
+@runtime_checkable
 class Interpreter(Protocol):
     """A backend on the host that also runs single nodes on any values."""
 
@@ -469,6 +478,38 @@ class Preparing(Protocol):
         Returns:
             The backend to ask for claims: this one, or a copy that knows the measurements.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the steps that become one.
+
+    Attributes:
+        step: the step.
+        inputs: the place of each of its inputs among those of the whole, behind which its outputs
+            are.
+        outputs: the same of its outputs.
+    """
+
+    step: Step
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A backend that can run several of its steps as one, in less time than by themselves."""
+
+    def joins(self, steps: Sequence[Step], options: Options) -> bool:
+        """Whether steps that follow one another should be one; of a single one, whether it may be.
+
+        With `Options.check_each` none should: a fault is one of a single node then.
+        """
+        ...
+
+    def joined(self, parts: Sequence[Part]) -> Step:
+        """Return the step that does what these do, in order, and stores all that they store."""
         ...
 
 

@@ -13,6 +13,7 @@ from .alias_slices import share_slices
 from .alias_transposes import demands
 from .backend import Backend, Device
 from .exchange import HOST_IO, IOPlacement
+from .join import join
 from .partition import Bars, Partition, partition
 from .rows import Layout, Slot, lives_of
 from .weights import WeightStore
@@ -25,8 +26,10 @@ def lay_out(
     stores: Mapping[Device, WeightStore],
     ends: IOPlacement = HOST_IO,
     nesting: Backend | None = None,
+    *,
+    joins: bool = True,
 ) -> tuple[Layout, Partition]:
-    """Partition a static graph, build every step and insert the copies.
+    """Partition a static graph, build every step and insert the copies; join small steps.
 
     A backend may still decline while building; its node is then offered to the others.
     `control.nested_control` claims control flow.
@@ -52,6 +55,7 @@ def lay_out(
         if _build(layout, bars):
             _alias_in_place(layout)
             _check_places(layout.slots)
+            join(layout, backends if joins else (), options)
             return layout, found
 
 

@@ -302,7 +302,7 @@ def emulated(
 
     tensors = [
         (pointers[name], argument.size * argument.dtype.itemsize)
-        for name, argument in launch.args.items()
+        for name, argument in launch.arguments.items()
         if isinstance(argument, Tensor) and pointers.get(name)
     ]
     return run if launch.cluster == (1, 1, 1) else run_again

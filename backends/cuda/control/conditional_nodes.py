@@ -18,6 +18,7 @@ from ....runtime.plan.device_control import Rounds
 from ..driver.device import CudaStream, DriverDevice, Recording
 from ..driver.memory import pointer
 from ..driver.status import CUDAError, check, translated
+from ..driver.joined_step import JoinedStep
 from ..driver.step import KernelStep, bind_launch
 from ..recipe.launch import Launch, each
 from ..recipe.operands import index_type
@@ -95,7 +96,7 @@ class CudaDecisions:
 
     def refusal(self, step: Step) -> str:
         """Return why a step cannot be in a body; libraries may do more than launch kernels."""
-        is_own = isinstance(step, KernelStep)
+        is_own = isinstance(step, KernelStep | JoinedStep)
         return "" if is_own else "conditional nodes can contain only kernels of the cuda backend"
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:

@@ -1,0 +1,299 @@
+"""Launches of a few small steps as one kernel of one block.
+
+A kernel of this kind calls the bodies of the kernels that it stands for, one after the other, with a
+barrier in between. Sizes, numbers and addresses remain arguments, so that its text, and the machine
+code, are the same for steps of other sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+from ....runtime.ir.dtypes import int32
+from .launch import Launch
+from .operands import Argument, Struct, TensorMap
+from .source import (
+    KERNELS,
+    PRELUDE,
+    KernelSignature,
+    KernelSource,
+    UserSource,
+    functions_of,
+    read_kernel,
+    signature_of,
+    text_of,
+)
+
+#: The most threads of a kernel, and of all blocks of a step that share nothing, of elements each.
+MAX_THREADS, MAX_SIDE_BY_SIDE = 1024, 4096
+#: The most blocks of a step whose threads share something: they run one after the other.
+MAX_IN_TURN = 2
+#: The most bytes of arguments, and steps of a kernel, and how many of these may have shared memory.
+MAX_ARGUMENTS, MAX_STEPS, MAX_SHARING = 3072, 32, 4
+
+#: The member of `Step` that is the grid.
+GRID = "blocks_of_step"
+
+_ENTRY = re.compile(
+    r'extern "C" __global__ void\s*(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\('
+)
+_INDICES = "const dim3 gridDim, const dim3 blockDim, const dim3 blockIdx, const dim3 threadIdx"
+_MACRO = re.compile(r"^\s*#define (\w+)((?:\\\n|.)*)$", re.MULTILINE)
+#: Kernels begin a line with 'extern', and end with a brace at the start of one.
+_KERNEL = re.compile(r'^extern "C" __global__.*?^}$', re.DOTALL | re.MULTILINE)
+#: What threads of a block do together.
+_TOGETHER = re.compile(r"__shared__|__syncthreads|__syncwarp|__shfl|__ballot|__any_sync|_sync\(")
+#: Memory that others write, or that has to be set up; instructions that the compiler does not see.
+_ALONE = re.compile(
+    r"asm volatile|__ldg|\batomic|extern __shared__|cudaGraph|__constant__|\b__threadfence"
+)
+_MEETING, _WORD = re.compile(r"__syncthreads"), re.compile(r"\w+")
+_INDEX = re.compile(r"\b(?:blockIdx|threadIdx|gridDim|blockDim)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a file of kernels contains.
+
+    Attributes:
+        alone: what its kernels do that needs a launch of their own; empty if nothing.
+        shares: whether threads of a block share memory or wait for each other.
+        counts_blocks: whether functions besides the kernels use indices or sizes of blocks.
+        aligned: structs with an alignment of their own.
+    """
+
+    alone: str
+    shares: bool
+    counts_blocks: bool
+    aligned: frozenset[str]
+
+    @property
+    def together(self) -> bool:
+        """Whether the threads of a block have to be those of a block."""
+        return self.shares or self.counts_blocks
+
+
+@cache
+def _traits(folder: Path, file: str, code: str) -> _Traits:
+    text = text_of(folder, file).replace(text_of(folder, "ptx/pdl.cuh"), "")
+    whole = f"{code}\n{text}"
+    found = _ALONE.search(whole)
+    aligned = re.findall(r"\bstruct alignas\([^)]*\) (\w+)", whole)
+    shares = _TOGETHER.search(whole.replace("grid_dependency_sync(", "")) is not None
+    return _Traits(found[0] if found else "", shares, _counts_blocks(whole), frozenset(aligned))
+
+
+def _counts_blocks(text: str) -> bool:
+    """Whether functions besides the kernels use indices, by themselves or by macros."""
+    others = _KERNEL.sub("", text)
+    macros = {name: body for name, body in _MACRO.findall(others) if _INDEX.search(body)}
+    others = _MACRO.sub("", others)
+    return bool(_INDEX.search(others)) or not macros.keys().isdisjoint(_WORD.findall(others))
+
+
+@cache
+def _leaves_early(folder: Path, file: str, entry: str) -> bool:
+    """Whether threads of a kernel may end before others meet: a barrier would wait for them."""
+    bodies = dict(functions_of(folder, file))
+    meeting = {name for name in bodies if _MEETING.search(bodies[name])}
+    while True:
+        more = {name for name in bodies if meeting & set(_WORD.findall(bodies[name]))} - meeting
+        if not more:
+            break
+        meeting |= more
+    _, left, rest = bodies[entry].partition("return")
+    return bool(left) and (_MEETING.search(rest) or not meeting.isdisjoint(_WORD.findall(rest)))
+
+
+def refusal(launch: Launch) -> str:
+    """Return why a launch cannot be part of a kernel of one block, or nothing."""
+    blocks, file = prod(launch.grid), launch.file
+    if launch.shared or launch.cluster != (1, 1, 1):
+        return "dynamic shared memory, or a cluster"
+    if blocks * launch.block > MAX_SIDE_BY_SIDE:
+        return f"{blocks} blocks of {launch.block} threads"
+    if isinstance(file, UserSource):
+        return "a source of the user's"
+    traits = _traits_of(launch)
+    if traits.alone:
+        return f"{traits.alone} in its kernel"
+    if traits.together and blocks > (1 if traits.counts_blocks else MAX_IN_TURN):
+        return f"{blocks} blocks, whose threads share memory"
+    if traits.shares and _leaves_early(KERNELS, file, launch.entry):
+        return "threads that end before others meet"
+    given = launch.arguments.values()
+    signature = signature_of(file, launch.entry, launch.code)
+    types = {each.type for each in signature.parameters.values() if not each.is_pointer}
+    if any(isinstance(each, TensorMap) for each in given) or types & traits.aligned:
+        return "arguments with an alignment of their own"
+    return ""
+
+
+def shares(launch: Launch) -> bool:
+    """Whether threads of a block of a launch share memory or wait for each other."""
+    return _traits_of(launch).together
+
+
+def of(part: int, name: str) -> str:
+    """Return the name of the parameter of a kernel of one block for that of a part's kernel."""
+    return f"s{part}_{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSource:
+    """The source of a kernel of one block, as a `KernelSource` is one of a kernel.
+
+    Attributes:
+        parts: source and entry of each step's kernel, and its threads per block.
+        threads: of the block if steps share memory; 0 if it may have any number.
+    """
+
+    parts: tuple[tuple[KernelSource, str, int], ...]
+    threads: int
+
+    @property
+    def file(self) -> str:
+        """The name by which the compiler knows it."""
+        return "one_block"
+
+    def text(self) -> str:
+        """Return the complete source with line directives."""
+        distinct = list(dict.fromkeys(self.parts))
+        numbers = [distinct.index(part) for part in self.parts]
+        headers = dict.fromkeys(name for source, *_ in distinct for name in source.headers)
+        parameters, calls = list[str](), list[str]()
+        for i, n in enumerate(numbers):
+            source, entry, _ = self.parts[i]
+            names = (GRID, *signature_of(source.file, entry, source.code).parameters)
+            parameters += [f"const decltype(step{n}::Step::{name}) {of(i, name)}" for name in names]
+            calls += [f"    step{n}::run({{{', '.join(of(i, name) for name in names)}}});"]
+        return "\n".join(
+            [
+                *(f"#include <{header}>" for header in headers),
+                *PRELUDE,
+                "#define __restrict__",
+                '#line 1 "ptx/pdl.cuh"',
+                f"namespace launching {{\n{read_kernel('ptx/pdl.cuh')}\n}}",
+                '#line 1 "move/one_block.cuh"',
+                read_kernel("move/one_block.cuh"),
+                *(_namespace(f"step{i}", *part, self.threads) for i, part in enumerate(distinct)),
+                '#line 1 "one_block"',
+                f'extern "C" __global__ void __launch_bounds__({self.threads or MAX_THREADS})',
+                f"{BlockLaunch.entry}({', '.join(parameters)})",
+                "{",
+                "    launching::grid_dependency_sync();",
+                "\n    __syncthreads();\n".join(calls),
+                "}",
+            ]
+        )
+
+
+def _namespace(name: str, source: KernelSource, entry: str, block: int, threads: int) -> str:
+    """Return a namespace with the kernel of a step as a function, `Step` and `run`."""
+    text = source.body()
+    signature = signature_of(source.file, entry, source.code)
+    body = _ENTRY.sub(rf"__device__ __forceinline__ void \1({_INDICES}, ", text)
+    members = [f"    {_declared(signature, each)};" for each in signature.parameters]
+    passed = ", ".join(f"step.{each}" for each in signature.parameters)
+    how = "in_turn" if threads and _traits_of(source).together else "side_by_side"
+    macros = [f"#undef {macro}" for macro in dict.fromkeys(name for name, _ in _MACRO.findall(body))]
+    return "\n".join(
+        [
+            f"namespace {name} {{",
+            body,
+            f'#line 1 "{name}"',
+            "struct Step {",
+            f"    Blocks {GRID};",
+            *members,
+            "};",
+            "__device__ __forceinline__ void run(const Step& step)",
+            "{",
+            f"    {how}<{block}>(step.{GRID}, [&](dim3 grid, dim3 block, dim3 at, dim3 own) {{",
+            f"        {entry}(grid, block, at, own, {passed});",
+            "    });",
+            "}",
+            *macros,
+            "}",
+        ]
+    )
+
+
+def _traits_of(source: Launch | KernelSource) -> _Traits:
+    return _traits(KERNELS, source.file, source.code)
+
+
+def _declared(signature: KernelSignature, name: str) -> str:
+    parameter = signature.parameters[name]
+    return f"{parameter.type}{'*' if parameter.is_pointer else ''} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLaunch:
+    """The launch of several as one kernel of one block.
+
+    Attributes:
+        parts: the launches, in order.
+    """
+
+    parts: tuple[Launch, ...]
+
+    entry: ClassVar[str] = "steps"
+    grid: ClassVar[tuple[int, int, int]] = (1, 1, 1)
+    cluster: ClassVar[tuple[int, int, int]] = (1, 1, 1)
+    shared: ClassVar[int] = 0
+    early: ClassVar[bool] = True
+    prefers_shared: ClassVar[bool] = False
+
+    @property
+    def arguments(self) -> Mapping[str, Argument]:
+        """Those of all parts, and their grids, by the names of parameters."""
+        found: dict[str, Argument] = {}
+        for i, part in enumerate(self.parts):
+            blocks = tuple(zip("xyz", ((n,) for n in part.grid), strict=True))
+            found[of(i, GRID)] = Struct(blocks, int32)
+            found |= {of(i, name): each for name, each in part.arguments.items()}
+        return found
+
+    @property
+    def threads(self) -> int:
+        """Threads per block, if steps share memory; 0 if any number will do."""
+        return max((part.block for part in self.parts if shares(part)), default=0)
+
+    @property
+    def block(self) -> int:
+        """Threads per block."""
+        most = max(prod(part.grid) * part.block for part in self.parts)
+        return self.threads or min(MAX_THREADS, -(-most // 32) * 32)
+
+    @property
+    def source(self) -> BlockSource:
+        """The source to compile."""
+        parts = tuple((part.source, part.entry, part.block) for part in self.parts)
+        return BlockSource(parts, self.threads)
+
+    @property
+    def title(self) -> str:
+        """What it consists of."""
+        return "one block: " + ", ".join(part.title for part in self.parts)
+
+
+def fits(parts: Sequence[Launch]) -> bool:
+    """Whether launches, none of which is refused, can be one kernel."""
+    sharing = [part for part in parts if shares(part)]
+    sizes = {part.block for part in sharing}
+    few = len(parts) <= MAX_STEPS and len(sharing) <= MAX_SHARING
+    return few and len(sizes) <= 1 and sum(map(_nbytes, parts)) <= MAX_ARGUMENTS
+
+
+def _nbytes(launch: Launch) -> int:
+    """Return the bytes of the arguments of a launch, rounded up."""
+    return sum(
+        len(each.values) * each.dtype.itemsize + 4 if isinstance(each, Struct) else 8
+        for each in (*launch.arguments.values(), None, None)
+    )
