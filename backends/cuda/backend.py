@@ -37,7 +37,7 @@ from .codegen.reductions import ChainReduction
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
-from .driver.joined_step import JoinedStep, can_join
+from .driver.joined_step import JoinedStep, can_join, own_steps
 from .driver.step import KernelStep
 from .fusion import FusionGroup, groups
 from .gemm.convolution import problem_of
@@ -113,6 +113,10 @@ class CudaBackend:
     def joins(self, steps: Sequence[Step], options: Options) -> bool:
         """Whether steps can be a kernel of one block; see `Joining`."""
         return not options.check_each and can_join(steps)
+
+    def gains(self, steps: Sequence[Step]) -> bool:
+        """Whether there are several launches."""
+        return sum(step.fewest_launches for step in own_steps(steps)) > 1
 
     def joined(self, parts: Sequence[Part]) -> JoinedStep:
         """Return one step for several that `joins` allows."""

@@ -490,11 +490,13 @@ class Part:
         inputs: the place of each of its inputs among those of the whole, behind which its outputs
             are.
         outputs: the same of its outputs.
+        after: the numbers of the steps before it that it has to wait for.
     """
 
     step: Step
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 @runtime_checkable
@@ -502,14 +504,18 @@ class Joining(Protocol):
     """A backend that can run several of its steps as one, in less time than by themselves."""
 
     def joins(self, steps: Sequence[Step], options: Options) -> bool:
-        """Whether steps that follow one another should be one; of a single one, whether it may be.
+        """Whether steps that follow one another can be one.
 
         With `Options.check_each` none should: a fault is one of a single node then.
         """
         ...
 
+    def gains(self, steps: Sequence[Step]) -> bool:
+        """Whether such steps, possibly a single one, take less time as one."""
+        ...
+
     def joined(self, parts: Sequence[Part]) -> Step:
-        """Return the step that does what these do, in order, and stores all that they store."""
+        """Return the step that does what these do, given in order, and stores all that they do."""
         ...
 
 

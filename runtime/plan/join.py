@@ -8,34 +8,17 @@ of the plan changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 from ..options import Options
 from .backend import Backend, Deferring, Joining, Part
-from .rows import Layout, Row, Slot
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Rows that become one.
-
-    Attributes:
-        rows: in order, without views.
-        sources: bit i is set if what row i of the layout computes has to be there before.
-        own: bits of the rows.
-    """
-
-    rows: list[Row]
-    sources: int
-    own: int
+from .rows import Layout, Row
+from .streams import dependencies
 
 
 def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
     """Replace neighbouring rows by one where a backend can run them as one step."""
     able = {each.name: each for each in backends if isinstance(each, Joining)}
     if able:
-        groups = _Joiner(layout, able, options).groups()
-        _replace(layout, [group.rows for group in groups], able)
+        _replace(layout, _Joiner(layout, able, options).groups(), able)
     for row in layout.rows:
         if isinstance(row.step, Deferring):
             row.step.compile()
@@ -44,78 +27,59 @@ def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
 class _Joiner:
     """Finds groups of neighbouring rows.
 
-    A row joins the one before it if that delays nothing on another stream: what it reads is computed
-    in the group, or has to be there before the group anyway; or nothing but the row reads what the
-    group has computed so far.
+    A row joins those before it if nothing on another stream has to wait longer: what it reads is
+    computed by them, or has to be there before they start anyway; or whatever reads what they have
+    computed so far has to wait for the row as well.
     """
 
     def __init__(self, layout: Layout, able: Mapping[str, Joining], options: Options) -> None:
-        self._layout, self._able, self._options = layout, able, options
-        self._writers: dict[Slot, int] = {}  # by root: bits of the rows that have written it
-        self._behind: list[int] = []  # by row: bits of all that it depends on
-        self._readers = _readers_of(layout)
+        self._rows, self._able, self._options = layout.rows, able, options
+        self._numbers = [i for i, row in enumerate(layout.rows) if row.kind != "view"]
+        #: By row: the bits of those that it has to wait for, directly or not, and those that read it.
+        self._behind: dict[int, int] = {}
+        self._readers: dict[int, list[int]] = {}
+        direct = dependencies(layout.rows, self._numbers)
+        for number in self._numbers:
+            self._behind[number] = sum(1 << source for source in direct[number])
+            for source in direct[number]:
+                self._behind[number] |= self._behind[source]
+                self._readers.setdefault(source, []).append(number)
 
-    def groups(self) -> list[_Group]:
-        """Return the groups of at least two rows."""
-        found, last = list[_Group](), None
-        for number, row in enumerate(self._layout.rows):
-            if row.kind == "view":
-                self._behind.append(0)
-                continue
-            sources, bit = self._sources(row), 1 << number
-            self._behind.append(sources)
-            for slot in row.outputs:
-                self._writers[slot.root] = self._writers.get(slot.root, 0) | bit
-            if last is not None and self._may_join(last, row, sources):
-                last.rows.append(row)
-                last.own |= bit
-                last.sources |= sources & ~last.own
-                continue
-            last = None
-            if row.step is not None and self._can_be_one([row]):
-                last = _Group([row], sources, bit)
-                found.append(last)
-        return [group for group in found if len(group.rows) > 1]
+    def groups(self) -> list[list[Row]]:
+        """Return the groups of rows that should be one."""
+        found = list[list[int]]()
+        for number in self._numbers:
+            if found and found[-1] and self._joins(found[-1], number):
+                found[-1].append(number)
+            else:
+                found.append([number] if self._can_be_one([number]) else [])
+        return [group for group in map(self._of, found) if group and self._gain(group)]
 
-    def _sources(self, row: Row) -> int:
-        """Return the rows on whose results a row depends, directly or not, as bits."""
-        direct = 0
-        for slot in (*row.inputs, *row.outputs):
-            direct |= self._writers.get(slot.root, 0)
-        found, left = direct, direct
-        while left:
-            found |= self._behind[(left & -left).bit_length() - 1]
-            left &= left - 1
-        return found
+    def _of(self, numbers: Sequence[int]) -> list[Row]:
+        return [self._rows[number] for number in numbers]
 
-    def _may_join(self, group: _Group, row: Row, sources: int) -> bool:
-        if row.step is None or row.backend != group.rows[0].backend:
-            return False
-        new = sources & ~(group.own | group.sources)
-        if new and not self._is_only_reader(group, row):
-            return False
-        return self._can_be_one([*group.rows, row])
-
-    def _is_only_reader(self, group: _Group, row: Row) -> bool:
-        inside = {id(each) for each in (*group.rows, row)}
-        roots = {slot.root for each in group.rows for slot in each.outputs}
-        return all(self._readers.get(root, set()) <= inside for root in roots)
-
-    def _can_be_one(self, rows: Sequence[Row]) -> bool:
+    def _gain(self, rows: Sequence[Row]) -> bool:
         steps = [row.step for row in rows if row.step is not None]
+        return self._able[rows[0].backend].gains(steps)
+
+    def _joins(self, group: Sequence[int], number: int) -> bool:
+        known = sum(1 << each for each in group)
+        for each in group:
+            known |= self._behind[each]
+        readers = {reader for each in group for reader in self._readers.get(each, ())}
+        waiting = all(
+            reader in (*group, number) or self._behind[reader] >> number & 1 for reader in readers
+        )
+        is_early = not self._behind[number] & ~known
+        return (is_early or waiting) and self._can_be_one([*group, number])
+
+    def _can_be_one(self, numbers: Sequence[int]) -> bool:
+        rows = self._of(numbers)
         backend = self._able.get(rows[0].backend)
-        return backend is not None and backend.joins(steps, self._options)
-
-
-def _readers_of(layout: Layout) -> dict[Slot, set[int]]:
-    """Return the identities of the rows that read a root; results of the graph have the layout's."""
-    found: dict[Slot, set[int]] = {}
-    for row in layout.rows:
-        for slot in row.inputs if row.kind != "view" else ():
-            found.setdefault(slot.root, set()).add(id(row))
-    for slot in layout.outputs.values():
-        found.setdefault(slot.root, set()).add(id(layout))
-    return found
+        steps = [row.step for row in rows if row.step is not None and row.backend == rows[0].backend]
+        if backend is None or len(steps) < len(rows):
+            return False
+        return backend.joins(steps, self._options)
 
 
 def _replace(
@@ -144,15 +108,11 @@ def _joined(rows: Sequence[Row], backend: Joining) -> Row:
     read = dict.fromkeys(slot for row in rows for slot in row.inputs)
     inputs = tuple(slot for slot in read if slot not in outputs)
     place = {slot: i for i, slot in enumerate((*inputs, *outputs))}
-    parts = [
-        Part(
-            row.step,
-            tuple(place[slot] for slot in row.inputs),
-            tuple(place[slot] for slot in row.outputs),
-        )
-        for row in rows
-        if row.step is not None
-    ]
+    sources, parts = dependencies(rows, range(len(rows))), list[Part]()
+    for number, row in enumerate(rows):
+        reads, writes = (tuple(place[s] for s in slots) for slots in (row.inputs, row.outputs))
+        assert row.step is not None
+        parts.append(Part(row.step, reads, writes, tuple(sorted(sources[number]))))
     step = backend.joined(parts)
     nodes = tuple(node for row in rows for node in row.nodes)
     first = rows[0]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ....runtime.plan.arena import ALIGNMENT
 from ....runtime.plan.backend import PackedConstant, Part, Step, View
 from ..recipe.launch import MAX_THREADS, Launch
 from ..recipe.one_block import BlockLaunch, fits, of
+from ..recipe.operands import ceil_div
 from . import step as stepping
 from .step import KernelStep
 
@@ -22,20 +24,30 @@ class JoinedStep:
     Attributes:
         launch: its only launch.
         kernel: what it consists of.
-        scratch: bytes that its parts use in turn.
+        scratch: bytes of workspace: of each step by itself.
         fill: see `runtime.backend.Filling`.
     """
 
-    capturable = True
-    fewest_launches = 1
+    capturable, fewest_launches = True, 1
 
     def __init__(self, device: DriverDevice, parts: Sequence[Part]) -> None:
-        self._device, self._parts = device, tuple(parts)
-        self._steps = _own(part.step for part in parts)
-        self.launch = BlockLaunch(tuple(one for step in self._steps for one in step.launches))
+        self._device, self._parts = device, parts
+        self._steps = own_steps(part.step for part in parts)
+        self.scratch, self._scratch = 0, list[int]()
+        for step in self._steps:
+            self._scratch.append(self.scratch)
+            self.scratch += ceil_div(step.scratch, ALIGNMENT) * ALIGNMENT
+        ends = list[int]()
+        placed = list[tuple[int, int, int]]()  # level, step, launch
+        for number, (part, step) in enumerate(zip(parts, self._steps, strict=True)):
+            begin = max((ends[i] for i in part.after), default=0)
+            ends.append(begin + len(step.launches))
+            placed += [(begin + i, number, i) for i in range(len(step.launches))]
+        self._order = sorted(placed)
+        launches = tuple(self._steps[step].launches[i] for _, step, i in self._order)
+        self.launch = BlockLaunch(launches, tuple(level for level, *_ in self._order))
         self._code = device.compiler.submit(self.launch.source)
         self.kernel = self.launch.title
-        self.scratch = max(step.scratch for step in self._steps)
         target = device.compiler.target
         self.fill = self.launch.block / (target.processors * MAX_THREADS)
 
@@ -55,22 +67,26 @@ class JoinedStep:
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[CudaStream], None]:
         """Load the kernel and return a function that launches it on these addresses."""
-        views, launches, pointers = (*inputs, *outputs), list[Launch](), dict[str, int]()
-        for part, step in zip(self._parts, self._steps, strict=True):
+        views, found = (*inputs, *outputs), list[list[dict[str, int]]]()
+        for part, step, offset in zip(self._parts, self._steps, self._scratch, strict=True):
             reads, writes = (tuple(views[i] for i in at) for at in (part.inputs, part.outputs))
-            found = step.addresses(reads, writes, scratch)
-            for one, own in zip(step.launches, found, strict=True):
-                pointers |= {of(len(launches), name): place for name, place in own.items()}
-                launches.append(replace(one, grid=(0, 0, 0)) if one.does_nothing(own) else one)
-        launch = BlockLaunch(tuple(launches))
+            own = replace(scratch, offset=scratch.offset + offset) if scratch else None
+            found.append(step.addresses(reads, writes, own))
+        launches, pointers = list[Launch](), dict[str, int]()
+        for number, (_, step, i) in enumerate(self._order):
+            launch, own = self.launch.parts[number], found[step][i]
+            pointers |= {of(number, name): address for name, address in own.items()}
+            launches.append(replace(launch, grid=(0, 0, 0)) if launch.does_nothing(own) else launch)
+        launch = replace(self.launch, parts=tuple(launches))
         return stepping.bind_launch(self._device, launch, self._code, pointers)
 
 
 def can_join(steps: Sequence[Step]) -> bool:
     """Whether a kernel of one block can do what steps do."""
-    own = _own(steps)
+    own = own_steps(steps)
     return len(own) == len(steps) and fits([one for step in own for one in step.launches])
 
 
-def _own(steps: Iterable[Step]) -> list[KernelStep]:
+def own_steps(steps: Iterable[Step]) -> list[KernelStep]:
+    """Return the steps that can be part of a `JoinedStep`."""
     return [step for step in steps if isinstance(step, KernelStep) and step.is_small]

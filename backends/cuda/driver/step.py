@@ -77,7 +77,7 @@ class KernelStep:
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes: list[Future[ObjectCode]] = []
-        self.is_small = task is None and all(not refusal(one) for one in self.launches)
+        self.is_small = task is None and not any(map(refusal, self.launches))
         if not self.is_small:
             self.compile()
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from operator import add, ne
 from pathlib import Path
 from typing import ClassVar
 
 from ....runtime.ir.dtypes import int32
 from .launch import Launch
-from .operands import Argument, Struct, TensorMap
+from .operands import Argument, Struct, TensorMap, ceil_div
 from .source import (
     KERNELS,
     PRELUDE,
@@ -28,6 +29,7 @@ from .source import (
     read_kernel,
     signature_of,
     text_of,
+    without_comments,
 )
 
 #: The most threads of a kernel, and of all blocks of a step that share nothing, of elements each.
@@ -45,26 +47,24 @@ _ENTRY = re.compile(
 )
 _INDICES = "const dim3 gridDim, const dim3 blockDim, const dim3 blockIdx, const dim3 threadIdx"
 _MACRO = re.compile(r"^\s*#define (\w+)((?:\\\n|.)*)$", re.MULTILINE)
-#: Kernels begin a line with 'extern', and end with a brace at the start of one.
-_KERNEL = re.compile(r'^extern "C" __global__.*?^}$', re.DOTALL | re.MULTILINE)
-#: What threads of a block do together.
-_TOGETHER = re.compile(r"__shared__|__syncthreads|__syncwarp|__shfl|__ballot|__any_sync|_sync\(")
+#: What threads of several warps do together.
+_SHARING = re.compile(r"__shared__|__syncthreads")
 #: Memory that others write, or that has to be set up; instructions that the compiler does not see.
 _ALONE = re.compile(
     r"asm volatile|__ldg|\batomic|extern __shared__|cudaGraph|__constant__|\b__threadfence"
 )
-_MEETING, _WORD = re.compile(r"__syncthreads"), re.compile(r"\w+")
+_WORD = re.compile(r"\w+")
 _INDEX = re.compile(r"\b(?:blockIdx|threadIdx|gridDim|blockDim)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What a file of kernels contains.
+    """What a kernel does, and functions that it calls.
 
     Attributes:
-        alone: what its kernels do that needs a launch of their own; empty if nothing.
-        shares: whether threads of a block share memory or wait for each other.
-        counts_blocks: whether functions besides the kernels use indices or sizes of blocks.
+        alone: what needs a launch of its own; empty if nothing.
+        shares: whether threads of a block share memory or wait for each other, beyond warps.
+        counts_blocks: whether functions use indices or sizes of blocks.
         aligned: structs with an alignment of their own.
     """
 
@@ -80,35 +80,46 @@ class _Traits:
 
 
 @cache
-def _traits(folder: Path, file: str, code: str) -> _Traits:
+def _traits(folder: Path, file: str, entry: str, code: str) -> _Traits:
     text = text_of(folder, file).replace(text_of(folder, "ptx/pdl.cuh"), "")
-    whole = f"{code}\n{text}"
-    found = _ALONE.search(whole)
-    aligned = re.findall(r"\bstruct alignas\([^)]*\) (\w+)", whole)
-    shares = _TOGETHER.search(whole.replace("grid_dependency_sync(", "")) is not None
-    return _Traits(found[0] if found else "", shares, _counts_blocks(whole), frozenset(aligned))
+    text = f"{without_comments(code)}\n{text}"
+    macros = _MACRO.findall(text)
+    bodies: dict[str, str] = {}
+    for name, body in (*macros, *functions_of(_MACRO.sub("", text))):
+        bodies[name] = f"{bodies.get(name, '')}\n{body}"
+
+    def reached(*names: str) -> set[str]:
+        found, left = set[str](), set(names)
+        while left:
+            found |= left
+            words = {word for name in left for word in _WORD.findall(bodies[name])}
+            left = (words & bodies.keys()) - found
+        return found
+
+    whole = reached(entry)
+    functions = reached(*(whole - {entry} - {name for name, _ in macros}))
+    alone = _ALONE.search("\n".join(bodies[name] for name in sorted(whole)))
+    shares = any(_SHARING.search(bodies[name]) for name in whole)
+    early = shares and _leaves_early(entry, bodies)
+    return _Traits(
+        alone[0] if alone else "threads that end before others meet" if early else "",
+        shares,
+        any(_INDEX.search(bodies[name]) for name in functions),
+        frozenset(re.findall(r"\bstruct alignas\([^)]*\) (\w+)", text)),
+    )
 
 
-def _counts_blocks(text: str) -> bool:
-    """Whether functions besides the kernels use indices, by themselves or by macros."""
-    others = _KERNEL.sub("", text)
-    macros = {name: body for name, body in _MACRO.findall(others) if _INDEX.search(body)}
-    others = _MACRO.sub("", others)
-    return bool(_INDEX.search(others)) or not macros.keys().isdisjoint(_WORD.findall(others))
-
-
-@cache
-def _leaves_early(folder: Path, file: str, entry: str) -> bool:
+def _leaves_early(entry: str, bodies: Mapping[str, str]) -> bool:
     """Whether threads of a kernel may end before others meet: a barrier would wait for them."""
-    bodies = dict(functions_of(folder, file))
-    meeting = {name for name in bodies if _MEETING.search(bodies[name])}
-    while True:
-        more = {name for name in bodies if meeting & set(_WORD.findall(bodies[name]))} - meeting
-        if not more:
-            break
+    meeting = {name for name in bodies if "__syncthreads" in bodies[name]} - {entry}
+    while more := {n for n in bodies if meeting & set(_WORD.findall(bodies[n]))} - meeting - {entry}:
         meeting |= more
     _, left, rest = bodies[entry].partition("return")
-    return bool(left) and (_MEETING.search(rest) or not meeting.isdisjoint(_WORD.findall(rest)))
+    return bool(left) and not (meeting | {"__syncthreads"}).isdisjoint(_WORD.findall(rest))
+
+
+def _traits_of(source: Launch | KernelSource, entry: str) -> _Traits:
+    return _traits(KERNELS, source.file, entry, source.code)
 
 
 def refusal(launch: Launch) -> str:
@@ -120,13 +131,11 @@ def refusal(launch: Launch) -> str:
         return f"{blocks} blocks of {launch.block} threads"
     if isinstance(file, UserSource):
         return "a source of the user's"
-    traits = _traits_of(launch)
+    traits = _traits_of(launch, launch.entry)
     if traits.alone:
         return f"{traits.alone} in its kernel"
     if traits.together and blocks > (1 if traits.counts_blocks else MAX_IN_TURN):
         return f"{blocks} blocks, whose threads share memory"
-    if traits.shares and _leaves_early(KERNELS, file, launch.entry):
-        return "threads that end before others meet"
     given = launch.arguments.values()
     signature = signature_of(file, launch.entry, launch.code)
     types = {each.type for each in signature.parameters.values() if not each.is_pointer}
@@ -137,7 +146,7 @@ def refusal(launch: Launch) -> str:
 
 def shares(launch: Launch) -> bool:
     """Whether threads of a block of a launch share memory or wait for each other."""
-    return _traits_of(launch).together
+    return _traits_of(launch, launch.entry).together
 
 
 def of(part: int, name: str) -> str:
@@ -151,10 +160,12 @@ class BlockSource:
 
     Attributes:
         parts: source and entry of each step's kernel, and its threads per block.
+        barriers: whether a step has to wait for those before it.
         threads: of the block if steps share memory; 0 if it may have any number.
     """
 
     parts: tuple[tuple[KernelSource, str, int], ...]
+    barriers: tuple[bool, ...]
     threads: int
 
     @property
@@ -172,6 +183,7 @@ class BlockSource:
             source, entry, _ = self.parts[i]
             names = (GRID, *signature_of(source.file, entry, source.code).parameters)
             parameters += [f"const decltype(step{n}::Step::{name}) {of(i, name)}" for name in names]
+            calls += ["    __syncthreads();"] if self.barriers[i] else []
             calls += [f"    step{n}::run({{{', '.join(of(i, name) for name in names)}}});"]
         return "\n".join(
             [
@@ -188,7 +200,7 @@ class BlockSource:
                 f"{BlockLaunch.entry}({', '.join(parameters)})",
                 "{",
                 "    launching::grid_dependency_sync();",
-                "\n    __syncthreads();\n".join(calls),
+                *calls,
                 "}",
             ]
         )
@@ -201,7 +213,7 @@ def _namespace(name: str, source: KernelSource, entry: str, block: int, threads:
     body = _ENTRY.sub(rf"__device__ __forceinline__ void \1({_INDICES}, ", text)
     members = [f"    {_declared(signature, each)};" for each in signature.parameters]
     passed = ", ".join(f"step.{each}" for each in signature.parameters)
-    how = "in_turn" if threads and _traits_of(source).together else "side_by_side"
+    how = "in_turn" if threads and _traits_of(source, entry).together else "side_by_side"
     macros = [f"#undef {macro}" for macro in dict.fromkeys(name for name, _ in _MACRO.findall(body))]
     return "\n".join(
         [
@@ -224,10 +236,6 @@ def _namespace(name: str, source: KernelSource, entry: str, block: int, threads:
     )
 
 
-def _traits_of(source: Launch | KernelSource) -> _Traits:
-    return _traits(KERNELS, source.file, source.code)
-
-
 def _declared(signature: KernelSignature, name: str) -> str:
     parameter = signature.parameters[name]
     return f"{parameter.type}{'*' if parameter.is_pointer else ''} {name}"
@@ -239,9 +247,11 @@ class BlockLaunch:
 
     Attributes:
         parts: the launches, in order.
+        levels: of each, greater than those of the ones that it has to wait for; ascending.
     """
 
     parts: tuple[Launch, ...]
+    levels: tuple[int, ...]
 
     entry: ClassVar[str] = "steps"
     grid: ClassVar[tuple[int, int, int]] = (1, 1, 1)
@@ -252,13 +262,22 @@ class BlockLaunch:
 
     @property
     def arguments(self) -> Mapping[str, Argument]:
-        """Those of all parts, and their grids, by the names of parameters."""
+        """Those of all parts, and where their blocks are, by the names of parameters."""
         found: dict[str, Argument] = {}
-        for i, part in enumerate(self.parts):
-            blocks = tuple(zip("xyz", ((n,) for n in part.grid), strict=True))
-            found[of(i, GRID)] = Struct(blocks, int32)
+        for i, (part, first) in enumerate(zip(self.parts, self._firsts(), strict=True)):
+            members = zip(("x", "y", "z", "first"), (*part.grid, first % self.block), strict=True)
+            found[of(i, GRID)] = Struct(tuple((name, (n,)) for name, n in members), int32)
             found |= {of(i, name): each for name, each in part.arguments.items()}
         return found
+
+    def _firsts(self) -> list[int]:
+        """Return the threads of the parts of the same level that are before each part."""
+        ends: dict[int, int] = {}
+        firsts = list[int]()
+        for part, level in zip(self.parts, self.levels, strict=True):
+            firsts.append(ends.get(level, 0))
+            ends[level] = firsts[-1] + _threads(part)
+        return firsts
 
     @property
     def threads(self) -> int:
@@ -268,19 +287,25 @@ class BlockLaunch:
     @property
     def block(self) -> int:
         """Threads per block."""
-        most = max(prod(part.grid) * part.block for part in self.parts)
-        return self.threads or min(MAX_THREADS, -(-most // 32) * 32)
+        ends = map(add, self._firsts(), map(_threads, self.parts))
+        return self.threads or min(MAX_THREADS, max(ends))
 
     @property
     def source(self) -> BlockSource:
         """The source to compile."""
         parts = tuple((part.source, part.entry, part.block) for part in self.parts)
-        return BlockSource(parts, self.threads)
+        barriers = (False, *map(ne, self.levels, self.levels[1:]))
+        return BlockSource(parts, barriers, self.threads)
 
     @property
     def title(self) -> str:
         """What it consists of."""
         return "one block: " + ", ".join(part.title for part in self.parts)
+
+
+def _threads(launch: Launch) -> int:
+    """Return the threads of a launch, rounded up to warps."""
+    return ceil_div(prod(launch.grid) * launch.block, 32) * 32
 
 
 def fits(parts: Sequence[Launch]) -> bool:

@@ -304,7 +304,12 @@ def text_of(folder: Path, file: str) -> str:
         folder: `KERNELS`, whose files do not change while it is that.
         file: its path there.
     """
-    return _COMMENT.sub("", read_kernel(file))
+    return without_comments(read_kernel(file))
+
+
+def without_comments(text: str) -> str:
+    """Return a source without comments and line directives."""
+    return _COMMENT.sub("", text)
 
 
 @cache
@@ -322,7 +327,7 @@ def _declared(folder: Path, file: str, entry: str) -> str:
 @cache
 def _waiting(folder: Path, file: str) -> frozenset[str]:
     """Return the functions of a file that call `grid_dependency_sync`, directly or indirectly."""
-    blocks = [(name, set(_WORD.findall(body))) for name, body in functions_of(folder, file)]
+    blocks = [(name, set(_WORD.findall(body))) for name, body in functions_of(text_of(folder, file))]
     waiting, found = set[str](), {"grid_dependency_sync"}
     while found - waiting:
         waiting |= found
@@ -330,9 +335,9 @@ def _waiting(folder: Path, file: str) -> frozenset[str]:
     return frozenset(waiting)
 
 
-def functions_of(folder: Path, file: str) -> Iterator[tuple[str, str]]:
-    """Yield the functions and structs of a file: name and body."""
-    text, at = text_of(folder, file), 0
+def functions_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the functions and structs of a text without comments: name and body."""
+    at = 0
     while (opening := text.find("{", at)) >= 0:
         body = _body(text, opening + 1)
         head = text[at:opening].rpartition(";")[2]

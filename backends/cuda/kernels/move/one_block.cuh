@@ -1,9 +1,11 @@
-// Steps of a plan as one kernel of one block, each of which would be a small kernel otherwise: what a step writes is read
-// by the next ones after a barrier. The bodies of their kernels are called with the grid and the indices that they would
-// have had, as parameters of the same names.
+// Steps of a plan as one kernel of one block, each of which would be a small kernel otherwise. What steps write is read
+// by others after a barrier; those between two barriers are independent, and warps share them out. The bodies of their
+// kernels are called with the grid and the indices that they would have had, as parameters of the same names.
 
 struct Blocks {
-    int x, y, z;
+    int x, y, z;  // the grid
+    int first;    // the thread of this block, a multiple of 32, that is the first one of the step
+    __device__ __forceinline__ dim3 grid() const { return dim3{unsigned(x), unsigned(y), unsigned(z)}; }
     __device__ __forceinline__ int count() const { return x * y * z; }
     __device__ __forceinline__ dim3 at(int number) const
     {
@@ -15,19 +17,19 @@ struct Blocks {
 // nothing.
 template <int THREADS, typename Body> __device__ __forceinline__ void side_by_side(const Blocks& blocks, Body body)
 {
-    const dim3 grid{unsigned(blocks.x), unsigned(blocks.y), unsigned(blocks.z)};
+    int own = threadIdx.x - blocks.first;
+    if (own < 0) own += blockDim.x;
     const int count = blocks.count() * THREADS;
-    for (int i = threadIdx.x; i < count; i += blockDim.x)
-        body(grid, dim3{THREADS, 1, 1}, blocks.at(i / THREADS), dim3{unsigned(i % THREADS), 0, 0});
+    for (; own < count; own += blockDim.x)
+        body(blocks.grid(), dim3{THREADS, 1, 1}, blocks.at(own / THREADS), dim3{unsigned(own % THREADS), 0, 0});
 }
 
 // The same of one block after the other: this one, of as many threads.
 template <int THREADS, typename Body> __device__ __forceinline__ void in_turn(const Blocks& blocks, Body body)
 {
-    const dim3 grid{unsigned(blocks.x), unsigned(blocks.y), unsigned(blocks.z)};
     const int count = blocks.count();
     for (int i = 0; i < count; ++i) {
         if (i) __syncthreads();
-        body(grid, dim3{THREADS, 1, 1}, blocks.at(i), dim3{threadIdx.x, 0, 0});
+        body(blocks.grid(), dim3{THREADS, 1, 1}, blocks.at(i), dim3{threadIdx.x, 0, 0});
     }
 }
