@@ -37,7 +37,7 @@ from .codegen.reductions import ChainReduction
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
-from .driver.joined_step import JoinedStep, can_join, own_steps
+from .driver.joined_step import JoinedStep, can_join, gains
 from .driver.step import KernelStep
 from .fusion import FusionGroup, groups
 from .gemm.convolution import problem_of
@@ -115,8 +115,8 @@ class CudaBackend:
         return not options.check_each and can_join(steps)
 
     def gains(self, steps: Sequence[Step]) -> bool:
-        """Whether there are several launches."""
-        return sum(step.fewest_launches for step in own_steps(steps)) > 1
+        """Whether a kernel of one block stands for several."""
+        return gains(steps)
 
     def joined(self, parts: Sequence[Part]) -> JoinedStep:
         """Return one step for several that `joins` allows."""

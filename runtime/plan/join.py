@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ..options import Options
 from .backend import Backend, Deferring, Joining, Part
+from .host import HOST
 from .rows import Layout, Row
 from .streams import dependencies
+
+#: How many groups a row may join.
+MAX_OPEN = 4
 
 
 def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
@@ -25,17 +29,18 @@ def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
 
 
 class _Joiner:
-    """Finds groups of neighbouring rows.
+    """Finds groups of rows, which start where the first of each does.
 
-    A row joins those before it if nothing on another stream has to wait longer: what it reads is
-    computed by them, or has to be there before they start anyway; or whatever reads what they have
-    computed so far has to wait for the row as well.
+    A row joins a group if it needs nothing of what comes between, and if that does not keep other
+    streams waiting: what the row reads is computed by the group, or has to be there before it starts
+    anyway; or whatever reads what the group has computed so far has to wait for the row as well.
     """
 
     def __init__(self, layout: Layout, able: Mapping[str, Joining], options: Options) -> None:
         self._rows, self._able, self._options = layout.rows, able, options
         self._numbers = [i for i, row in enumerate(layout.rows) if row.kind != "view"]
-        #: By row: the bits of those that it has to wait for, directly or not, and those that read it.
+        #: By row: the bits of those that it has to wait for, directly or not, and those that wait
+        #: for it directly.
         self._behind: dict[int, int] = {}
         self._readers: dict[int, list[int]] = {}
         direct = dependencies(layout.rows, self._numbers)
@@ -47,13 +52,18 @@ class _Joiner:
 
     def groups(self) -> list[list[Row]]:
         """Return the groups of rows that should be one."""
-        found = list[list[int]]()
+        found, open_ = list[list[int]](), list[list[int]]()
         for number in self._numbers:
-            if found and found[-1] and self._joins(found[-1], number):
-                found[-1].append(number)
-            else:
-                found.append([number] if self._can_be_one([number]) else [])
-        return [group for group in map(self._of, found) if group and self._gain(group)]
+            if self._rows[number].device is HOST:
+                open_.clear()
+                continue
+            group = next((each for each in reversed(open_) if self._joins(each, number)), None)
+            if group is not None:
+                group.append(number)
+            elif self._can_be_one([number]):
+                found.append([number])
+                open_ = [*open_[1 - MAX_OPEN :], found[-1]]
+        return [group for group in map(self._of, found) if self._gain(group)]
 
     def _of(self, numbers: Sequence[int]) -> list[Row]:
         return [self._rows[number] for number in numbers]
@@ -63,7 +73,11 @@ class _Joiner:
         return self._able[rows[0].backend].gains(steps)
 
     def _joins(self, group: Sequence[int], number: int) -> bool:
-        known = sum(1 << each for each in group)
+        own = sum(1 << each for each in group)
+        between = (1 << number) - (1 << group[0]) & ~own
+        if self._behind[number] & between:
+            return False
+        known = own
         for each in group:
             known |= self._behind[each]
         readers = {reader for each in group for reader in self._readers.get(each, ())}

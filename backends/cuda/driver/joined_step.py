@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ....runtime.plan.arena import ALIGNMENT
 from ....runtime.plan.backend import PackedConstant, Part, Step, View
-from ..recipe.launch import MAX_THREADS, Launch
+from ....runtime.plan.bind import sequence
+from ..recipe.launch import MAX_THREADS, Launch, fill_of
 from ..recipe.one_block import BlockLaunch, fits, of
 from ..recipe.operands import ceil_div
 from . import step as stepping
@@ -22,34 +23,39 @@ class JoinedStep:
     """A step that consists of others, which run in order.
 
     Attributes:
-        launch: its only launch.
+        before: launches of the first of them that are too large.
+        launch: all others as one.
         kernel: what it consists of.
         scratch: bytes of workspace: of each step by itself.
         fill: see `runtime.backend.Filling`.
     """
 
-    capturable, fewest_launches = True, 1
+    capturable = True
 
     def __init__(self, device: DriverDevice, parts: Sequence[Part]) -> None:
         self._device, self._parts = device, parts
         self._steps = own_steps(part.step for part in parts)
+        first = self._steps[0]
+        begin = len(first.launches) - first.small
+        self.before = first.launches[:begin]
         self.scratch, self._scratch = 0, list[int]()
         for step in self._steps:
             self._scratch.append(self.scratch)
             self.scratch += ceil_div(step.scratch, ALIGNMENT) * ALIGNMENT
-        ends = list[int]()
-        placed = list[tuple[int, int, int]]()  # level, step, launch
-        for number, (part, step) in enumerate(zip(parts, self._steps, strict=True)):
-            begin = max((ends[i] for i in part.after), default=0)
-            ends.append(begin + len(step.launches))
-            placed += [(begin + i, number, i) for i in range(len(step.launches))]
-        self._order = sorted(placed)
+        order = _order(parts, [len(step.launches) for step in self._steps])
+        self._order = [each for each in order if each[1] or each[2] >= begin]
         launches = tuple(self._steps[step].launches[i] for _, step, i in self._order)
         self.launch = BlockLaunch(launches, tuple(level for level, *_ in self._order))
-        self._code = device.compiler.submit(self.launch.source)
-        self.kernel = self.launch.title
-        target = device.compiler.target
-        self.fill = self.launch.block / (target.processors * MAX_THREADS)
+        compiler = device.compiler
+        self._codes = [compiler.submit(one.source) for one in (*self.before, self.launch)]
+        self.kernel = " + ".join(one.title for one in (*self.before, self.launch))
+        own = self.launch.block / (compiler.target.processors * MAX_THREADS)
+        self.fill = max((own, *(fill_of(one, compiler.target) for one in self.before)))
+
+    @property
+    def fewest_launches(self) -> int:
+        """Its launches."""
+        return len(self.before) + 1
 
     @property
     def constants(self) -> Iterator[PackedConstant]:
@@ -77,16 +83,49 @@ class JoinedStep:
             launch, own = self.launch.parts[number], found[step][i]
             pointers |= {of(number, name): address for name, address in own.items()}
             launches.append(replace(launch, grid=(0, 0, 0)) if launch.does_nothing(own) else launch)
-        launch = replace(self.launch, parts=tuple(launches))
-        return stepping.bind_launch(self._device, launch, self._code, pointers)
+        whole = replace(self.launch, parts=tuple(launches))
+        bind, calls = stepping.bind_launch, [*zip(self.before, found[0]), (whole, pointers)]
+        runs = [
+            bind(self._device, launch, code, places)
+            for (launch, places), code in zip(calls, self._codes, strict=True)
+        ]
+        return runs[0] if len(runs) == 1 else sequence(runs)
+
+
+def _order(parts: Sequence[Part], counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return level, step and number of each launch, in the order of levels.
+
+    Args:
+        parts: the steps.
+        counts: of their launches.
+    """
+    ends, found = list[int](), list[tuple[int, int, int]]()
+    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        begin = max((ends[i] for i in part.after), default=0)
+        ends.append(begin + count)
+        found += [(begin + i, number, i) for i in range(count)]
+    return sorted(found)
 
 
 def can_join(steps: Sequence[Step]) -> bool:
-    """Whether a kernel of one block can do what steps do."""
+    """Whether a kernel of one block can do what steps do, but launches that the first begins with."""
     own = own_steps(steps)
-    return len(own) == len(steps) and fits([one for step in own for one in step.launches])
+    if len(own) < len(steps) or any(step.small < len(step.launches) for step in own[1:]):
+        return False
+    return fits(_joined(own))
+
+
+def gains(steps: Sequence[Step]) -> bool:
+    """Whether that kernel stands for several."""
+    return sum(launch.moot is None for launch in _joined(own_steps(steps))) > 1
 
 
 def own_steps(steps: Iterable[Step]) -> list[KernelStep]:
     """Return the steps that can be part of a `JoinedStep`."""
-    return [step for step in steps if isinstance(step, KernelStep) and step.is_small]
+    return [step for step in steps if isinstance(step, KernelStep) and step.small]
+
+
+def _joined(steps: Sequence[KernelStep]) -> list[Launch]:
+    first, *others = steps
+    launches = [launch for step in others for launch in step.launches]
+    return [*first.launches[-first.small :], *launches]

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import takewhile
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,8 +59,8 @@ class KernelStep:
         site: what it was built for.
         task: the problem that has other recipes, a `TuningTask`; None if there is none.
         launches: its launches, in order.
-        is_small: whether it may be part of a `JoinedStep`; its kernels are then compiled when that
-            has been decided.
+        small: how many of the last ones may be part of a `JoinedStep`; if any, kernels are compiled
+            when that has been decided.
         fill: see `runtime.backend.Filling`.
     """
 
@@ -77,8 +78,9 @@ class KernelStep:
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes: list[Future[ObjectCode]] = []
-        self.is_small = task is None and not any(map(refusal, self.launches))
-        if not self.is_small:
+        small = takewhile(lambda one: not refusal(one), reversed(self.launches))
+        self.small = 0 if task else len(list(small))
+        if not self.small:
             self.compile()
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
