@@ -84,11 +84,15 @@ def dry_backend(device: DryDevice | None = None) -> Any:
 
 
 def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> Layout:
-    """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds."""
+    """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds.
+
+    Small steps stay what they are; see test_one_block.py.
+    """
     device = device or DryDevice()
     if len(graph.nodes) == 1 and obstacle(graph.nodes[0]):
         graph = bounded(graph.nodes[0]) or graph
-    layout, _ = lay_out(graph, [dry_backend(device)], Options(**options), stores(device))
+    made, chosen = [dry_backend(device)], Options(**options)
+    layout, _ = lay_out(graph, made, chosen, stores(device), joins=False)
     return layout
 
 
