@@ -37,3 +37,10 @@ def _greatest() -> Iterator[Sample]:
     across = lines.reshape(24, 2, 300).transpose(0, 2, 1).astype(float16)
     yield sample("TopK", [across, np.array([64])], (1,), 2, axis=1, largest=0)
     yield sample("TopK", [(normal(48, 300) * 9).astype(np.int32), np.array([3])], (1,), 2)
+    whole = np.where(normal(1030, 64) > 2, np.float32("nan"), normal(1030, 64).round(1))
+    whole[::3, 5:9], whole[::3, 40] = np.inf, -np.inf
+    yield sample("TopK", [whole, np.array([64])], (1,), 2)
+    yield sample("TopK", [whole, np.array([50])], (1,), 2, largest=0)
+    turned = (normal(210, 100, 2) * 9).astype(np.int32)
+    yield sample("TopK", [turned, np.array([90])], (1,), 2, axis=1, largest=0)
+    yield sample("TopK", [normal(260, 128).round(1).astype(float16), np.array([128])], (1,), 2)

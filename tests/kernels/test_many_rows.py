@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.ops.search import COMPARED
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 
 from .cubins import assert_plans_compile
-from .dry import launches, planned
+from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .index_samples import samples
 from .samples import Sample, compare
@@ -23,6 +25,19 @@ COMPILES = {"move/scatter_slices.cu", "reduce/topk_lines.cu"}
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_kernels(sample: Sample) -> None:
     assert launches(planned(sample.graph))[-1].file in COMPILES
+
+
+@pytest.mark.parametrize(
+    ("size", "k", "entry"),
+    [
+        *((20, 20, "sort_lines"), (64, 64, "sort_lines"), (128, 128, "sort_lines")),
+        *((64, 4, "top_k_lines"), (128, 20, "top_k_lines"), (129, 64, "top_k_lines")),
+    ],
+)
+def test_a_line_is_sorted_if_much_of_it_is_wanted(size: int, k: int, entry: str) -> None:
+    lines = COMPARED // size**2 + 1
+    (launch,) = launches(planned(single("TopK", [normal(lines, size), np.array([k])], (1,), 2)))
+    assert launch.entry == entry
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

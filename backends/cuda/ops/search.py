@@ -23,6 +23,9 @@ TILE, SELECTING, FEW = 512, 1024, 64
 #: by one, and minimum number of comparisons that this saves. On an H200 the 20 greatest of each of
 #: 512 lines of 512 took 176 µs by comparisons.
 SHORT, FOUND, COMPARED = 1024, 64, 2**22
+#: Maximum elements of a line that a warp sorts, and instructions of a lane for each step of one of
+#: its elements, and for each element that it finds.
+SORTED, EXCHANGED, SEARCHED = 128, 10, 12
 #: Number of blocks of `SELECTING` threads that occupy a GPU; maximum number of candidates of a
 #: line; minimum elements of a chunk per element wanted.
 BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
@@ -34,7 +37,7 @@ def top_k(
 ) -> Answer:
     """Rank each element by comparison with all others of its line, or all left after filtering.
 
-    Of many short lines, a warp finds the first elements one by one.
+    Of many short lines, a warp finds the first elements one by one, or sorts them all.
     """
     refused = need_dtypes(NUMBERS, x)
     if refused:
@@ -65,11 +68,13 @@ def top_k(
         )
 
     lines = x.size // max(size, 1)
-    many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
-    if many and arithmetic(x.dtype).itemsize == 4:
+    sorts = _sorts(size, kept)
+    many = size <= SHORT and 0 < kept and lines * size**2 >= COMPARED
+    if many and (sorts or kept <= FOUND) and arithmetic(x.dtype).itemsize == 4:
+        per = ceil_div(size, 32)
         return make(
             "reduce/topk_lines.cu",
-            "top_k_lines",
+            "sort_lines" if sorts else "top_k_lines",
             grid=(ceil_div(lines * 32, THREADS), 1, 1),
             block=THREADS,
             args={
@@ -78,7 +83,7 @@ def top_k(
             },
             constants=(
                 *(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
-                ("PER", ceil_div(size, 32)),
+                ("PER", 1 << (per - 1).bit_length() if sorts else per),
             ),
         )
     if size <= TILE or not kept:
@@ -110,6 +115,15 @@ def top_k(
         source, sources, whole = values, origins, parts * kept
     launches.append(rank(source, sources, result.size, whole))
     return tuple(replace(launch, scratch=nbytes) for launch in launches)
+
+
+def _sorts(size: int, kept: int) -> bool:
+    """Whether a warp sorts a line in fewer instructions than it finds so many elements one by one."""
+    if size > SORTED:
+        return False
+    digits = max(5, (size - 1).bit_length())
+    per = 1 << digits - 5
+    return digits * (digits + 1) // 2 * per * EXCHANGED < kept * (SEARCHED + 4 * per)
 
 
 def _merged(
