@@ -299,8 +299,8 @@ class BlockLaunch:
 
     @property
     def title(self) -> str:
-        """What it consists of."""
-        return "one block: " + ", ".join(part.title for part in self.parts)
+        """Of how many it consists."""
+        return f"one block, {len(self.parts)} kernels"
 
 
 def _threads(launch: Launch) -> int:

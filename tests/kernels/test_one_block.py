@@ -1,0 +1,162 @@
+"""Small steps as one kernel of one block: what joins, its results, and that sizes are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.driver.joined_step import JoinedStep
+from tercet.backends.cuda.driver.step import KernelStep
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.one_block import BlockLaunch, BlockSource, refusal
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.errors import KernelError
+from tercet.runtime.ir.types import Array
+from tercet.runtime.options import Options
+from tercet.runtime.plan.layout import lay_out
+from tercet.runtime.plan.rows import Layout
+from tercet.runtime.session.model import Model
+from tercet.runtime.session.placement import placement_of
+
+from .dry import DryDevice, dry_backend, normal, stores
+from .emulator import needs_compiler
+
+#: Axes and places that the graphs below name.
+KNOWN = {"last": [-1], "first": [0], "two": [2], "turn": [3, 0, 2, 1], "rows": [[1], [0]]}
+GRAPHS: dict[str, str] = {
+    # Reductions by a block, two kernels of one step with a workspace, copies to parts of a tensor.
+    "quantized softmax": """(float[n, m] x, float[m] b) => (float[n, k] y, float s) {
+        a = Add(x, b)
+        r = ReduceMax<keepdims=1>(a, last)
+        c = Sub(a, r)
+        e = Exp(c)
+        t = ReduceSum<keepdims=1>(e, last)
+        p = Div(e, t)
+        q, scale, zero = DynamicQuantizeLinear(p)
+        d = DequantizeLinear(q, scale, zero)
+        y = Concat<axis=1>(d, a)
+        s = ReduceMean<keepdims=0>(y)
+    }""",
+    # Chains that nothing connects, which warps share out, and what all of them give.
+    "branches": """(float[n, m] x, float[m] b) => (float[n, k] y, float[m, n] z) {
+        a = Sin(x)
+        c = Sub(x, b)
+        d = Relu(x)
+        e = Mul(d, b)
+        f = Concat<axis=1>(a, c, e, d)
+        g = Transpose<perm=[1, 0]>(c)
+        y = Tanh(f)
+        h = Mul(g, g)
+        z = Neg(h)
+    }""",
+    # A tensor that is changed in place, and read before.
+    "written": """(float[n, m] x, float[m] b) => (float[n, m] y, float[n, m] z) {
+        a = Add(x, b)
+        u = Gather<axis=0>(x, first)
+        w = Unsqueeze(b, first)
+        v = Concat<axis=0>(u, w)
+        y = ScatterND(a, rows, v)
+        z = Mul(a, y)
+    }""",
+    # Elements that warps compare and add up.
+    "searched": """(float[n, m] x, float[m] b) => (float[n, 2] y, int64[n, 2] i, int64[n] j) {
+        a = Mul(x, b)
+        y, i = TopK(a, two)
+        c = ArgMax<axis=1, keepdims=0>(a)
+        d = Softmax(a)
+        l = ArgMin<axis=1, keepdims=0>(d)
+        j = Add(c, l)
+    }""",
+}
+
+
+def model(name: str) -> onnx.ModelProto:
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]> g {GRAPHS[name]}')
+    arrays = (numpy_helper.from_array(np.array(data), key) for key, data in KNOWN.items())
+    proto.graph.initializer.extend(arrays)
+    return proto
+
+
+def feeds(rows: int, columns: int) -> dict[str, Array]:
+    return {"x": normal(rows, columns), "b": normal(columns)}
+
+
+def laid_out(name: str, rows: int, columns: int, device: DryDevice, **options: Any) -> Layout:
+    with tercet.load(model(name)) as host:
+        shapes = {key: data.shape for key, data in feeds(rows, columns).items()}
+        (plan,) = host.prepare(shapes).plans
+        backends, made = [dry_backend(device)], stores(device)
+        return lay_out(plan.graph.clone(), backends, Options(**options), made)[0]
+
+
+def joined(layout: Layout) -> list[list[str]]:
+    """Return the kernels that each kernel of one block stands for."""
+    steps = [row.step for row in layout.rows if isinstance(row.step, JoinedStep)]
+    return [[launch.entry for launch in step.launch.parts] for step in steps]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (5, 64), (9, 130)])
+def test_results(name: str, rows: int, columns: int, emulated: CudaBackend) -> None:
+    given = feeds(rows, columns)
+    session = onnxruntime.InferenceSession(model(name).SerializeToString())
+    wanted = dict(zip([o.name for o in session.get_outputs()], session.run(None, given)))
+    found: list[Mapping[str, Array]] = []
+    with tercet.load(model(name)) as host:
+        graph = host.imported.clone()
+    for check_each in (False, True):
+        options = Options(check_each=check_each)
+        with Model(graph.clone(), [emulated], options, evaluate) as one:
+            found.append(one.run(given))
+            plan = one.prepare({key: data.shape for key, data in given.items()})
+            assert any(isinstance(row.step, JoinedStep) for row in plan.rows) is not check_each
+    for key, array in wanted.items():
+        np.testing.assert_array_equal(found[0][key], found[1][key], "as by themselves")
+        # A quantized number may be the next one.
+        limit = 5e-3 if name == "quantized softmax" else 1e-5
+        np.testing.assert_allclose(found[0][key], array, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sizes_are_arguments(name: str) -> None:
+    """The machine code of all sizes that the same steps have the same words for is the same."""
+    device = DryDevice()
+    found = [joined(laid_out(name, n, m, device)) for n in (3, 5, 7) for m in (17, 19, 23)]
+    assert all(each == found[0] for each in found)
+    texts = {s.text() for s in device.compiler.sources if isinstance(s, BlockSource)}
+    assert len(texts) == len(found[0])
+
+
+def test_a_hundred_sizes_take_few_kernels() -> None:
+    """They differ in the width of words, and in how wide a reduction is, as kernels do anyway."""
+    together, apart = DryDevice(), DryDevice()
+    for columns in range(1, 101):
+        laid_out("quantized softmax", 1, columns, together)
+        laid_out("quantized softmax", 1, columns, apart, check_each=True)
+    assert len(together.compiler.sources) < len(apart.compiler.sources) / 2
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_kernels_compile(name: str, target: Target, cache: Path) -> None:
+    device = DryDevice()
+    laid_out(name, 4, 12, device)
+    sources = [s for s in device.compiler.sources if isinstance(s, BlockSource)]
+    assert sources
+    for source in sources:
+        assert Compiler(target, cache).code(source)
