@@ -31,9 +31,8 @@ def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
 class _Joiner:
     """Finds groups of rows, which start where the first of each does.
 
-    A row joins a group if it needs nothing of what comes between, and if that does not keep other
-    streams waiting: what the row reads is computed by the group, or has to be there before it starts
-    anyway; or whatever reads what the group has computed so far has to wait for the row as well.
+    A row joins a group if it needs nothing of what comes between, and if that keeps nothing on other
+    streams waiting: whatever reads what the group computes needs all that any of the group needs.
     """
 
     def __init__(self, layout: Layout, able: Mapping[str, Joining], options: Options) -> None:
@@ -43,15 +42,19 @@ class _Joiner:
         #: for it directly.
         self._behind: dict[int, int] = {}
         self._readers: dict[int, list[int]] = {}
+        #: Bits of those that copy inputs to the device, which may come first.
+        self._copies = 0
         direct = dependencies(layout.rows, self._numbers)
         for number in self._numbers:
             self._behind[number] = sum(1 << source for source in direct[number])
             for source in direct[number]:
                 self._behind[number] |= self._behind[source]
                 self._readers.setdefault(source, []).append(number)
+            if self._rows[number].kind == "copy" and not self._behind[number]:
+                self._copies |= 1 << number
 
-    def groups(self) -> list[list[Row]]:
-        """Return the groups of rows that should be one."""
+    def groups(self) -> list[tuple[list[Row], list[Row]]]:
+        """Return rows that should be one, each with the copies of inputs that it needs."""
         found, open_ = list[list[int]](), list[list[int]]()
         for number in self._numbers:
             if self._rows[number].device is HOST:
@@ -63,7 +66,18 @@ class _Joiner:
             elif self._can_be_one([number]):
                 found.append([number])
                 open_ = [*open_[1 - MAX_OPEN :], found[-1]]
-        return [group for group in map(self._of, found) if self._gain(group)]
+        return [
+            (self._of(group), self._of(self._copied(group)))
+            for group in found
+            if self._gain(self._of(group))
+        ]
+
+    def _copied(self, group: Sequence[int]) -> list[int]:
+        """Return the copies of inputs that come after the first row of a group that needs them."""
+        needed = 0
+        for each in group:
+            needed |= self._behind[each] & self._copies
+        return [i for i in self._numbers if needed >> i & 1 and i > group[0]]
 
     def _of(self, numbers: Sequence[int]) -> list[Row]:
         return [self._rows[number] for number in numbers]
@@ -74,18 +88,19 @@ class _Joiner:
 
     def _joins(self, group: Sequence[int], number: int) -> bool:
         own = sum(1 << each for each in group)
-        between = (1 << number) - (1 << group[0]) & ~own
+        between = (1 << number) - (1 << group[0]) & ~own & ~self._copies
         if self._behind[number] & between:
             return False
-        known = own
-        for each in group:
-            known |= self._behind[each]
-        readers = {reader for each in group for reader in self._readers.get(each, ())}
-        waiting = all(
-            reader in (*group, number) or self._behind[reader] >> number & 1 for reader in readers
-        )
-        is_early = not self._behind[number] & ~known
-        return (is_early or waiting) and self._can_be_one([*group, number])
+        members = (*group, number)
+        inside = own | 1 << number | self._copies
+        needed = 0
+        for each in members:
+            needed |= self._behind[each] & ~inside
+        readers = {reader for each in members for reader in self._readers.get(each, ())}
+        known = (self._behind[reader] for reader in readers.difference(members))
+        if any(needed & ~each for each in known):
+            return False
+        return self._can_be_one(members)
 
     def _can_be_one(self, numbers: Sequence[int]) -> bool:
         rows = self._of(numbers)
@@ -97,17 +112,26 @@ class _Joiner:
 
 
 def _replace(
-    layout: Layout, groups: Sequence[Sequence[Row]], able: Mapping[str, Joining]
+    layout: Layout,
+    groups: Sequence[tuple[Sequence[Row], Sequence[Row]]],
+    able: Mapping[str, Joining],
 ) -> None:
     """Put one row in the place of the first of each group, and number all rows again."""
-    wholes = {id(rows[0]): _joined(rows, able[rows[0].backend]) for rows in groups}
-    first_of = {id(row): rows[0] for rows in groups for row in rows}
+    wholes = {id(rows[0]): _joined(rows, able[rows[0].backend]) for rows, _ in groups}
+    copied = {id(rows[0]): copies for rows, copies in groups}
+    first_of = {id(row): rows[0] for rows, _ in groups for row in rows}
     kept, places = list[Row](), dict[int, int]()
-    for row in layout.rows:
-        first = first_of.get(id(row), row)
-        if first is row:
+
+    def keep(row: Row, instead: Row) -> None:
+        if id(row) not in places:
             places[id(row)] = len(kept)
-            kept.append(wholes.get(id(row), row))
+            kept.append(instead)
+
+    for row in layout.rows:
+        if first_of.get(id(row), row) is row:
+            for copy in copied.get(id(row), ()):
+                keep(copy, copy)
+            keep(row, wholes.get(id(row), row))
     numbers = [places[id(first_of.get(id(row), row))] for row in layout.rows]
     numbers.append(len(kept))
     for slot in layout.slots:
