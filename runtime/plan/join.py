@@ -1,13 +1,14 @@
 """Neighbouring small steps of a plan become one, which their device starts at once.
 
-A step of a few thousand elements takes less time than it takes to start it. A backend says which of
-its steps can be one (`backend.Joining`). What they compute is stored as before, so that nothing else
-of the plan changes.
+A step of a few thousand elements takes less time than it takes to start it. A backend says which
+of its steps can be one (`backend.Joining`). What they compute is stored as before, so that nothing
+else of the plan changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 from ..options import Options
 from .backend import Backend, Deferring, Joining, Part
 from .host import HOST
@@ -31,8 +32,8 @@ def join(layout: Layout, backends: Sequence[Backend], options: Options) -> None:
 class _Joiner:
     """Finds groups of rows, which start where the first of each does.
 
-    A row joins a group if it needs nothing of what comes between, and if that keeps nothing on other
-    streams waiting: whatever reads what the group computes needs all that any of the group needs.
+    A row joins a group if it needs nothing of what comes between, and if that keeps nothing on
+    other streams waiting: whatever reads what the group computes needs all that the group needs.
     """
 
     def __init__(self, layout: Layout, able: Mapping[str, Joining], options: Options) -> None:
@@ -104,8 +105,9 @@ class _Joiner:
 
     def _can_be_one(self, numbers: Sequence[int]) -> bool:
         rows = self._of(numbers)
-        backend = self._able.get(rows[0].backend)
-        steps = [row.step for row in rows if row.step is not None and row.backend == rows[0].backend]
+        name = rows[0].backend
+        steps = [row.step for row in rows if row.step is not None and row.backend == name]
+        backend = self._able.get(name)
         if backend is None or len(steps) < len(rows):
             return False
         return backend.joins(steps, self._options)
@@ -154,6 +156,4 @@ def _joined(rows: Sequence[Row], backend: Joining) -> Row:
     step = backend.joined(parts)
     nodes = tuple(node for row in rows for node in row.nodes)
     first = rows[0]
-    return Row(
-        "step", nodes, first.device, first.backend, step.kernel, inputs, outputs, step=step
-    )
+    return Row("step", nodes, first.device, first.backend, step.kernel, inputs, outputs, step=step)

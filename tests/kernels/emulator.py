@@ -45,7 +45,7 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
+    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|barrier|tma|greater)\.cuh"\n'
     r".*?(?=^#line )",
     re.DOTALL | re.MULTILINE,
 )

@@ -18,18 +18,14 @@ import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.joined_step import JoinedStep
-from tercet.backends.cuda.driver.step import KernelStep
-from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.one_block import BlockLaunch, BlockSource, refusal
+from tercet.backends.cuda.recipe.one_block import BlockSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.plan.layout import lay_out
 from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
-from tercet.runtime.session.placement import placement_of
 
 from .dry import DryDevice, dry_backend, normal, stores
 from .emulator import needs_compiler
@@ -115,7 +111,8 @@ def joined(layout: Layout) -> list[list[str]]:
 def test_results(name: str, rows: int, columns: int, emulated: CudaBackend) -> None:
     given = feeds(rows, columns)
     session = onnxruntime.InferenceSession(model(name).SerializeToString())
-    wanted = dict(zip([o.name for o in session.get_outputs()], session.run(None, given)))
+    names = [output.name for output in session.get_outputs()]
+    wanted = dict(zip(names, map(np.asarray, session.run(None, given)), strict=True))
     found: list[Mapping[str, Array]] = []
     with tercet.load(model(name)) as host:
         graph = host.imported.clone()
@@ -166,16 +163,23 @@ def test_kernels_compile(name: str, target: Target, cache: Path) -> None:
 
 #: Nodes, and how many kernels each kernel of one block stands for.
 PLANS: dict[str, tuple[str, list[int]]] = {
-    "what has to wait anyway": ("p = MatMul(x, w) a = Softmax(p) b = Softmax(c) y = Add(a, b)", [3]),
+    "what has to wait anyway": (
+        "p = MatMul(x, w) a = Softmax(p) b = Softmax(c) y = Add(a, b)",
+        [3],
+    ),
     "another stream would wait": (
-        "p = MatMul(x, w) a = Softmax(p) b = Softmax(c) q = MatMul(b, w) s = Softmax(q) y = Sub(a, s)",
+        "p = MatMul(x, w) a = Softmax(p) b = Softmax(c) q = MatMul(b, w) s = Softmax(q)"
+        " y = Sub(a, s)",
         [2],
     ),
     "over a step between": (
         "a = Softmax(c) p = MatMul(a, w) b = Softmax(x) q = MatMul(b, w) y = Add(p, q)",
         [2],
     ),
-    "not over what is needed": ("a = Softmax(c) p = MatMul(a, w) b = Softmax(p) y = Sub(a, b)", [2]),
+    "not over what is needed": (
+        "a = Softmax(c) p = MatMul(a, w) b = Softmax(p) y = Sub(a, b)",
+        [2],
+    ),
     "too many threads": ("p = Expand(c, large) q = Sin(p) y = Softmax(q)", []),
 }
 

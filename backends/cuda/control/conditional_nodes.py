@@ -16,9 +16,9 @@ from ....runtime.plan.backend import Run, Step, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.device_control import Rounds
 from ..driver.device import CudaStream, DriverDevice, Recording
+from ..driver.joined_step import JoinedStep
 from ..driver.memory import pointer
 from ..driver.status import CUDAError, check, translated
-from ..driver.joined_step import JoinedStep
 from ..driver.step import KernelStep, bind_launch
 from ..recipe.launch import Launch, each
 from ..recipe.operands import index_type

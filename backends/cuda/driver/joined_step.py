@@ -85,10 +85,12 @@ class JoinedStep:
             pointers |= {of(number, name): address for name, address in own.items()}
             launches.append(replace(launch, grid=(0, 0, 0)) if launch.does_nothing(own) else launch)
         whole = replace(self.launch, parts=tuple(launches))
-        bind, calls = stepping.bind_launch, [*zip(self.before, found[0]), (whole, pointers)]
+        addresses = (*found[0][: len(self.before)], pointers)
         runs = [
-            bind(self._device, launch, code, places)
-            for (launch, places), code in zip(calls, self._codes, strict=True)
+            stepping.bind_launch(self._device, launch, code, places)
+            for launch, code, places in zip(
+                (*self.before, whole), self._codes, addresses, strict=True
+            )
         ]
         return runs[0] if len(runs) == 1 else sequence(runs)
 
@@ -109,7 +111,7 @@ def _order(parts: Sequence[Part], counts: Sequence[int]) -> list[tuple[int, int,
 
 
 def can_join(steps: Sequence[Step]) -> bool:
-    """Whether a kernel of one block can do what steps do, but launches that the first begins with."""
+    """Whether a kernel of one block can do all but what the first of steps begins with."""
     own = own_steps(steps)
     if len(own) < len(steps) or any(step.small < len(step.launches) for step in own[1:]):
         return False

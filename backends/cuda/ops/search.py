@@ -25,7 +25,7 @@ TILE, SELECTING, FEW = 512, 1024, 64
 SHORT, FOUND, COMPARED = 1024, 64, 2**22
 #: Maximum elements of a line that a warp sorts, and instructions of a lane for each step of one of
 #: its elements, and for each element that it finds.
-SORTED, EXCHANGED, SEARCHED = 128, 10, 12
+SORTED, EXCHANGED, SEARCHED = 128, 7, 12
 #: Number of blocks of `SELECTING` threads that occupy a GPU; maximum number of candidates of a
 #: line; minimum elements of a chunk per element wanted.
 BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
@@ -69,8 +69,8 @@ def top_k(
 
     lines = x.size // max(size, 1)
     sorts = _sorts(size, kept)
-    many = size <= SHORT and 0 < kept and lines * size**2 >= COMPARED
-    if many and (sorts or kept <= FOUND) and arithmetic(x.dtype).itemsize == 4:
+    many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
+    if (sorts or many) and arithmetic(x.dtype).itemsize == 4:
         per = ceil_div(size, 32)
         return make(
             "reduce/topk_lines.cu",
@@ -118,7 +118,7 @@ def top_k(
 
 
 def _sorts(size: int, kept: int) -> bool:
-    """Whether a warp sorts a line in fewer instructions than it finds so many elements one by one."""
+    """Whether a warp sorts a line in less time than it finds so many elements one by one."""
     if size > SORTED:
         return False
     digits = max(5, (size - 1).bit_length())

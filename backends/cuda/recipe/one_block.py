@@ -1,8 +1,8 @@
 """Launches of a few small steps as one kernel of one block.
 
-A kernel of this kind calls the bodies of the kernels that it stands for, one after the other, with a
-barrier in between. Sizes, numbers and addresses remain arguments, so that its text, and the machine
-code, are the same for steps of other sizes.
+A kernel of this kind calls the bodies of the kernels that it stands for, with barriers between
+those of which one needs what the other stores. Sizes, numbers and addresses remain arguments, so
+that its text, and the machine code, are the same for steps of other sizes.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _traits(folder: Path, file: str, entry: str, code: str) -> _Traits:
 def _leaves_early(entry: str, bodies: Mapping[str, str]) -> bool:
     """Whether threads of a kernel may end before others meet: a barrier would wait for them."""
     meeting = {name for name in bodies if "__syncthreads" in bodies[name]} - {entry}
-    while more := {n for n in bodies if meeting & set(_WORD.findall(bodies[n]))} - meeting - {entry}:
+    while (
+        more := {n for n in bodies if meeting & set(_WORD.findall(bodies[n]))} - meeting - {entry}
+    ):
         meeting |= more
     _, left, rest = bodies[entry].partition("return")
     return bool(left) and not (meeting | {"__syncthreads"}).isdisjoint(_WORD.findall(rest))
@@ -161,12 +163,10 @@ class BlockSource:
     Attributes:
         parts: source and entry of each step's kernel, and its threads per block.
         barriers: whether a step has to wait for those before it.
-        threads: of the block if steps share memory; 0 if it may have any number.
     """
 
     parts: tuple[tuple[KernelSource, str, int], ...]
     barriers: tuple[bool, ...]
-    threads: int
 
     @property
     def file(self) -> str:
@@ -194,9 +194,9 @@ class BlockSource:
                 f"namespace launching {{\n{read_kernel('ptx/pdl.cuh')}\n}}",
                 '#line 1 "move/one_block.cuh"',
                 read_kernel("move/one_block.cuh"),
-                *(_namespace(f"step{i}", *part, self.threads) for i, part in enumerate(distinct)),
+                *(_namespace(f"step{i}", *part) for i, part in enumerate(distinct)),
                 '#line 1 "one_block"',
-                f'extern "C" __global__ void __launch_bounds__({self.threads or MAX_THREADS})',
+                f'extern "C" __global__ void __launch_bounds__({MAX_THREADS})',
                 f"{BlockLaunch.entry}({', '.join(parameters)})",
                 "{",
                 "    launching::grid_dependency_sync();",
@@ -206,18 +206,19 @@ class BlockSource:
         )
 
 
-def _namespace(name: str, source: KernelSource, entry: str, block: int, threads: int) -> str:
+def _namespace(name: str, source: KernelSource, entry: str, block: int) -> str:
     """Return a namespace with the kernel of a step as a function, `Step` and `run`."""
     text = source.body()
     signature = signature_of(source.file, entry, source.code)
     body = _ENTRY.sub(rf"__device__ __forceinline__ void \1({_INDICES}, ", text)
     members = [f"    {_declared(signature, each)};" for each in signature.parameters]
     passed = ", ".join(f"step.{each}" for each in signature.parameters)
-    how = "in_turn" if threads and _traits_of(source, entry).together else "side_by_side"
-    macros = [f"#undef {macro}" for macro in dict.fromkeys(name for name, _ in _MACRO.findall(body))]
+    how = "in_turn" if _traits_of(source, entry).together else "side_by_side"
+    macros = dict.fromkeys(name for name, _ in _MACRO.findall(body))
     return "\n".join(
         [
             f"namespace {name} {{",
+            f"#define __syncthreads first_threads_sync<{block}>",
             body,
             f'#line 1 "{name}"',
             "struct Step {",
@@ -230,7 +231,8 @@ def _namespace(name: str, source: KernelSource, entry: str, block: int, threads:
             f"        {entry}(grid, block, at, own, {passed});",
             "    });",
             "}",
-            *macros,
+            *(f"#undef {macro}" for macro in macros),
+            "#undef __syncthreads",
             "}",
         ]
     )
@@ -275,27 +277,21 @@ class BlockLaunch:
         ends: dict[int, int] = {}
         firsts = list[int]()
         for part, level in zip(self.parts, self.levels, strict=True):
-            firsts.append(ends.get(level, 0))
-            ends[level] = firsts[-1] + _threads(part)
+            firsts.append(0 if shares(part) else ends.get(level, 0))
+            ends[level] = ends.get(level, 0) + _threads(part)
         return firsts
-
-    @property
-    def threads(self) -> int:
-        """Threads per block, if steps share memory; 0 if any number will do."""
-        return max((part.block for part in self.parts if shares(part)), default=0)
 
     @property
     def block(self) -> int:
         """Threads per block."""
-        ends = map(add, self._firsts(), map(_threads, self.parts))
-        return self.threads or min(MAX_THREADS, max(ends))
+        return min(MAX_THREADS, max(map(add, self._firsts(), map(_threads, self.parts))))
 
     @property
     def source(self) -> BlockSource:
         """The source to compile."""
         parts = tuple((part.source, part.entry, part.block) for part in self.parts)
         barriers = (False, *map(ne, self.levels, self.levels[1:]))
-        return BlockSource(parts, barriers, self.threads)
+        return BlockSource(parts, barriers)
 
     @property
     def title(self) -> str:
@@ -304,16 +300,16 @@ class BlockLaunch:
 
 
 def _threads(launch: Launch) -> int:
-    """Return the threads of a launch, rounded up to warps."""
-    return ceil_div(prod(launch.grid) * launch.block, 32) * 32
+    """Return how many threads a launch keeps busy, rounded up to warps."""
+    blocks = 1 if shares(launch) else prod(launch.grid)
+    return ceil_div(blocks * launch.block, 32) * 32
 
 
 def fits(parts: Sequence[Launch]) -> bool:
     """Whether launches, none of which is refused, can be one kernel."""
     sharing = [part for part in parts if shares(part)]
-    sizes = {part.block for part in sharing}
     few = len(parts) <= MAX_STEPS and len(sharing) <= MAX_SHARING
-    return few and len(sizes) <= 1 and sum(map(_nbytes, parts)) <= MAX_ARGUMENTS
+    return few and sum(map(_nbytes, parts)) <= MAX_ARGUMENTS
 
 
 def _nbytes(launch: Launch) -> int:

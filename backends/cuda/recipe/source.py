@@ -327,7 +327,8 @@ def _declared(folder: Path, file: str, entry: str) -> str:
 @cache
 def _waiting(folder: Path, file: str) -> frozenset[str]:
     """Return the functions of a file that call `grid_dependency_sync`, directly or indirectly."""
-    blocks = [(name, set(_WORD.findall(body))) for name, body in functions_of(text_of(folder, file))]
+    functions = functions_of(text_of(folder, file))
+    blocks = [(name, set(_WORD.findall(body))) for name, body in functions]
     waiting, found = set[str](), {"grid_dependency_sync"}
     while found - waiting:
         waiting |= found

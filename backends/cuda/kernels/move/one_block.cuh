@@ -2,6 +2,8 @@
 // by others after a barrier; those between two barriers are independent, and warps share them out. The bodies of their
 // kernels are called with the grid and the indices that they would have had, as parameters of the same names.
 
+#include "ptx/barrier.cuh"
+
 struct Blocks {
     int x, y, z;  // the grid
     int first;    // the thread of this block, a multiple of 32, that is the first one of the step
@@ -9,6 +11,7 @@ struct Blocks {
     __device__ __forceinline__ int count() const { return x * y * z; }
     __device__ __forceinline__ dim3 at(int number) const
     {
+        if (y * z == 1) return dim3{unsigned(number), 0, 0};
         return dim3{unsigned(number % x), unsigned(number / x % y), unsigned(number / x / y)};
     }
 };
@@ -24,12 +27,13 @@ template <int THREADS, typename Body> __device__ __forceinline__ void side_by_si
         body(blocks.grid(), dim3{THREADS, 1, 1}, blocks.at(own / THREADS), dim3{unsigned(own % THREADS), 0, 0});
 }
 
-// The same of one block after the other: this one, of as many threads.
+// The same of one block after the other, by as many of the first threads of this one.
 template <int THREADS, typename Body> __device__ __forceinline__ void in_turn(const Blocks& blocks, Body body)
 {
+    if (threadIdx.x >= THREADS) return;
     const int count = blocks.count();
     for (int i = 0; i < count; ++i) {
-        if (i) __syncthreads();
+        if (i) first_threads_sync<THREADS>();
         body(blocks.grid(), dim3{THREADS, 1, 1}, blocks.at(i), dim3{threadIdx.x, 0, 0});
     }
 }
