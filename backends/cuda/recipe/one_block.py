@@ -295,8 +295,8 @@ class BlockLaunch:
 
     @property
     def title(self) -> str:
-        """Of how many it consists."""
-        return f"one block, {len(self.parts)} kernels"
+        """Their entries, each once; the steps have the details."""
+        return f"one block of {', '.join(dict.fromkeys(part.entry for part in self.parts))}"
 
 
 def _threads(launch: Launch) -> int:
