@@ -10,7 +10,7 @@ from ....runtime.plan.arena import ALIGNMENT
 from ....runtime.plan.backend import PackedConstant, Part, Step, View
 from ....runtime.plan.bind import sequence
 from ..recipe.launch import MAX_THREADS, Launch, fill_of
-from ..recipe.one_block import MAX_SIDE_BY_SIDE, BlockLaunch, fits, of
+from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, fits, of
 from ..recipe.operands import ceil_div
 from . import step as stepping
 from .step import KernelStep
@@ -68,7 +68,7 @@ class JoinedStep:
         """The kernel and the nodes of each step, and why they are one."""
         nodes = (" + ".join(node.name for node in step.site.nodes) for step in self._steps)
         each = (f"{s.kernel}: {names}" for s, names in zip(self._steps, nodes, strict=True))
-        return (f"started at once, as each has at most {MAX_SIDE_BY_SIDE} threads", *each)
+        return (f"started at once, as each has at most {MAX_ELEMENTS} elements", *each)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None

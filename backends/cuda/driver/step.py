@@ -24,7 +24,7 @@ from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.weights import as_it_is
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
-from ..recipe.one_block import BlockLaunch, refusal
+from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, refusal
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor, TensorMap
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ class KernelStep:
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes: list[Future[ObjectCode]] = []
+        few = all(value.tensor.size <= MAX_ELEMENTS for value in site.outputs)
         small = takewhile(lambda one: not refusal(one), reversed(self.launches))
-        self.small = 0 if task else len(list(small))
+        self.small = len(list(small)) if few and task is None else 0
         if not self.small:
             self.compile()
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"

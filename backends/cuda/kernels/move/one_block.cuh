@@ -12,6 +12,7 @@ struct Blocks {
     __device__ __forceinline__ dim3 at(int number) const
     {
         if (y * z == 1) return dim3{unsigned(number), 0, 0};
+        if (x * z == 1) return dim3{0, unsigned(number), 0};
         return dim3{unsigned(number % x), unsigned(number / x % y), unsigned(number / x / y)};
     }
 };
