@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..options import Options
 from .backend import Backend, Deferring, Joining, Part
 from .host import HOST
-from .rows import Layout, Row
+from .rows import Layout, Row, Slot
 from .streams import dependencies
 
 #: How many groups a row may join.
@@ -135,11 +135,25 @@ def _replace(
                 keep(copy, copy)
             keep(row, wholes.get(id(row), row))
     numbers = [places[id(first_of.get(id(row), row))] for row in layout.rows]
-    numbers.append(len(kept))
-    for slot in layout.slots:
-        slot.first = numbers[slot.first] if slot.first >= 0 else slot.first
-        slot.last = numbers[slot.last] if slot.last >= 0 else slot.last
+    _number(layout.slots, numbers, kept)
     layout.rows[:] = kept
+
+
+def _number(slots: Sequence[Slot], numbers: Sequence[int], rows: Sequence[Row]) -> None:
+    """Set the first and last rows of tensors: the last reader may be another one than before.
+
+    Args:
+        slots: all tensors.
+        numbers: of the rows as they were, the places among those that are left.
+        rows: those.
+    """
+    for slot in slots:
+        stays = slot.last == len(numbers)  # a result
+        slot.first = numbers[slot.first] if slot.first >= 0 else slot.first
+        slot.last = len(rows) if stays else slot.first
+    for number, row in enumerate(rows):
+        for slot in row.inputs:
+            slot.last = max(slot.last, number)
 
 
 def _joined(rows: Sequence[Row], backend: Joining) -> Row:

@@ -18,7 +18,7 @@ import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.joined_step import JoinedStep
-from tercet.backends.cuda.recipe.one_block import BlockSource
+from tercet.backends.cuda.recipe.one_block import BlockSource, refusal
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.types import Array
@@ -26,8 +26,10 @@ from tercet.runtime.options import Options
 from tercet.runtime.plan.layout import lay_out
 from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.placement import describe
+from tercet.tools.profile.row_timing import _Watched
 
-from .dry import DryDevice, dry_backend, normal, stores
+from .dry import DryDevice, dry_backend, launches, normal, planned, single, stores
 from .emulator import needs_compiler
 
 #: Axes and places that the graphs below name.
@@ -196,3 +198,42 @@ def test_rows_that_join(name: str) -> None:
         device = DryDevice()
         layout, _ = lay_out(plan.graph.clone(), [dry_backend(device)], Options(), stores(device))
     assert [len(each) for each in joined(layout)] == counts
+
+
+def test_placements_list_the_parts() -> None:
+    layout = laid_out("branches", 3, 17, DryDevice())
+    (row,) = (row for row in describe(layout.rows, ()) if row.kernel.startswith("one block"))
+    assert row.kernel == "one block of elementwise, transpose, concat"
+    first, *parts = row.details
+    assert "elements" in first
+    assert [part.partition(": ")[0] for part in parts][:2] == ["elementwise Sin", "elementwise Sub"]
+
+
+def test_profiles_time_what_runs_as_one() -> None:
+    """Their rows run one by one, which by itself would join none."""
+    device = DryDevice()
+    assert not joined(laid_out("branches", 3, 17, device, check_each=True))
+    with tercet.load(model("branches")) as host:
+        shapes = {key: data.shape for key, data in feeds(3, 17).items()}
+        (plan,) = host.prepare(shapes).plans
+        watched: Any = _Watched(dry_backend(device))
+        options = Options(check_each=True)
+        layout, _ = lay_out(plan.graph.clone(), [watched], options, stores(device))
+    assert joined(layout)
+
+
+#: Why a kernel cannot be part of one: operators, inputs, constants among them.
+REFUSED: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
+    "asm volatile": ("MatMul", [normal(1, 64), normal(64, 64)], (1,)),
+    "blocks of": ("Tanh", [normal(4096, 64)], ()),
+    "share memory": ("ReduceMax", [normal(8, 300), np.array([1])], (1,)),
+    "": ("Tanh", [normal(40, 64)], ()),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_reasons(reason: str) -> None:
+    operator, inputs, constants = REFUSED[reason]
+    (launch,) = launches(planned(single(operator, inputs, constants)))
+    found = refusal(launch)
+    assert reason in found if reason else not found

@@ -32,9 +32,9 @@ from .source import (
     without_comments,
 )
 
-#: The most threads of a kernel, and of all blocks of a step that share nothing; the most elements of
-#: its results. On an H100, a network with 144 lines of 80 elements took 4 us more where such steps
-#: joined, and one whose steps have 2,448 elements 13 us less.
+#: The most threads of a kernel, and of all blocks of a step that share nothing; the most elements
+#: of its results. On an H100, a network of 144 lines of 80 elements took 4 us more where steps
+#: joined, and one of steps of 2,448 elements 13 us less.
 MAX_THREADS, MAX_SIDE_BY_SIDE, MAX_ELEMENTS = 1024, 4096, 4096
 #: The most blocks of a step whose threads share something: they run one after the other.
 MAX_IN_TURN = 2
