@@ -15,7 +15,8 @@ from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
-from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats, Part, Step
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats, Step
+from ...runtime.plan.joining import Part
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import (
     PLAIN,

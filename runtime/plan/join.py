@@ -1,7 +1,7 @@
 """Neighbouring small steps of a plan become one, which their device starts at once.
 
 A step of a few thousand elements takes less time than it takes to start it. A backend says which
-of its steps can be one (`backend.Joining`). What they compute is stored as before, so that nothing
+of its steps can be one (`joining.Joining`). What they compute is stored as before, so that nothing
 else of the plan changes.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..options import Options
-from .backend import Backend, Deferring, Joining, Part
+from .backend import Backend
 from .host import HOST
+from .joining import Deferring, Joining, Part
 from .rows import Layout, Row, Slot
 from .streams import dependencies
 

@@ -28,8 +28,6 @@ from ...runtime.plan.backend import (
     Decline,
     Device,
     Interpreter,
-    Joining,
-    Part,
     Run,
     Step,
     Stream,
@@ -37,6 +35,7 @@ from ...runtime.plan.backend import (
     measured,
 )
 from ...runtime.plan.host import HOST
+from ...runtime.plan.joining import Joining, Part
 from ...runtime.plan.rows import Row
 from ...runtime.session.model import Model
 

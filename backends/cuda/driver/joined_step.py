@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....runtime.plan.arena import ALIGNMENT
-from ....runtime.plan.backend import PackedConstant, Part, Step, View
+from ....runtime.plan.backend import PackedConstant, Step, View
 from ....runtime.plan.bind import sequence
+from ....runtime.plan.joining import Part
 from ..recipe.launch import MAX_THREADS, Launch, fill_of
 from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, fits, of
 from ..recipe.operands import ceil_div
