@@ -18,7 +18,7 @@ import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.joined_step import JoinedStep
-from tercet.backends.cuda.recipe.one_block import BlockSource, refusal
+from tercet.backends.cuda.recipe.one_block import BlockSource, pays, refusal
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.types import Array
@@ -237,3 +237,13 @@ def test_reasons(reason: str) -> None:
     (launch,) = launches(planned(single(operator, inputs, constants)))
     found = refusal(launch)
     assert reason in found if reason else not found
+
+
+def test_turns_of_a_block_cost_what_launches_do() -> None:
+    """4,095 elements, an odd number, have a thread each: four turns of 1,024 threads."""
+    (wide,) = launches(planned(single("Tanh", [normal(63, 65)], ())))
+    (small,) = launches(planned(single("Tanh", [normal(3, 5)], ())))
+    assert pays([small, small])
+    assert not pays([small])
+    assert not pays([wide, *[small] * 3])
+    assert pays([wide, *[small] * 4])

@@ -11,7 +11,7 @@ from ....runtime.plan.backend import PackedConstant, Step, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.joining import Part
 from ..recipe.launch import MAX_THREADS, Launch, fill_of
-from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, fits, of
+from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, fits, of, pays
 from ..recipe.operands import ceil_div
 from . import step as stepping
 from .step import KernelStep
@@ -120,8 +120,8 @@ def can_join(steps: Sequence[Step]) -> bool:
 
 
 def gains(steps: Sequence[Step]) -> bool:
-    """Whether that kernel stands for several."""
-    return sum(launch.moot is None for launch in _joined(own_steps(steps))) > 1
+    """Whether that kernel stands for more launches than its block takes turns beyond the first."""
+    return pays(_joined(own_steps(steps)))
 
 
 def own_steps(steps: Iterable[Step]) -> list[KernelStep]:

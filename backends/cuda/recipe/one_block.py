@@ -2,7 +2,7 @@
 
 A kernel of this kind calls the bodies of the kernels that it stands for, with barriers between
 those of which one needs what the other stores. Sizes, numbers and addresses remain arguments, so
-that its text, and the machine code, are the same for steps of other sizes.
+that its text, and the machine code, are the same for steps of other sizes whose words are as wide.
 """
 
 from __future__ import annotations
@@ -312,6 +312,21 @@ def fits(parts: Sequence[Launch]) -> bool:
     sharing = [part for part in parts if shares(part)]
     few = len(parts) <= MAX_STEPS and len(sharing) <= MAX_SHARING
     return few and sum(map(_nbytes, parts)) <= MAX_ARGUMENTS
+
+
+def pays(parts: Sequence[Launch]) -> bool:
+    """Whether one kernel saves more launches than its block takes turns that several would not.
+
+    Blocks that run at the same time by themselves take turns in one block: each costs about what a
+    launch does. Launches that some addresses make moot may cost nothing anyway.
+    """
+    saved = sum(part.moot is None for part in parts) - 1
+    return saved > sum(_turns(part) - 1 for part in parts)
+
+
+def _turns(launch: Launch) -> int:
+    """Return how often the threads of one block have to run to do what those of a launch do."""
+    return prod(launch.grid) if shares(launch) else ceil_div(_threads(launch), MAX_THREADS)
 
 
 def _nbytes(launch: Launch) -> int:
