@@ -15,8 +15,7 @@ from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
-from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats, Step
-from ...runtime.plan.joining import Part
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import (
     PLAIN,
@@ -38,7 +37,6 @@ from .codegen.reductions import ChainReduction
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
-from .driver.joined_step import JoinedStep, can_join, gains
 from .driver.step import KernelStep
 from .fusion import FusionGroup, groups
 from .gemm.convolution import problem_of
@@ -110,18 +108,6 @@ class CudaBackend:
         for group in found:
             stored = cutting.stored(group.nodes[-1].output)
             yield from self._claims(graph, group, setting, stored)
-
-    def joins(self, steps: Sequence[Step], options: Options) -> bool:
-        """Whether steps can be a kernel of one block; see `Joining`."""
-        return not options.check_each and can_join(steps)
-
-    def gains(self, steps: Sequence[Step]) -> bool:
-        """Whether a kernel of one block stands for several."""
-        return gains(steps)
-
-    def joined(self, parts: Sequence[Part]) -> JoinedStep:
-        """Return one step for several that `joins` allows."""
-        return JoinedStep(self._device, parts)
 
     def _claims(
         self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored = PLAIN

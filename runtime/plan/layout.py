@@ -13,7 +13,6 @@ from .alias_slices import share_slices
 from .alias_transposes import demands
 from .backend import Backend, Device
 from .exchange import HOST_IO, IOPlacement
-from .join import join
 from .partition import Bars, Partition, partition
 from .rows import Layout, Slot, lives_of
 from .weights import WeightStore
@@ -26,10 +25,8 @@ def lay_out(
     stores: Mapping[Device, WeightStore],
     ends: IOPlacement = HOST_IO,
     nesting: Backend | None = None,
-    *,
-    joins: bool = True,
 ) -> tuple[Layout, Partition]:
-    """Partition a static graph, build every step and insert the copies; join small steps.
+    """Partition a static graph, build every step and insert the copies.
 
     A backend may still decline while building; its node is then offered to the others.
     `control.nested_control` claims control flow.
@@ -55,7 +52,6 @@ def lay_out(
         if _build(layout, bars):
             _alias_in_place(layout)
             _check_places(layout.slots)
-            join(layout, backends if joins else (), options)
             return layout, found
 
 

@@ -75,7 +75,7 @@ def assign(rows: Sequence[Row], maximum: int) -> StreamSchedule:
     for segment in segments(rows):
         numbers = [i for i in segment if rows[i].kind != "view"]
         if maximum > 1 and is_capturable([rows[i] for i in numbers]):
-            sources = dependencies(rows, numbers)
+            sources = _dependencies(rows, numbers)
             _choose_streams(rows, numbers, sources, maximum)
             _order(rows, numbers, sources, waits, begins)
     return StreamSchedule(tuple(waits), tuple(begins))
@@ -176,7 +176,7 @@ def _touch(number: int, slot: Slot, *, writes: bool) -> _Touch:
     return _Touch(number, writes, first, first + slot.extent, width, slot.pitch * itemsize)
 
 
-def dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[int]]:
+def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[int]]:
     """Return for each row the earlier ones that access common bytes, with at least one write.
 
     Rows that one of these waits for, because it writes all bytes that they access, are left out:

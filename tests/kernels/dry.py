@@ -84,15 +84,11 @@ def dry_backend(device: DryDevice | None = None) -> Any:
 
 
 def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> Layout:
-    """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds.
-
-    Small steps stay what they are; see test_one_block.py.
-    """
+    """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds."""
     device = device or DryDevice()
     if len(graph.nodes) == 1 and obstacle(graph.nodes[0]):
         graph = bounded(graph.nodes[0]) or graph
-    made, chosen = [dry_backend(device)], Options(**options)
-    layout, _ = lay_out(graph, made, chosen, stores(device), joins=False)
+    layout, _ = lay_out(graph, [dry_backend(device)], Options(**options), stores(device))
     return layout
 
 

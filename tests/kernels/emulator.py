@@ -45,7 +45,7 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|barrier|tma|greater)\.cuh"\n'
+    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
     r".*?(?=^#line )",
     re.DOTALL | re.MULTILINE,
 )
@@ -302,7 +302,7 @@ def emulated(
 
     tensors = [
         (pointers[name], argument.size * argument.dtype.itemsize)
-        for name, argument in launch.arguments.items()
+        for name, argument in launch.args.items()
         if isinstance(argument, Tensor) and pointers.get(name)
     ]
     return run if launch.cluster == (1, 1, 1) else run_again

@@ -16,8 +16,6 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
-from tercet.backends.cuda.driver.joined_step import JoinedStep
-from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
@@ -104,26 +102,15 @@ def test_a_layer_of_experts_with_sinks_is_seven_kernels(
         assert "experts_packed_sum" in found[second]
 
 
-def joined(plan: Plan) -> list[list[str]]:
-    """Return the kernels that each kernel of one block stands for."""
-    steps = [row.step for row in plan.rows if isinstance(row.step, JoinedStep)]
-    return [[launch.entry for launch in step.launch.parts] for step in steps]
-
-
-def test_all_around_the_layers_is_two_kernels(
+def test_positions_and_lengths_are_two_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token's row with positions and lengths; and from the greatest score to the next state."""
+    """Everything from the state of a step to where its rows begin in the caches, and their end."""
     write(tmp_path / "decoder.onnx", DecoderSizes(64, 128, 2, 2, 2, 512), Packing(4, 32))
     with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
-        first, last = joined(plan)
-        assert first == ["gather", "elementwise", "elementwise"]
-        assert sorted(last) == [
-            *("copy_strided", "elementwise", "elementwise", "gather_elements", "reduce_rows"),
-            "scatter_elements",
-        ]
-        between = [row.kernel.split()[0] for row in plan.rows if isinstance(row.step, KernelStep)]
-        assert set(between) == {"gemv_packed", "copy_strided", "gemv"}
+        found = [kernel.split()[0] for kernel in kernels(plan)]
+        before = found[: found.index("copy_strided")]
+        assert sorted(before) == ["elementwise", "elementwise", "gather", "gemv_packed"]
 
 
 @pytest.mark.parametrize(("penalty", "gathers"), [(1.0, 1), (1.1, 2)])
@@ -132,7 +119,7 @@ def test_only_a_penalty_needs_the_tokens_of_all_positions(
 ) -> None:
     """Otherwise the token that is read is the state, and is not looked up in a table."""
     with following(HALF, SamplingSettings(repetition_penalty=penalty), monkeypatch) as plan:
-        assert sum(found.count("gather") for found in joined(plan)) == gathers
+        assert kernels(plan).count("gather") == gathers
         tokens = plan.inputs["state.tokens"].type.dims
         assert tokens == ((1, 1) if penalty == 1 else (1, 65))
 

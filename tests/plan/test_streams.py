@@ -16,7 +16,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.options import Options
 from tercet.runtime.plan.plan import Plan
-from tercet.runtime.plan.streams import dependencies, segments
+from tercet.runtime.plan.streams import _dependencies, segments
 from tercet.runtime.session.model import Model
 
 from .fakes import FakeBackend, FakeDevice, FakeStream
@@ -154,7 +154,7 @@ def test_rows_in_one_place_depend_on_the_latest_alone() -> None:
     """Thousands of residual additions in place are planned in linear time."""
     plan, _ = planned(branches(3, 40), FakeDevice())
     numbers = [i for i, row in enumerate(plan.rows) if row.kind != "view"]
-    found = dependencies(plan.rows, numbers)
+    found = _dependencies(plan.rows, numbers)
     assert sum(map(len, found.values())) < 2 * len(numbers)
     assert max(map(len, found.values())) <= 3
 

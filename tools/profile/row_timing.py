@@ -29,13 +29,11 @@ from ...runtime.plan.backend import (
     Device,
     Interpreter,
     Run,
-    Step,
     Stream,
     Weights,
     measured,
 )
 from ...runtime.plan.host import HOST
-from ...runtime.plan.joining import Joining, Part
 from ...runtime.plan.rows import Row
 from ...runtime.session.model import Model
 
@@ -256,18 +254,6 @@ class _Watched:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         return self._inner.claim(graph, free, options)
-
-    def joins(self, steps: Sequence[Step], options: Options) -> bool:
-        """Join what runs as one by itself; it then has one row, and one time."""
-        own = replace(options, check_each=False)
-        return isinstance(self._inner, Joining) and self._inner.joins(steps, own)
-
-    def gains(self, steps: Sequence[Step]) -> bool:
-        return isinstance(self._inner, Joining) and self._inner.gains(steps)
-
-    def joined(self, parts: Sequence[Part]) -> Step:
-        assert isinstance(self._inner, Joining)
-        return self._inner.joined(parts)
 
 
 class _WatchedInterpreter(_Watched):

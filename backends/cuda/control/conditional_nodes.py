@@ -16,7 +16,6 @@ from ....runtime.plan.backend import Run, Step, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.device_control import Rounds
 from ..driver.device import CudaStream, DriverDevice, Recording
-from ..driver.joined_step import JoinedStep
 from ..driver.memory import pointer
 from ..driver.status import CUDAError, check, translated
 from ..driver.step import KernelStep, bind_launch
@@ -96,7 +95,7 @@ class CudaDecisions:
 
     def refusal(self, step: Step) -> str:
         """Return why a step cannot be in a body; libraries may do more than launch kernels."""
-        is_own = isinstance(step, KernelStep | JoinedStep)
+        is_own = isinstance(step, KernelStep)
         return "" if is_own else "conditional nodes can contain only kernels of the cuda backend"
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:

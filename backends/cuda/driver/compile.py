@@ -19,12 +19,9 @@ from ....runtime.base import forks
 from ....runtime.base.cache import Cache
 from ....runtime.base.parallel import usable_cpus
 from ....runtime.errors import KernelError
-from ..recipe.one_block import BlockSource
 from ..recipe.source import KernelSource
 from ..recipe.targets import Target
 from .status import NVRTCError
-
-Source = KernelSource | BlockSource
 
 #: Maximum kernels that are compiled at a time.
 MAX_COMPILERS = 16
@@ -81,13 +78,13 @@ class Compiler:
     cache: Path | None = None
     statistics: Statistics = field(default_factory=Statistics)
     on_change: Callable[[Statistics], None] | None = None
-    _codes: dict[Source, Future[ObjectCode]] = field(
-        default_factory=dict[Source, Future[ObjectCode]]
+    _codes: dict[KernelSource, Future[ObjectCode]] = field(
+        default_factory=dict[KernelSource, Future[ObjectCode]]
     )
     _pool: ThreadPoolExecutor | None = None
     _lock: Lock = field(default_factory=forks.lock)
 
-    def submit(self, source: Source) -> Future[ObjectCode]:
+    def submit(self, source: KernelSource) -> Future[ObjectCode]:
         """Return a future of the code; its `result` raises KernelError on failure."""
         with self._lock:
             if source not in self._codes:
@@ -97,12 +94,12 @@ class Compiler:
                 self._codes[source] = self._pool.submit(self.compile, source)
             return self._codes[source]
 
-    def compile(self, source: Source) -> ObjectCode:
+    def compile(self, source: KernelSource) -> ObjectCode:
         """Compile synchronously; see `code`."""
         make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
         return make(self.code(source), name=str(source.file))
 
-    def code(self, source: Source) -> bytes:
+    def code(self, source: KernelSource) -> bytes:
         """Compile synchronously, or read the code from the cache.
 
         Raises:

@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import takewhile
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +23,6 @@ from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.weights import as_it_is
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
-from ..recipe.one_block import MAX_ELEMENTS, BlockLaunch, refusal
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor, TensorMap
 
 if TYPE_CHECKING:
@@ -59,8 +57,6 @@ class KernelStep:
         site: what it was built for.
         task: the problem that has other recipes, a `TuningTask`; None if there is none.
         launches: its launches, in order.
-        small: how many of the last ones may be part of a `JoinedStep`; if any, kernels are compiled
-            when that has been decided.
         fill: see `runtime.backend.Filling`.
     """
 
@@ -77,22 +73,11 @@ class KernelStep:
         self.launches = launches_for(site.nodes, recipe)
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
-        self._codes: list[Future[ObjectCode]] = []
-        few = all(value.tensor.size <= MAX_ELEMENTS for value in site.outputs)
-        small = takewhile(lambda one: not refusal(one), reversed(self.launches))
-        self.small = len(list(small)) if few and task is None else 0
-        if not self.small:
-            self.compile()
+        self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
         target = device.compiler.target
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
-
-    def compile(self) -> None:
-        """Begin to compile its kernels, unless that has begun."""
-        if not self._codes:
-            submit = self._device.compiler.submit
-            self._codes = [submit(launch.source) for launch in self.launches]
 
     @property
     def fewest_launches(self) -> int:
@@ -119,28 +104,18 @@ class KernelStep:
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[CudaStream], None]:
         """Load the kernels and return a function that launches them on these addresses."""
-        self.compile()
-        found = self.addresses(inputs, outputs, scratch)
-        runs = [
-            bind_launch(self._device, launch, code, pointers)
-            for launch, code, pointers in zip(self.launches, self._codes, found, strict=True)
-            if not launch.does_nothing(pointers)
-        ]
-        return runs[0] if len(runs) == 1 else sequence(runs)
-
-    def addresses(
-        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
-    ) -> list[dict[str, int]]:
-        """Return the addresses of the memory arguments of each launch, by name."""
         site = self.site
         slots = [(value, site.formats[value]) for value in (*site.inputs, *site.outputs)]
         slots += site.also.items()
         views = dict(zip(slots, (*inputs, *outputs), strict=True))
+        runs: list[Callable[[CudaStream], None]] = []
         self._held = []
-        return [
-            addresses(launch, lambda base: self._pointer(base, views, scratch))
-            for launch in self.launches
-        ]
+        for launch, code in zip(self.launches, self._codes, strict=True):
+            found = addresses(launch, lambda base: self._pointer(base, views, scratch))
+            if launch.moot is not None and len({found[name] for name in launch.moot}) == 1:
+                continue
+            runs.append(bind_launch(self._device, launch, code, found))
+        return runs[0] if len(runs) == 1 else sequence(runs)
 
     def _pointer(
         self, argument: Operand, views: Mapping[tuple[Value, Format], View], scratch: View | None
@@ -170,10 +145,7 @@ def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, in
 
 
 def bind_launch(
-    device: DriverDevice,
-    launch: Launch | BlockLaunch,
-    code: Future[ObjectCode],
-    pointers: Mapping[str, int],
+    device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
     """Load a kernel and return a function that launches it.
 
@@ -227,7 +199,7 @@ def bind_launch(
     return run
 
 
-def _config(launch: Launch | BlockLaunch) -> driver.CUlaunchConfig:
+def _config(launch: Launch) -> driver.CUlaunchConfig:
     """Return the launch configuration of a kernel with a cluster or with PDL."""
     from cuda.bindings import driver
 
@@ -279,7 +251,7 @@ def cell(argument: Argument, address: int | None) -> Any:
     return ctypes.c_void_p(address)
 
 
-def _check_parameters(kernel: Kernel, launch: Launch | BlockLaunch, cells: list[Any]) -> None:
+def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
     """Raise ValueError unless the kernel's parameters have these sizes."""
     from cuda.bindings import driver
 

@@ -100,10 +100,6 @@ class Launch:
         """Whether there is nothing to do."""
         return 0 in self.grid
 
-    def does_nothing(self, addresses: Mapping[str, int]) -> bool:
-        """Whether it is moot where its memory arguments have these addresses."""
-        return self.moot is not None and len({addresses[name] for name in self.moot}) == 1
-
     @property
     def source(self) -> KernelSource:
         """The source to compile."""

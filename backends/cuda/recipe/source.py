@@ -78,7 +78,7 @@ SMALL += (int4, int2, uint4, uint2)
 _SMALL_NAMES = frozenset(C_TYPES[dtype] for dtype in SMALL)
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
 #: Declarations of <cmath> and <cstdint>, which NVRTC lacks.
-PRELUDE = (
+_PRELUDE = (
     "#define INFINITY __int_as_float(0x7f800000)",
     "#define NAN __int_as_float(0x7fffffff)",
     "using int8 = signed char; using uint8 = unsigned char;",
@@ -136,19 +136,12 @@ class KernelSource:
     constants: tuple[tuple[str, int | bool | float], ...] = ()
     code: str = ""
 
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """The headers of CUDA that it needs."""
-        return tuple(dict.fromkeys(_HEADERS[name] for name in _HEADERS if self._mentions(name)))
-
     def text(self) -> str:
         """Return the complete source with line directives."""
-        headers = (f"#include <{header}>" for header in self.headers)
-        return "\n".join([*headers, *PRELUDE, self.body()])
-
-    def body(self) -> str:
-        """Return the source without headers of CUDA and what all sources begin with."""
-        lines = list[str]()
+        lines = [
+            f"#include <{header}>" for name, header in _HEADERS.items() if self._mentions(name)
+        ]
+        lines += _PRELUDE
         if any(map(self._mentions, _SMALL_NAMES)):
             lines += ['#line 1 "narrow_types.cuh"', read_kernel("elementwise/narrow_types.cuh")]
         lines += [f"using {alias} = {name};" for alias, name in self.types]
@@ -297,25 +290,15 @@ def signature_of(file: str, entry: str, code: str = "") -> KernelSignature:
 
 
 @cache
-def text_of(folder: Path, file: str) -> str:
-    """Return a file of a folder with its headers, without comments.
-
-    Args:
-        folder: `KERNELS`, whose files do not change while it is that.
-        file: its path there.
-    """
-    return without_comments(read_kernel(file))
-
-
-def without_comments(text: str) -> str:
-    """Return a source without comments and line directives."""
-    return _COMMENT.sub("", text)
+def _text(folder: Path, file: str) -> str:
+    """Return a file with its headers, without comments."""
+    return _COMMENT.sub("", read_kernel(file))
 
 
 @cache
 def _declared(folder: Path, file: str, entry: str) -> str:
     """Return the parameter list of a kernel."""
-    text = text_of(folder, file)
+    text = _text(folder, file)
     for found in _ENTRY.finditer(text):
         head = text[found.end() : text.index("{", found.end())]
         name = re.search(rf"\b{entry}\s*\(", head)
@@ -327,8 +310,7 @@ def _declared(folder: Path, file: str, entry: str) -> str:
 @cache
 def _waiting(folder: Path, file: str) -> frozenset[str]:
     """Return the functions of a file that call `grid_dependency_sync`, directly or indirectly."""
-    functions = functions_of(text_of(folder, file))
-    blocks = [(name, set(_WORD.findall(body))) for name, body in functions]
+    blocks = [(name, set(_WORD.findall(body))) for name, body in _top_level(_text(folder, file))]
     waiting, found = set[str](), {"grid_dependency_sync"}
     while found - waiting:
         waiting |= found
@@ -336,8 +318,8 @@ def _waiting(folder: Path, file: str) -> frozenset[str]:
     return frozenset(waiting)
 
 
-def functions_of(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the functions and structs of a text without comments: name and body."""
+def _top_level(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the functions and structs of a file: name and body."""
     at = 0
     while (opening := text.find("{", at)) >= 0:
         body = _body(text, opening + 1)
@@ -361,7 +343,7 @@ def _signature(
     folder: Path, file: str, entry: str, counts: tuple[tuple[str, int], ...]
 ) -> KernelSignature:
     """Return the signature for these numbers of repetitions of groups of parameters, by macro."""
-    text, declared = text_of(folder, file), _declared(folder, file, entry)
+    text, declared = _text(folder, file), _declared(folder, file, entry)
     repeated = dict(counts)
 
     def expanded(macro: re.Match[str]) -> str:

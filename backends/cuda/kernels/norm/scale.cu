@@ -37,10 +37,11 @@ __device__ __forceinline__ void store(const Words& words, const Pairs& by, R* y,
 
 // `find` returns the pairs of VECTOR channels, or that of one channel VECTOR times.
 template <typename Find>
-__device__ __forceinline__ void apply(Index thread, const T* x, R* y, Find find, const T* z0, const T* z1,
+__device__ __forceinline__ void apply(const T* x, R* y, Find find, const T* z0, const T* z1,
                                       Index count, int channels, int inner, int row_x,
                                       int row_y)
 {
+    const Index thread = blockIdx.x * (Index)128 + threadIdx.x;
     if constexpr (CHANNELS_LAST) {
         const int per_pixel = channels / VECTOR;
         const Index group = thread / per_pixel, pixels = count / channels;
@@ -78,7 +79,7 @@ scale(const T* x, R* y, const Pair* pairs, const T* z0, const T* z1, Index count
         for (Pair& by : same.at) by = pairs[channel];
         return same;
     };
-    apply(blockIdx.x * (Index)128 + threadIdx.x, x, y, find, z0, z1, count, channels, inner, row_x, row_y);
+    apply(x, y, find, z0, z1, count, channels, inner, row_x, row_y);
 }
 
 // The same with statistics that are known only at run time.
@@ -97,5 +98,5 @@ normalize(const T* x, R* y, const S* scale, const S* b, const M* mean, const M* 
         }
         return found;
     };
-    apply(blockIdx.x * (Index)128 + threadIdx.x, x, y, find, z0, z1, count, channels, inner, row_x, row_y);
+    apply(x, y, find, z0, z1, count, channels, inner, row_x, row_y);
 }
