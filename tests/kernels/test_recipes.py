@@ -304,7 +304,8 @@ def test_light_models_run_natively(name: str) -> None:
 def test_resnet50_has_one_row_per_convolution() -> None:
     with tercet.load(light_file("resnet50")) as model:
         rows = [row for row in planned_model(model, DryDevice()).rows if row.kind == "step"]
-    products = [row for row in rows if {"split_wgmma", "convolve_halves"} & set(row.kernel.split())]
+    of_filters = {"split_wgmma", "split_linear", "convolve_halves"}
+    products = [row for row in rows if of_filters & set(row.kernel.split())]
     assert len(products) == 53
     assert len(rows) == 53 + 4  # MaxPool, AveragePool, Gemm, Softmax
 

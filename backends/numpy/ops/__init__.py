@@ -35,6 +35,7 @@ FILES = (
     "norm",
     "norm_rows",
     "packed",
+    "packed_columns",
     "pool",
     "quantize",
     "random",
