@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.graph import Value
+from ..ir.types import TensorType
 from .elementwise import Add, Cast, Neg, Sub, Where
 from .shape import Trilu
 
@@ -53,6 +54,8 @@ def is_identity(value: Value) -> bool:
 
 def _size(value: Value) -> int:
     """Return the known number of rows and columns, or 0."""
-    shape = value.type.shape if value.type is not None else None
-    sizes = (shape or ())[-2:]
-    return sizes[0] if len(sizes) == 2 and sizes[0] == sizes[1] and isinstance(sizes[0], int) else 0
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    if shape is None or len(shape) < 2:
+        return 0
+    *_, rows, columns = shape
+    return rows if isinstance(rows, int) and rows == columns else 0

@@ -82,7 +82,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _replace(graph: Graph, last: Node, first: Value) -> None:
     """Replace the result of a substitution; an identity matrix that is added to it falls away."""
     add, dtype = Builder(graph, last, last.name, (last,)), dtype_of(first)
-    count = (shape_of(first) or ())[-1]
+    *_, count = shape_of(first) or (0,)
     identity = np.eye(count if isinstance(count, int) else 0, dtype=dtype)
     one = add.constant(identity, f"{last.name}.identity")
     inverse = add(Inverse(), add(Sub(), one, first))
@@ -236,7 +236,9 @@ def _block_of(value: Value, matrix: Value) -> _Block | None:
             return None
         chain.insert(0, node)
         value = node.operands[0]
-    dims = shape_of(matrix) or ()
+    dims = shape_of(matrix)
+    if dims is None or len(dims) < 2:
+        return None
     axes: list[int | None] = [*range(2, len(dims)), _ROWS, _COLUMNS]
     cut = {_ROWS: (0, dims[-2]), _COLUMNS: (0, dims[-1])}
     for node in chain:

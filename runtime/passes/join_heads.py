@@ -108,10 +108,12 @@ def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
     """
     value = node.operands[at]
     shape = shape_of(value)
-    width = None if shape is None or len(shape) < 4 else _whole(shape[1], shape[3])
-    if shape is None or width is None:
+    if shape is None or len(shape) != 4:
         return None
     batch, heads, places, size = shape
+    width = _whole(heads, size)
+    if width is None:
+        return None
     add = Builder(graph, node, f"{value.name}.turned")
     rows = add.view(add(Transpose(perm=_HEADS_BEHIND), value), (batch, places, width))
     back = add(Transpose(perm=_HEADS_BEHIND), add.view(rows, (batch, places, heads, size)))

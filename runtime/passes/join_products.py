@@ -54,7 +54,8 @@ def _joined(graph: Graph, add: Builder, parts: Sequence[Value]) -> Value:
     inner = _joined(graph, add, moved)
     if not isinstance(first.op, (Reshape, Expand)):
         return add(first.op, inner, *first.inputs[1:])
-    sizes = [] if first.operands[1].data is None else first.operands[1].data.tolist()
+    known = first.operands[1].data
+    sizes = [] if known is None else [int(size) for size in known]
     widths = [(shape_of(part) or (0,))[-1] for part in parts]
     total = sum(width for width in widths if isinstance(width, int))
     return add(first.op, inner, add.integers((*sizes[:-1], total), "shape"))

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from signal import SIGKILL
@@ -40,8 +40,8 @@ from tercet.tools.workshop.fuzz.valid_mutants import main
 RECORDED = Path(__file__).parents[1] / "passes" / "recorded"
 
 
-def draws(seed: int, *only: str, **shares: float) -> MutantDraws:
-    return MutantDraws(seed, MutantSeeds((), only), DTYPES, **shares)
+def draws(seed: int, *only: str) -> MutantDraws:
+    return MutantDraws(seed, MutantSeeds((), only), DTYPES)
 
 
 def test_mutants_come_again() -> None:
@@ -137,7 +137,7 @@ def test_faults_of_passes_are_found(
 ) -> None:
     """They are reduced to a few nodes, and the pass is named."""
     monkeypatch.setattr(place, name, wrong)
-    chosen = draws(1, motif, skipping=0, sizes=0, onnxruntime=0)
+    chosen = replace(draws(1, motif), skipping=0, sizes=0, onnxruntime=0)
     tried = (try_mutant(chosen, number, tmp_path) for number in range(60))
     found = next(each for each in tried if each.kind == FOUND)
     module = place.__module__ if hasattr(place, "__module__") else place.__name__

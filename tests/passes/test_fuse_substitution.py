@@ -120,7 +120,9 @@ def assert_as_onnxruntime(proto: ModelProto) -> None:
     )
     (want,) = session.run(None, {"a": a})
     with tercet.load(proto, "numpy") as loaded:
-        np.testing.assert_allclose(loaded.run({"a": a})["y"], want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            loaded.run({"a": a})["y"], np.asarray(want), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["rows", "places"])

@@ -55,7 +55,7 @@ def assert_as_onnxruntime(proto: ModelProto) -> None:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=providers)
     (want,) = session.run(None, feeds)
     with tercet.load(proto, "numpy") as loaded:
-        np.testing.assert_allclose(loaded.run(feeds)["y"], want, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(loaded.run(feeds)["y"], np.asarray(want), rtol=1e-6, atol=1e-6)
 
 
 def test_values_are_joined_before_they_are_repeated() -> None:
