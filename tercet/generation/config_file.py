@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, cast
 
 from ..runtime.base.arguments import shown
@@ -112,6 +112,22 @@ class ConfigFile:
         if value is None or isinstance(value, str):
             return value
         raise self.error(field, f"{shown(value)}: expected a text")
+
+    def file(self, field: str) -> Path | None:
+        """Return the path of a file that a field names, below the folder of this one.
+
+        Raises:
+            ModelError: it names one outside, by the rules of any system.
+        """
+        name = self.text(field)
+        if name is None:
+            return None
+        place = PureWindowsPath(name)
+        if place.anchor or ".." in place.parts:
+            raise self.error(
+                field, f"{shown(name)} is outside of {self.path.parent}: expected a file in it"
+            )
+        return self.path.parent / name
 
     def tokens(self, field: str) -> tuple[int, ...]:
         """Return the token id or ids of a field; empty if absent."""

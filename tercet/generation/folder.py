@@ -203,15 +203,14 @@ def _of_genai(
 ) -> ModelFolder:
     """Return what ``genai_config.json`` states."""
     decoder = "model.decoder"
-    name = genai.text(f"{decoder}.filename")
     if model is None and variant is None:
-        if name is None:
+        model = genai.file(f"{decoder}.filename")
+        if model is None:
             raise genai.error(f"{decoder}.filename", "is not there; it names the model")
-        model = path / name
         if not model.is_file():
+            name = model.relative_to(path)
             raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
-    embedding = genai.text("model.embedding.filename")
     context = _expected(genai, "model.context_length")
     return ModelFolder(
         model or chosen(path, variant),
@@ -226,7 +225,7 @@ def _of_genai(
         layers=_expected(genai, f"{decoder}.num_hidden_layers"),
         names=tuple(_names(genai, decoder)),
         config=genai,
-        embedding=None if embedding is None else path / embedding,
+        embedding=genai.file("model.embedding.filename"),
         tokenizer=_tokenizer(path),
         tokens=tokens,
         bans=Bans.of(genai, "search."),

@@ -254,6 +254,22 @@ def test_folders_that_do_not_fit(
     check_refused(copied(name, tmp_path), spoil, kind, text)
 
 
+@pytest.mark.parametrize("model", ["decoder", "embedding"])
+@pytest.mark.parametrize(
+    "name", ["/etc/hostname", "onnx/../../model.onnx", "..\\model.onnx", "C:/model.onnx"]
+)
+def test_names_of_files_outside_are_refused(name: str, model: str, tmp_path: Path) -> None:
+    """Whether or not there is such a file, which is never opened."""
+    folder = copied(GENAI, tmp_path / "folder")
+    rewrite(folder / "genai_config.json", **{f"model__{model}__filename": name})
+    (tmp_path / "model.onnx").write_text("of somebody else")
+    with pytest.raises(ModelError) as caught:
+        Generator(folder)
+    message = str(caught.value)
+    assert f"genai_config.json: model.{model}.filename: " in message
+    assert "is outside of" in message
+
+
 def test_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="gone: there is no such file or folder"):
         Generator(tmp_path / "gone")
