@@ -36,6 +36,16 @@ ENDLESS = """
 
     Session = Endless
 """
+#: Refuses every model once it has imported tercet, which takes longer than onnxruntime.
+ALONE = """
+    class Alone(Session):
+        def __init__(self, model, setup):
+            if "tercet" in sys.modules:
+                raise RuntimeError("this process has imported tercet")
+            super().__init__(model, setup)
+
+    Session = Alone
+"""
 
 
 def use(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: str) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -152,6 +153,32 @@ def test_one_process_has_many_sessions_and_keeps_texts_of_errors() -> None:
         process.open(b"no model", Setup())
     first.close()
     second.run(FULL, ["z"])
+
+
+class Unreadable:
+    """An object whose module the other process lacks."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, ("a_module_that_is_nowhere",)
+
+
+def test_a_request_that_cannot_be_read_ends_its_process() -> None:
+    process = OnnxruntimeProcess(limit=60)
+    session = process.open(onnx.parser.parse_model(FATAL).SerializeToString(), Setup())
+    with pytest.raises(ProcessEnded, match="a_module_that_is_nowhere") as caught:
+        session.run({"x": Unreadable()}, session.outputs)
+    assert caught.value.by == "exit code 1"
+
+
+def test_the_process_does_not_import_tercet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    onnxruntime_programs.use(monkeypatch, tmp_path, onnxruntime_programs.ALONE)
+    model = onnx.parser.parse_model(FATAL).SerializeToString()
+    process = OnnxruntimeProcess(limit=60)
+    session = process.open(model, Setup())
+    (found,) = session.run(FULL, session.outputs)
+    assert found.shape == (1, 3, 3)
 
 
 def test_a_script_without_a_guard_is_not_run_again(folder: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from pickle import UnpicklingError
@@ -151,7 +152,7 @@ class RemoteSession:
         self._running, self._number = running, next(running.numbers)
         self.outputs: list[str]
         self.providers: list[str]
-        self.outputs, self.providers = self._ask("open", model, setup)
+        self.outputs, self.providers = self._ask("open", model, asdict(setup))
 
     def _ask(self, what: str, *given: object) -> Any:
         found, self.seconds = self._running.ask(self._number, what, *given)

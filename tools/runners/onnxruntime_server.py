@@ -20,6 +20,7 @@ from shutil import disk_usage, rmtree
 from tempfile import mkstemp
 from threading import Thread
 from time import perf_counter
+from traceback import print_exc
 from typing import IO, Any, NoReturn
 
 #: Arrays of more bytes than this travel in a file, which the receiver maps into its memory.
@@ -167,18 +168,23 @@ def serve(channel: Channel) -> NoReturn:
     """Answer requests until the other side ends.
 
     A request is a number of a session and what is asked of it: ``open``, ``run``, ``repeat`` or
-    ``close``, with arguments. The answer is a result and the seconds that it took, or the text of
-    an exception. The other side may end while onnxruntime never does, so another thread listens,
-    and removes the folder, which may be in memory.
+    ``close``, with arguments whose types tercet does not define. The answer is a result and the
+    seconds that it took, or the text of an exception. The other side may end while onnxruntime
+    never does, so another thread listens, and removes the folder, which may be in memory.
     """
     requests: SimpleQueue[Any] = SimpleQueue()
 
     def listen() -> NoReturn:
-        with suppress(EOFError, OSError):
+        code = 0
+        try:
             while True:
                 requests.put(channel.receive())
-        rmtree(channel.folder, ignore_errors=True)
-        os._exit(0)
+        except (EOFError, OSError):
+            rmtree(channel.folder, ignore_errors=True)
+        except Exception:  # a request that cannot be read: whoever waits for its answer is told
+            print_exc()
+            code = 1
+        os._exit(code)
 
     Thread(target=listen, daemon=True).start()
     with suppress(ImportError):
@@ -196,7 +202,8 @@ def serve(channel: Channel) -> NoReturn:
 
 def _answer(sessions: dict[int, Session], number: int, what: str, given: Sequence[Any]) -> Any:
     if what == "open":
-        session = sessions[number] = Session(*given)
+        model, setup = given
+        session = sessions[number] = Session(model, Setup(**setup))
         return session.outputs, session.providers
     if what == "close":
         sessions.pop(number, None)
