@@ -227,7 +227,8 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         if name:
             while left and left[0] == 1 and dim != 1:
                 take()
-            pixels = _product(dim, given[place + 1]) if name == "high" else None
+            in_order = lies.axes[place : place + 2] == ("high", "wide")
+            pixels = _product(dim, given[place + 1]) if in_order else None
             if left and pixels is not None and left[0] == pixels:
                 name, dim = "row", pixels
                 place += 1

@@ -74,3 +74,10 @@ def test_reductions_of_nothing(kind: str, emulated: CudaBackend) -> None:
     assert len(launches(planned(tested.graph))) == 1
     with np.errstate(all="ignore"):
         compare(tested, emulated)
+
+
+@needs_compiler
+def test_attention_without_keys(emulated: CudaBackend) -> None:
+    tested = sample("Attention", [normal(1, 2, 6, 24), *[normal(1, 2, 0, 24)] * 2])
+    assert [launch.entry for launch in launches(planned(tested.graph))] == ["attention"]
+    compare(tested, emulated)

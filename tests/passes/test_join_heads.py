@@ -274,6 +274,24 @@ def test_pixels_whose_values_others_read() -> None:
         assert_same(graph, after)
 
 
+def test_an_image_of_one_row_with_one_head() -> None:
+    """The sizes of columns and of heads are those of rows."""
+
+    def build(g: Graph, x: Value) -> Value:
+        turn = Transpose(perm=(0, 1, 3, 2))
+        parts = (apply(g, Conv(), x, normal(8, 8, 1, 1)) for _ in "qkv")
+        q, k, v = (shaped(g, part, 3, 1, 8, 3) for part in parts)
+        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
+        y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+        return shaped(g, y, 3, 8, 1, 3)
+
+    graph = make(build, (3, 8, 1, 3))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Attention") == 1
+    assert_same(graph, after)
+
+
 def test_one_operand_that_is_none_of_rows_is_turned() -> None:
     """Values that all heads share in turn: the others, and the result, stay where they are."""
 

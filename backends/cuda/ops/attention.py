@@ -135,7 +135,7 @@ def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launc
             *task.constants,
             *(("WARPS", WARPS), ("STAGE", stage), ("LANES", _lanes(task.total, size))),
         ),
-        scratch=batch * heads * rows * task.total * compute.itemsize,
+        scratch=batch * heads * rows * max(task.total, 1) * compute.itemsize,
         note=f"{batch * heads} x {rows} x {task.total}",
         pitched=task.pitched,
     )

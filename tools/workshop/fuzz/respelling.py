@@ -126,7 +126,7 @@ def _reduced(words: Respelling, at: int) -> None:
         return
     rank = words.rank(node.input[0])
     if words.dice.random() < 0.5:
-        node.input[1] = words.constant(np.array([a - rank if a >= 0 else a + rank for a in axes]))
+        node.input[1] = words.constant(np.where(axes >= 0, axes - rank, axes + rank))
     kept = [a for a in node.attribute if a.name == "keepdims"]
     if words.dice.random() < 0.5 and (not kept or kept[0].i):
         for attribute in kept:
