@@ -35,6 +35,7 @@ from .joined_groups import JoinedGroups, joinable
 from .multiplication import stack_of, stacks
 from .pack import EIGHTS
 from .problem import (
+    MOST_PER_PIXEL,
     Batch,
     GemmArguments,
     Linear,
@@ -43,6 +44,7 @@ from .problem import (
     image_source,
     in_plane,
     packed_matrix,
+    packed_source,
     widest,
 )
 from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
@@ -295,7 +297,7 @@ def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
 def formats_of(conv: ConvProblem) -> Formats | str:
     """Return the formats of input and result, or why tensor cores do not apply.
 
-    Channels are read in words of at least two. A first layer's, or an odd number, are packed;
+    Channels are read in words of at least two. A first layer's are packed, an odd number is padded;
     groups with an odd number of channels are joined in twos or more.
     """
     refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
@@ -310,8 +312,8 @@ def formats_of(conv: ConvProblem) -> Formats | str:
 
 
 def is_packed(channels: int) -> bool:
-    """Whether an image of this many channels is packed into words first, unless in groups."""
-    return channels % 2 == 1 or channels < VECTORS[0]
+    """Whether an image of this many channels is packed by pixels first, unless in groups."""
+    return channels < VECTORS[0] or (channels % 2 == 1 and channels <= MOST_PER_PIXEL)
 
 
 def _quickest(conv: ConvProblem) -> JoinedGroups:
@@ -390,7 +392,12 @@ def convolution_time(conv: ConvProblem) -> float:
     time = time if fed is None else min(fed.choice.microseconds, time)
     if not packing:
         return time
-    return PACKED * (time + LAUNCH + 4 * x.size * x.dtype.itemsize / MEMORY)
+    return (PACKED if is_packed(conv.channels) else 1.0) * (time + _packing_time(conv))
+
+
+def _packing_time(conv: ConvProblem) -> float:
+    """Return the estimate for packing the image, in microseconds."""
+    return LAUNCH + 4 * conv.x.size * conv.x.dtype.itemsize / MEMORY
 
 
 def _gemm(groups: JoinedGroups) -> tuple[GemmArguments, tuple[Launch, ...]]:
@@ -466,11 +473,21 @@ def _tma_products(
             image = in_plane(image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)[0])
             gemm = groups.gemm(image, groups.filters(image.channels))
             ways.append((tma.TmaProduct(gemm, pooled, conv.setting.beside), ()))
+        if conv.group == 1 and w.dims[1] % 2:
+            ways.append(_padded(conv, pooled))
         return ways
     if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made
         return [(tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,))]
     return []
+
+
+def _padded(conv: ConvProblem, pooled: Tensor | None) -> tuple[tma.TmaProduct, tuple[Launch, ...]]:
+    """Return the product by which `tma.cu` convolves an image padded to whole words."""
+    image, packing = packed_source(conv.x, conv.w, conv.view, conv.y.dims[2:], VECTORS)
+    groups, image = JoinedGroups(conv), in_plane(image)
+    gemm = groups.gemm(image, groups.filters(image.channels))
+    return tma.TmaProduct(gemm, pooled, conv.setting.beside), packing
 
 
 def pooled_convolution(conv: ConvProblem, y: Tensor) -> Answer:

@@ -24,6 +24,7 @@ from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
 from .pack import STEP, InParts
 from .problem import (
     MAX_EXTENT,
+    MOST_PER_PIXEL,
     Batch,
     Form,
     GemmArguments,
@@ -421,14 +422,15 @@ def formats_of(conv: ConvProblem) -> Formats | str:
         return f"an extent of {max(conv.x.dims[2:])}"
     if conv.channels % 4 and conv.group > 1:
         return f"{conv.channels} channels per group, not a multiple of 4"
-    whole = conv.channels % 4 == 0
-    return (Format.CHANNELS_LAST if whole else Format.CONTIGUOUS), Format.CHANNELS_LAST
+    by_pixels = conv.channels % 4 > 0 and conv.channels <= MOST_PER_PIXEL
+    return (Format.CONTIGUOUS if by_pixels else Format.CHANNELS_LAST), Format.CHANNELS_LAST
 
 
 def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the convolution of tensors in the formats of `formats_of`.
 
-    An image whose channels are not a multiple of four, as in the first layer, is packed first.
+    An image whose channels are not a multiple of four, as in the first layer, is packed or padded
+    first.
     """
     y, setting = conv.y, conv.setting
     if conv.pooled is not None and not setting.target.has_wgmma:

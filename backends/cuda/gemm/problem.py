@@ -27,6 +27,7 @@ from ..recipe.operands import (
     divisor,
     sizes,
     strides,
+    words_of,
 )
 from .pack import pack_table
 from .pack_rows import FilterPacking, MatrixPacking, Order
@@ -38,6 +39,8 @@ Shape = tuple[int, int, int]
 
 #: Maximum extent of an image: sums of row and column numbers have 15 bits.
 MAX_EXTENT = 1 << 13
+#: Maximum channels that one thread per pixel packs.
+MOST_PER_PIXEL = 16
 
 
 class RowKind(IntEnum):
@@ -349,27 +352,57 @@ class GemmArguments:
 def image_source(
     x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints, joined: int = 1
 ) -> tuple[Image, tuple[Launch, ...]]:
-    """Return the windows of an image, and the launches that pack it in the workspace if in C order.
+    """Return the windows of an image, and the launches that pack it first where that is needed.
 
     Args:
-        x: the image. In C order with few channels, it is packed into words of 4 or a multiple of 8
-            channels, zero-padded.
+        x: the image. In C order with few channels, or if no vector divides its channels, it is
+            packed; see `packed_source`.
         w: the weights, constants.
         view: the windows.
         output: spatial sizes of the result.
         vectors: allowed numbers of channels per copy, largest first.
         joined: how many groups of the weights form one group of the product.
     """
-    make = partial(Image, spatial=x.dims[2:], view=view, output=output, images=x.dims[0], weights=w)
     channels = w.dims[1] * joined
-    if x.is_channels_last:
-        vector = widest(vectors, channels)
-        return make(x, strides=x.strides, channels=channels, vector=vector), ()
-    channels = padded_channels(channels)
-    packed, launch = packed_image(x, channels, x.dims[-1], 0)
-    moves = strides((x.dims[0], channels, *x.dims[2:]), Format.CHANNELS_LAST)
     vector = widest(vectors, channels)
-    return make(packed, strides=moves, channels=channels, vector=vector), (launch,)
+    if not x.is_channels_last or (vector == 1 and w.dims[1] == x.dims[1]):
+        return packed_source(x, w, view, output, vectors)
+    return Image(
+        data=x,
+        spatial=x.dims[2:],
+        strides=x.strides,
+        channels=channels,
+        view=view,
+        output=output,
+        vector=vector,
+        images=x.dims[0],
+        weights=w,
+    ), ()
+
+
+def packed_source(
+    x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints
+) -> tuple[Image, tuple[Launch, ...]]:
+    """Return the windows of an image that is packed in the workspace, and the launch that does it.
+
+    Its pixels have 4 or a multiple of 8 channels, zero-padded.
+    """
+    channels = padded_channels(w.dims[1])
+    if x.is_channels_last:
+        packed, launch = _padded_image(x, channels)
+    else:
+        packed, launch = packed_image(x, channels, x.dims[-1], 0)
+    return Image(
+        data=packed,
+        spatial=x.dims[2:],
+        strides=strides((x.dims[0], channels, *x.dims[2:]), Format.CHANNELS_LAST),
+        channels=channels,
+        view=view,
+        output=output,
+        vector=widest(vectors, channels),
+        images=x.dims[0],
+        weights=w,
+    ), (launch,)
 
 
 def in_plane(image: Image) -> Image:
@@ -397,6 +430,26 @@ def in_plane(image: Image) -> Image:
 def padded_channels(channels: int) -> int:
     """Return the channels of a packed image."""
     return 4 if channels <= 4 else ceil_div(channels, 8) * 8
+
+
+def _padded_image(x: Tensor, channels: int) -> tuple[Scratch, Launch]:
+    """Return a channels-last image in the workspace, padded, and the launch that writes it."""
+    size, pixels, target = x.dtype.itemsize, prod(x.dims) // x.dims[1], Scratch(0)
+    word = min(8, 16 // size)
+    words = pixels * channels // word
+    return target, Launch(
+        "gemm/pad_channels.cu",
+        "pad_channels",
+        grid=(ceil_div(words, 256), 1, 1),
+        block=256,
+        args={
+            **{"x": x, "y": target, "words": words, "channels": x.dims[1]},
+            **{"pitch": x.row},
+        },
+        types=(("T", words_of(x.dtype)),),
+        constants=(("PADDED", channels), ("WORD", word)),
+        scratch=size * pixels * channels,
+    )
 
 
 def packed_image(
