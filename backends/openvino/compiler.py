@@ -15,11 +15,11 @@ import numpy as np
 
 from ...runtime.base import forks
 from ...runtime.base.cache import Cache
+from ...runtime.base.worker import Worker
 from ...runtime.errors import DeviceError
 from ...runtime.ir.types import Array
 from ..numpy.numerics import blas
 from ..regions.section import Ints, Profile, Section
-from ..regions.worker import Worker
 from .library import DEVICE, OpenvinoLibrary, gist
 
 #: Properties of every compilation: float32 stays float32, and accuracy is never traded for speed.

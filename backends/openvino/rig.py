@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.base.worker import Ended, Worker
 from ...runtime.ir.dtypes import name_of
 from ...runtime.ir.types import Array
 from ..numpy.numerics import blas
 from ..regions.section import Section
-from ..regions.worker import Ended, Worker
 from .compiler import RegionCompiler, RegionRefused, shapes_of
 
 #: Alignment of tensors in bytes.

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...runtime.base import forks
 from ...runtime.base.guard import check_time
+from ...runtime.base.worker import Ended
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.dtypes import name_of
 from ...runtime.ir.graph import Graph, Node, Value
@@ -28,7 +29,6 @@ from ...runtime.plan.weights import WeightStore
 from ..numpy import NumpyBackend
 from ..numpy.numerics.elementwise import ELEMENTWISE
 from ..regions.section import section
-from ..regions.worker import Ended
 from .compiler import RegionCompiler, RegionRefused
 from .forms import FORMS, spelled
 from .library import gist

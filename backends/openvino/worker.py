@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..regions.worker import Answer, serve
+from ...runtime.base.worker import Answer, serve
 from .compiler import RegionRefused, check_results, compiled, requested
 from .library import gist, load
 from .rig import mapped

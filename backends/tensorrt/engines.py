@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ...runtime.base import forks
 from ...runtime.base.cache import Cache
+from ...runtime.base.worker import Worker
 from ...runtime.plan.backend import Device
 from ..regions.section import Section
-from ..regions.worker import Worker
 from .build import EngineBuilder, EngineSettings, SectionRefused, name_for
 from .engine import TensorrtEngine
 from .library import TensorrtLibrary

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...runtime.base.worker import Worker
 from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section
-from ..regions.worker import Worker
 from .build import EngineBuilder, EngineSettings, SectionRefused
 from .engines import key_of
 from .library import TensorrtLibrary

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from ...runtime.base.cache import Cache
+from ...runtime.base.worker import Answer, Ended, Worker, serve
 from ..regions.section import Section
-from ..regions.worker import Answer, Ended, Worker, serve
 from .build import EngineBuilder, EngineIO, EngineSettings, SectionRefused
 from .library import load
 

@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 #: Files with the memory limit of a container: control groups v2 and v1.
 _CONTROL_GROUPS = (
@@ -48,3 +49,29 @@ def _physical() -> int:
 def allowance() -> int:
     """Return the default memory budget of a model in bytes: most of the memory."""
     return memory() * 7 // 8
+
+
+def used_by(process: int) -> int:
+    """Return the bytes of memory that a process takes; 0 if the system does not report them."""
+    if sys.platform == "win32":
+        return _used_on_windows(process)
+    if sys.platform == "darwin":
+        usage = (ctypes.c_uint64 * 12)()  # rusage_info_v0; ri_phys_footprint is its 10th word
+        failed = ctypes.CDLL("libproc.dylib").proc_pid_rusage(process, 0, ctypes.byref(usage))
+        return 0 if failed else usage[9]
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _used_on_windows(process: int) -> int:
+    kernel = cast("Any", ctypes).windll.kernel32
+    kernel.OpenProcess.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(kernel.OpenProcess(0x1010, False, process))  # query, read
+    counters = (ctypes.c_uint64 * 9)(72)  # PROCESS_MEMORY_COUNTERS; PagefileUsage is its 8th word
+    try:
+        answered: int = kernel.K32GetProcessMemoryInfo(handle, ctypes.byref(counters), 72)
+        return counters[7] if answered else 0
+    finally:
+        kernel.CloseHandle(handle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, cast
@@ -51,6 +51,10 @@ class ConfigFile:
 
     def __bool__(self) -> bool:
         return bool(self._data)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the fields, without those of nested objects."""
+        return iter(self._data)
 
     def error(self, field: str, reason: str) -> ModelError:
         """Return a ModelError about a field."""

@@ -372,6 +372,8 @@ class Generator(Closable):
         """Release the caches and the model."""
         if hasattr(self, "_writer"):
             self._writer.close()
+            if self._tokenizer is not None:
+                self._tokenizer.close()
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────
 

@@ -19,9 +19,9 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from tercet.backends.openvino.compiler import RegionCompiler
 from tercet.backends.openvino.samples import EXTREME, samples
 from tercet.backends.openvino.trial import TrialRunner, differs, signature
-from tercet.backends.regions.worker import Ended
 from tercet.importers import onnx as importer
 from tercet.runtime.base.cache import Cache
+from tercet.runtime.base.worker import Ended
 from tercet.runtime.ir.types import TensorType
 
 from .conftest import on_openvino, reasons

@@ -6,8 +6,8 @@ import os
 import signal
 import time
 
-from tercet.backends.regions import worker
-from tercet.backends.regions.worker import Answer
+from tercet.runtime.base import worker
+from tercet.runtime.base.worker import Answer
 
 
 def main(idle: str = "20") -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tercet.backends.regions.worker import Ended, Worker
 from tercet.runtime.base.guard import bounded
+from tercet.runtime.base.worker import Ended, Worker
 from tercet.runtime.errors import TimeLimitError
 
 from . import answering

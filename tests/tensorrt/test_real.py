@@ -19,9 +19,9 @@ from onnx import ModelProto, helper
 
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.regions.section import Section, section
-from tercet.backends.regions.worker import Ended
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.importers import onnx as importer
+from tercet.runtime.base.worker import Ended
 from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.options import Options

@@ -1,8 +1,9 @@
-"""A separate process for calls that may crash in a vendor's library.
+"""A separate process for what may crash or needs limits: a vendor's library, a chat template.
 
-The caller has a `Worker` and asks; the process runs `serve` and answers. Questions and answers are
-lines of JSON. A crash costs only the answer to one question: the next one starts a new process. A
-process ends by itself when idle, and with the process that started it.
+The caller has a `Worker` and asks; the process runs `serve`, or a script of its own, and answers.
+Questions and answers are lines of JSON. A crash costs only the answer to one question: the next one
+starts a new process. A process that runs `serve` ends by itself when idle, and each ends with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 from weakref import finalize
 
-from ...runtime.base import forks
-from ...runtime.base.closable import Closable
-from ...runtime.base.guard import check_time
+from . import forks
+from .closable import Closable
+from .guard import check_time
+from .host_memory import used_by
 
 #: Idle seconds after which a process ends.
 IDLE = 20.0
-#: Seconds between checks of the caller's time limit.
-_LOOK = 0.1
+#: Seconds between checks of the caller's time limit, and of a process's memory.
+_LOOK, _LOOK_AT_MEMORY = 0.1, 0.02
 #: Seconds within which a process must report that it has started.
 _START = 120.0
 #: The process's script; its module path is that of the process that starts it.
@@ -44,6 +49,14 @@ class Ended(Exception):
     """The process ended, or was terminated, before it answered."""
 
 
+class TooSlow(Ended):
+    """The process was terminated because it took longer than its patience."""
+
+
+class TooLarge(Ended):
+    """The process was terminated because it took more than its memory."""
+
+
 class _Left(Ended):
     """The process ended by itself because it was idle."""
 
@@ -55,16 +68,24 @@ class Worker(Closable):
         module: has a `main` that calls `serve`; imported by its full name.
         arguments: of that function.
         patience: time limit per answer in seconds; None for only the caller's limit.
+        memory: limit of the process's memory in bytes, watched from outside; None for none.
 
     Attributes:
         lock: held by callers that ask several questions in a row.
     """
 
-    def __init__(self, module: str, *arguments: str, patience: float | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        patience: float | None = None,
+        memory: int | None = None,
+    ) -> None:
         self.lock = forks.lock()
         self._call = (module, *arguments)
-        self._patience = patience
+        self._patience, self._memory = patience, memory
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
         self._ending: finalize[..., Any] | None = None
         self._generation = forks.generation()
 
@@ -85,11 +106,10 @@ class Worker(Closable):
         self._end()
         if not _is_python(sys.executable):
             return False
-        paths = json.dumps([os.path.abspath(path) for path in sys.path])
         pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                (sys.executable, "-c", _SCRIPT, paths, *self._call),
+                (sys.executable, *self._command()),
                 stdin=pipe,
                 stdout=pipe,
                 stderr=subprocess.DEVNULL,
@@ -97,16 +117,23 @@ class Worker(Closable):
         except OSError:
             return False
         self._ending = finalize(self, _ended, self._process)
+        self._lines = SimpleQueue()
+        Thread(target=_collect, args=(self._process.stdout, self._lines), daemon=True).start()
         with suppress(Ended):
             self._read(_START)
             return True
         return False
 
+    def _command(self) -> tuple[str, ...]:
+        """Return the arguments of the interpreter."""
+        paths = json.dumps([os.path.abspath(path) for path in sys.path])
+        return ("-c", _SCRIPT, paths, *self._call)
+
     def ask(self, question: Mapping[str, Any]) -> Answer:
         """Return the answer to a question.
 
         Raises:
-            Ended: the process crashed, took too long, or cannot be started.
+            Ended: the process crashed, took too long or too much memory, or cannot be started.
             TimeLimitError: the caller's time limit passed; the process is ended.
         """
         try:
@@ -128,14 +155,18 @@ class Worker(Closable):
     def _read(self, patience: float | None) -> Answer:
         process = self._process
         assert process is not None
-        assert process.stdout is not None
         end = None if patience is None else monotonic() + patience
+        look = _LOOK if self._memory is None else _LOOK_AT_MEMORY
         try:
-            while not select.select([process.stdout], [], [], _LOOK)[0]:
+            while True:
+                with suppress(Empty):
+                    line = self._lines.get(timeout=look)
+                    break
                 check_time()
                 if end is not None and monotonic() > end:
-                    raise Ended(f"not done after {patience:g} s")
-            line = process.stdout.readline()
+                    raise TooSlow(f"not done after {patience:g} s")
+                if self._memory is not None and used_by(process.pid) > self._memory:
+                    raise TooLarge(f"takes more than {self._memory} bytes")
         except BaseException:
             self._end(at_once=True)
             raise
@@ -156,10 +187,40 @@ class Worker(Closable):
         return _ended(process)
 
 
+class Isolated(Worker):
+    """A process that runs a script without the module path, site and variables of Python.
+
+    Args:
+        script: writes a line ``{}`` when it has started, and then one per question.
+        *arguments: its arguments.
+        patience: see `Worker`.
+        memory: see `Worker`.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        *arguments: str,
+        patience: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        super().__init__(str(script), *arguments, patience=patience, memory=memory)
+
+    def _command(self) -> tuple[str, ...]:
+        return ("-I", "-S", *self._call)
+
+
+def _collect(source: IO[bytes], lines: SimpleQueue[bytes]) -> None:
+    """Pass on the lines of a process; the last one is empty."""
+    with source, suppress(OSError):
+        for line in source:
+            lines.put(line)
+    lines.put(b"")
+
+
 def _ended(process: subprocess.Popen[bytes]) -> int:
     """Wait for a process whose input is closed; return its status."""
     assert process.stdin is not None
-    assert process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
     try:
@@ -167,7 +228,6 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         status = process.wait()
-    process.stdout.close()
     return status
 
 
