@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..runtime.base.arguments import shown
@@ -22,6 +22,7 @@ class Bans:
             limit.
         least: ``min_length``: minimum number of tokens, prompt included.
         least_new: ``min_new_tokens``: minimum number of new tokens.
+        file: the configuration that states them; empty if there is none.
     """
 
     always: tuple[int, ...] = ()
@@ -30,6 +31,7 @@ class Bans:
     repeated: int = 0
     least: int = 0
     least_new: int = 0
+    file: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, config: ConfigFile, prefix: str = "") -> Bans:
@@ -45,6 +47,7 @@ class Bans:
             config.whole(f"{prefix}no_repeat_ngram_size") or 0,
             config.whole(f"{prefix}min_length") or 0,
             config.whole(f"{prefix}min_new_tokens") or 0,
+            str(config.path),
         )
 
     @property

@@ -76,12 +76,12 @@ class ConfigFile:
         """Return the first of these fields that is present; the last one if none is."""
         return next((each for each in fields if self.get(each) is not None), fields[-1])
 
-    def whole(self, field: str) -> int | None:
-        """Return a non-negative integer."""
+    def whole(self, field: str, minimum: int = 0) -> int | None:
+        """Return an integer of at least this."""
         value = self.get(field)
-        if value is None or (type(value) is int and value >= 0):
+        if value is None or (type(value) is int and value >= minimum):
             return value
-        raise self.error(field, f"{shown(value)}: expected a whole number >= 0")
+        raise self.error(field, f"{shown(value)}: expected a whole number >= {minimum}")
 
     def token(self, field: str) -> int | None:
         """Return a token id, or None; some exporters write -1 for none."""
@@ -91,15 +91,6 @@ class ConfigFile:
         if value == -1:
             return None
         raise self.error(field, f"{shown(value)}: expected a token (a whole number)")
-
-    def number(self, field: str) -> float | None:
-        """Return a non-negative number."""
-        value = self.get(field)
-        if value is None:
-            return None
-        if type(value) in (int, float) and 0 <= value < float("inf"):
-            return float(value)
-        raise self.error(field, f"{shown(value)}: expected a number >= 0")
 
     def flag(self, field: str) -> bool:
         """Return a boolean; False if absent."""

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
-from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile, StatedToken
@@ -23,6 +23,14 @@ from .parts import (
     files_in,
     folders_below,
     has_encoder,
+)
+from .search_fields import (
+    TOP_K,
+    infeasible,
+    misspelt,
+    search_of,
+    search_of_genai,
+    unsupported,
 )
 from .start import Start
 
@@ -41,24 +49,8 @@ _DECODER_SIZES = (
     ("max_target_positions", "max_position_embeddings"),
 )
 
-#: What transformers takes where nothing states `top_k`.
-_TOP_K = 50
-#: Settings of other runtimes that are not supported, each with the values that do nothing.
-_IGNORED: Mapping[str, tuple[float, ...]] = {
-    "num_beams": (1,),
-    "penalty_alpha": (0,),
-    "typical_p": (1,),
-    "top_h": (),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "encoder_repetition_penalty": (1,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "exponential_decay_length_penalty": (),
-    "guidance_scale": (1,),
-    "sequence_bias": (),
-    "stop_strings": (),
-    "watermarking_config": (),
-}
+#: Fields of a configuration that say why some layers have no cache of their own.
+_FEWER_CACHES = ("layer_types", "num_kv_shared_layers", "use_cla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +94,7 @@ class ModelFolder:
         model: the decoder's file.
         path: the folder, or that of a model given by itself.
         ends: end-of-text tokens.
+        ends_in: the file and field that state them.
         pad: the padding token.
         context: maximum number of positions, and the field that states it.
         search: sampling settings (``temperature``, ``top_k``, …), if the folder enables sampling.
@@ -120,13 +113,18 @@ class ModelFolder:
             models.
         bans: tokens forbidden as the next one.
         last: ``forced_eos_token_id``: the last token of a text of maximum length.
-        ignored: settings that are not supported, such as ``num_beams=4``.
+        vocabulary: number of tokens, where the configuration states it.
+        is_exact: whether the model has exactly that many, and no more.
+        roles: names of inputs and outputs by field, where the configuration states them.
+        shares_caches: whether layers may have no cache of their own, by the configuration.
+        warnings: what is not supported or cannot be right; each sentence names file and field.
         sound: ``preprocessor_config.json``: how audio features are computed.
     """
 
     model: Path
     path: Path
     ends: tuple[int, ...] = ()
+    ends_in: str = ""
     pad: int | None = None
     context: Expected | None = None
     search: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -146,7 +144,11 @@ class ModelFolder:
     start: Start | None = None
     bans: Bans = field(default_factory=Bans)
     last: StatedToken | None = None
-    ignored: tuple[str, ...] = ()
+    vocabulary: Expected | None = None
+    is_exact: bool = False
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    shares_caches: bool = False
+    warnings: tuple[str, ...] = ()
     sound: ConfigFile | None = None
 
 
@@ -212,13 +214,19 @@ def _of_genai(
             raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     context = _expected(genai, "model.context_length")
+    length = genai.whole("search.max_length")
+    if context is not None and length is not None and length > context.size:
+        raise genai.error(
+            "search.max_length", f"{length}, but {context.field} is {context.size}: expected less"
+        )
     return ModelFolder(
         model or chosen(path, variant),
         path,
         ends=genai.tokens("model.eos_token_id"),
+        ends_in=f"{genai.path}: model.eos_token_id",
         pad=genai.token("model.pad_token_id"),
         context=context,
-        search=_search(genai, "search."),
+        search=search_of_genai(genai),
         max_length=_max_length(genai, "search.max_length", context),
         heads=_expected(genai, f"{decoder}.num_key_value_heads"),
         size=_expected(genai, f"{decoder}.head_size"),
@@ -229,7 +237,16 @@ def _of_genai(
         tokenizer=_tokenizer(path),
         tokens=tokens,
         bans=Bans.of(genai, "search."),
-        ignored=tuple(_ignored(genai, "search.")),
+        vocabulary=_expected(genai, "model.vocab_size"),
+        is_exact=True,
+        roles=dict(_roles(genai, decoder)),
+        shares_caches=any(genai.get(f"{decoder}.{each}") is not None for each in _FEWER_CACHES),
+        warnings=(
+            *unsupported(genai, "search."),
+            *misspelt(genai),
+            *infeasible(genai, "search."),
+            *_sliding(genai, f"{decoder}.sliding_window"),
+        ),
     )
 
 
@@ -239,6 +256,31 @@ def _names(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
         present = genai.text(f"{decoder}.outputs.present_{kind}_names")
         if past is not None and present is not None:
             yield past, present
+
+
+def _roles(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields that name an input or output, and its name."""
+    for side in ("inputs", "outputs"):
+        for name in cast("Mapping[str, Any]", genai.get(f"{decoder}.{side}") or {}):
+            field = f"{decoder}.{side}.{name}"
+            text = genai.text(field)
+            if text:
+                yield field, text
+
+
+def _sliding(genai: ConfigFile, section: str) -> Iterator[str]:
+    """Yield a sentence if another runtime would drop old positions of caches.
+
+    With ``layers``, the section only says how long the caches of layers are that have windows.
+    """
+    window = genai.get(section)
+    if window is not None and genai.get(f"{section}.layers") is None:
+        slides = genai.get(f"{section}.slide_key_value_cache")
+        if slides is None or genai.flag(f"{section}.slide_key_value_cache"):
+            yield (
+                f"{genai.path}: {section}.slide_key_value_cache: tercet does not drop positions "
+                "from caches, beyond what the model does itself"
+            )
 
 
 def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
@@ -252,9 +294,10 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
     def known(*names: str) -> Expected | None:
         return _expected(config, config.first(*(f"{nested}{n}" for n in names), *names))
 
-    ends = generation.tokens("eos_token_id") or config.tokens(
-        config.first("eos_token_id", f"{nested}eos_token_id")
-    )
+    ends, says_ends = generation.tokens("eos_token_id"), f"{generation.path}: eos_token_id"
+    if not ends:
+        where = config.first("eos_token_id", f"{nested}eos_token_id")
+        ends, says_ends = config.tokens(where), f"{config.path}: {where}"
     pad = generation.token("pad_token_id")
     heads, layers, size, context = _SIZES if parts.encoder is None else _DECODER_SIZES
     suffix = parts.model.stem.removeprefix("model").removeprefix("decoder_model_merged")
@@ -267,10 +310,11 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         parts.model,
         path,
         ends=ends,
+        ends_in=says_ends,
         pad=config.token("pad_token_id") if pad is None else pad,
         context=known(*context),
-        search=_search(says, "", top_k=_TOP_K),
-        max_new_tokens=says.whole("max_new_tokens"),
+        search=search_of(says, top_k=TOP_K),
+        max_new_tokens=says.whole("max_new_tokens", 1),
         max_length=_max_length(says, "max_length", known(*context)),
         heads=None if config.flag(f"{nested}multi_query") else known(*heads),  # then it is one
         size=known(*size),
@@ -284,7 +328,16 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         source=None if parts.encoder is None else known("max_position_embeddings"),
         start=None if parts.encoder is None else Start.of(says, config, nested),
         bans=Bans.of(says),
-        ignored=tuple(_ignored(says, "")),
+        vocabulary=known("vocab_size"),
+        shares_caches=any(
+            config.get(f"{where}{each}") is not None
+            for each in _FEWER_CACHES
+            for where in ("", nested)
+        ),
+        warnings=(
+            *unsupported(says, more={} if parts.encoder else {"forced_bos_token_id": ()}),
+            *infeasible(says),
+        ),
         last=_last(says),
         sound=sound if sound else None,
     )
@@ -305,33 +358,6 @@ def _max_length(config: ConfigFile, name: str, context: Expected | None) -> Expe
     """Return the length at which a text ends; None if the model has no room for more anyway."""
     found = _expected(config, name)
     return None if found and context and found.size >= context.size else found
-
-
-def _search(config: ConfigFile, prefix: str, top_k: int = 0) -> dict[str, float]:
-    """Return the sampling settings of a folder; penalties apply to greedy decoding, too.
-
-    Args:
-        config: states them.
-        prefix: of their names.
-        top_k: what applies where it does not state that one; 0 for none.
-    """
-    kinds = ["repetition_penalty"]
-    if config.flag(f"{prefix}do_sample"):
-        kinds += ["temperature", "top_k", "top_p", "min_p"]
-    found = {each: config.number(f"{prefix}{each}") for each in kinds}
-    known = {name: value for name, value in found.items() if value is not None}
-    if len(kinds) > 1:
-        known.setdefault("temperature", 1.0)
-        known.setdefault("top_k", top_k)
-    return known
-
-
-def _ignored(config: ConfigFile, prefix: str) -> Iterator[str]:
-    """Yield the settings of a folder that change tokens elsewhere, and not here."""
-    for name, neutral in _IGNORED.items():
-        value = config.get(f"{prefix}{name}")
-        if value is not None and value not in neutral:
-            yield f"{name}={shown(value)}"
 
 
 def _tokenizer(path: Path) -> Path | None:

@@ -101,9 +101,6 @@ class Generator(Closable):
         **options: Any,
     ) -> None:
         self.folder: ModelFolder = read_folder(folder, variant)
-        if self.folder.ignored:
-            text = f"settings that tercet does not support: {', '.join(self.folder.ignored)}"
-            warnings.warn(ModelWarning(f"{self.folder.path}: {text}"), stacklevel=3)
         self._reuse = reuse
         self._tokenizer: FolderTokenizer | None = None
         if reuse and self.folder.encoder is not None:
@@ -116,6 +113,8 @@ class Generator(Closable):
         self.model: Model = models.model
         self.layout: DecoderLayout = models.layout
         self._encoder = models.encoder
+        for text in (*self.folder.warnings, *models.warnings):
+            warnings.warn(ModelWarning(text), stacklevel=3)
         context = None if self.folder.context is None else self.folder.context.size
         known = [each for each in (context, self.layout.room) if each is not None]
         self._writer = Writer(
@@ -148,7 +147,7 @@ class Generator(Closable):
                 - temperature: divides the logits; 0 for greedy decoding.
                 - top_k, top_p, min_p: see `SamplingSettings`; they imply temperature=1.
                 - repetition_penalty: see `SamplingSettings`.
-                - seed: seed of the sampler, 0 by default; equal seeds give equal tokens.
+                - seed: seed of the sampler; equal seeds give equal tokens.
                 - decoder_ids, language, task: see `generate_features`.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -11,12 +11,22 @@ from ..runtime.base.closable import Closable
 from ..runtime.errors import ModelError, UnsupportedError
 from ..runtime.ir.dtypes import FLOATS
 from ..runtime.ir.types import Array
-from ..runtime.session.cache_layout import DecoderLayout
+from ..runtime.session.cache_layout import DecoderLayout, Role
 from ..runtime.session.decoding import Decoder, on_host
 from ..runtime.session.model import Model
 from ..runtime.session.open_decoder import open_decoder, open_encoded
 from .encoder import Encoder
-from .folder import ModelFolder
+from .folder import Expected, ModelFolder
+
+#: Fields of ``genai_config.json`` that name the inputs with a role.
+_FIELDS: Mapping[Role, tuple[str, ...]] = {
+    "ids": ("inputs.input_ids",),
+    "embeddings": ("inputs.embeddings", "inputs.inputs_embeds"),
+    "mask": ("inputs.attention_mask",),
+    "positions": ("inputs.position_ids",),
+    "past_length": ("inputs.past_sequence_length",),
+    "total_length": ("inputs.total_sequence_length",),
+}
 
 
 class Models(Closable):
@@ -33,6 +43,7 @@ class Models(Closable):
         layout: the decoder's inputs and outputs.
         encoder: the encoder, if there is one.
         others: all models besides `model`.
+        warnings: what the configuration says that cannot be right; sentences.
     """
 
     def __init__(self, folder: ModelFolder, pairs: Mapping[str, str], **options: Any) -> None:
@@ -52,6 +63,8 @@ class Models(Closable):
             )
             check_sizes(folder, self.layout)
             check_tokens(folder, self.vocabulary)
+            check_names(folder, self.layout)
+            self.warnings = (*lacking(folder, self.layout), *endless(folder, self.vocabulary))
             check_caches(folder, self.layout)
             if folder.encoder is not None:
                 self.encoder = Encoder(folder, self.pad(), **options)
@@ -153,10 +166,71 @@ def check_sizes(folder: ModelFolder, layout: DecoderLayout) -> None:
         )
 
 
+def check_names(folder: ModelFolder, layout: DecoderLayout) -> None:
+    """Raise ModelError if the model has another name for what the configuration names.
+
+    A configuration may name inputs that the model does without.
+    """
+    if folder.config is None:
+        return
+    known = {
+        name: info.name for role, info in layout.inputs.items() for name in _FIELDS.get(role, ())
+    }
+    known["outputs.logits"] = layout.logits.name
+    caches = {"inputs.past": [each.past for each in layout.caches]}
+    caches["outputs.present"] = [each.present for each in layout.caches]
+    for field, stated in folder.roles.items():
+        end = ".".join(field.split(".")[-2:])
+        found = known.get(end)
+        if found is not None and found != stated:
+            raise folder.config.error(field, f"'{stated}', but in {folder.model} it is '{found}'")
+        names = caches.get(end.split("_", maxsplit=1)[0], ()) if end.endswith("_names") else ()
+        if names and not any(_is_of(name, stated) for name in names):
+            raise folder.config.error(
+                field, f"'{stated}', but {folder.model} has '{names[0]}', and no cache so named"
+            )
+
+
+def _is_of(name: str, pattern: str) -> bool:
+    """Whether a name is that of some layer, by a pattern with ``%d``."""
+    start, _, end = pattern.partition("%d")
+    layer = name[len(start) : len(name) - len(end)]
+    return name == f"{start}{layer}{end}" and (layer.isdecimal() or name == pattern)
+
+
+def lacking(folder: ModelFolder, layout: DecoderLayout) -> Iterator[str]:
+    """Yield a sentence if the configuration counts more layers than have caches.
+
+    Some layers have none: those with a state, and those that read the caches of others.
+    """
+    layers, count = folder.layers, len(layout.caches)
+    if layers is None or folder.shares_caches or count % 2:
+        return
+    is_plain = all(each.axis is not None and len(each.shape) == 4 for each in layout.caches)
+    if is_plain and 0 < count < 2 * layers.size:
+        yield (
+            f"{layers.config.path}: {layers.field}: {layers.size}, but {folder.model} has caches "
+            f"of {count // 2}"
+        )
+
+
+def endless(folder: ModelFolder, vocabulary: int | None) -> Iterator[str]:
+    """Yield a sentence if the model has none of the tokens that end a text."""
+    known = vocabulary if vocabulary is not None and folder.ends else 1 << 63
+    if min(folder.ends, default=0) >= known:
+        yield (
+            f"{folder.ends_in}: {', '.join(map(str, folder.ends))}, but {folder.model} has "
+            f"{vocabulary} tokens: no text ends with that"
+        )
+
+
 def check_tokens(folder: ModelFolder, vocabulary: int | None) -> None:
-    """Raise ModelError if the model does not have a token that the folder feeds it."""
-    stated = () if folder.start is None else folder.start.stated
-    for each in (*stated, folder.last):
+    """Raise ModelError if the model lacks a token that the folder feeds it, or all it counts."""
+    stated = folder.vocabulary
+    if stated is not None and vocabulary is not None:
+        _check_vocabulary(folder, stated, vocabulary)
+    start = () if folder.start is None else folder.start.stated
+    for each in (*start, folder.last):
         if each is not None and vocabulary is not None:
             each.check(vocabulary, folder.model)
 
@@ -168,4 +242,14 @@ def check_caches(folder: ModelFolder, layout: DecoderLayout) -> None:
             "it reads one token at a time, but has no caches of the others",
             file=str(folder.model),
             where=f"input '{layout.inputs['ids'].name}'",
+        )
+
+
+def _check_vocabulary(folder: ModelFolder, stated: Expected, vocabulary: int) -> None:
+    """Raise ModelError if the model has not the tokens stated; more may be padding."""
+    if stated.size > vocabulary or (folder.is_exact and stated.size != vocabulary):
+        raise stated.config.error(
+            stated.field,
+            f"{stated.size}, but {folder.model} has {vocabulary} tokens: configuration and model "
+            "are not of one export",
         )

@@ -189,6 +189,12 @@ class GenerationLoop:
         if banned:
             scores = scores.astype(np.float64)
             scores[[token for token in banned if token < scores.size]] = -np.inf
+            if scores.max() == -np.inf:
+                raise ModelError(
+                    f"the settings of the folder suppress every token after {len(row.seen)} tokens "
+                    "(suppress_tokens, bad_words_ids, no_repeat_ngram_size, min_length)",
+                    file=self.bans.file,
+                )
         return self.sampling.choose(scores, row.seen, draw)
 
     def _read(

@@ -14,12 +14,28 @@ from ..runtime.session.sampling import SamplingSettings
 MAX_NEW_TOKENS = 128
 #: Settings that enable sampling.
 _DRAWS = ("temperature", "top_k", "top_p", "min_p")
+#: The least number by which logits are divided: those of float32 stay within float64.
+_LEAST = 1e-30
 
 
 def _share(name: str, value: Any) -> float:
     found: float = rules.number(minimum=0)(name, value)
     if found > 1:
         raise rules.refused(name, value, "a number from 0 to 1")
+    return found
+
+
+def _factor(name: str, value: Any) -> float:
+    found: float = rules.number()(name, value)
+    if not _LEAST <= found <= 1 / _LEAST:
+        raise rules.refused(name, value, f"a number from {_LEAST:g} to {1 / _LEAST:g}")
+    return found
+
+
+def _temperature(name: str, value: Any) -> float:
+    found: float = rules.number()(name, value)
+    if found and not _LEAST <= found <= 1 / _LEAST:
+        raise rules.refused(name, value, f"0, or a number from {_LEAST:g} to {1 / _LEAST:g}")
     return found
 
 
@@ -44,12 +60,12 @@ RULES = {
     "max_new_tokens": rules.optional(rules.whole(1)),
     "stop": _stops,
     "num_return_sequences": rules.whole(1),
-    "temperature": rules.optional(rules.number(minimum=0)),
+    "temperature": rules.optional(_temperature),
     "top_k": rules.optional(rules.whole(0)),
     "top_p": rules.optional(_share),
     "min_p": rules.optional(_share),
-    "repetition_penalty": rules.optional(rules.number(above=0)),
-    "seed": rules.whole(0),
+    "repetition_penalty": rules.optional(_factor),
+    "seed": rules.optional(rules.whole(0)),
     "decoder_ids": _tokens,
     "language": rules.optional(rules.text),
     "task": rules.optional(rules.text),
@@ -96,7 +112,7 @@ def generate(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     decoder_ids: Sequence[int] | None = None,
     language: str | None = None,
     task: str | None = None,
@@ -115,7 +131,7 @@ def generate(
         top_p: see `SamplingSettings`.
         min_p: see `SamplingSettings`.
         repetition_penalty: see `SamplingSettings`.
-        seed: seed of the sampler.
+        seed: seed of the sampler; None for the folder's, or 0.
         decoder_ids: tokens that the decoder of an encoder-decoder starts with.
         language: spoken language, for a speech model.
         task: ``transcribe`` or ``translate``, for a speech model.
@@ -127,6 +143,7 @@ def generate(
         "top_p": top_p,
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
+        "seed": seed,
     }
     chosen = {**search, **{name: each for name, each in given.items() if each is not None}}
     if any(given[name] is not None for name in _DRAWS):
@@ -139,7 +156,7 @@ def generate(
         top_p=chosen.get("top_p", 1.0),
         min_p=chosen.get("min_p", 0.0),
         repetition_penalty=chosen.get("repetition_penalty", 1.0),
-        seed=seed,
+        seed=int(chosen.get("seed", 0)),
     )
     length = max_new_tokens or default_tokens
     max_length = None if length else max_length

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet import Generator, InputError, ModelError, ModelWarning, UsageError
+from tercet import Generator, InputError, ModelError, UsageError
 
 from .folders import DECODERS, copied, rewrite, told
 from .stepwise import Stepwise
@@ -304,13 +304,6 @@ def test_old_folders_have_their_settings_in_the_configuration(tmp_path: Path) ->
         assert len(found[0]) == 5
         assert found == generator.generate("the quick", repetition_penalty=1.3).ids
         assert found != generator.generate("the quick", repetition_penalty=1.0).ids
-
-
-def test_what_the_folder_asks_for_in_vain_is_said(tmp_path: Path) -> None:
-    folder = copied("optimum_llama", tmp_path)
-    rewrite(folder / "generation_config.json", num_beams=4, typical_p=1.0, eta_cutoff=3e-4)
-    with pytest.warns(ModelWarning, match=r"not support: num_beams=4, eta_cutoff=0.0003$"):
-        Generator(folder).close()
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────

@@ -172,7 +172,7 @@ def test_who_asks_for_draws(
     ("given", "text"),
     [
         ({"temprature": 1}, "there is no option 'temprature'; did you mean 'temperature'"),
-        ({"temperature": -1}, "temperature=-1: expected a finite number >= 0"),
+        ({"temperature": -1}, "temperature=-1: expected 0, or a number from 1e-30"),
         ({"top_p": 1.5}, "top_p=1.5: expected a number from 0 to 1"),
         ({"top_p": 0}, "top_p=0"),
         ({"top_k": 1.5}, "top_k=1.5"),

@@ -190,7 +190,10 @@ class SamplingOptions(Group):
             help="Penalty for tokens that already occur; above 1 makes them less likely.",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for sampling.")] = 0
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Seed for sampling; default: the model's, or 0."),
+    ] = None
     num_return_sequences: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of continuations per prompt.")
     ] = 1
