@@ -25,6 +25,7 @@ from tercet.runtime.ir.dtypes import (
     uint8,
 )
 from tercet.runtime.session.model import TensorInfo
+from tercet.tools.common import inputs
 from tercet.tools.common.archives import write_archive
 from tercet.tools.common.arrays import read_test_data
 from tercet.tools.common.images import Pixels, read_images
@@ -94,6 +95,22 @@ def test_what_cannot_be_random() -> None:
 def test_shapes_that_no_array_has(shape, dtype) -> None:
     with pytest.raises(InputError, match="no machine has room"):
         random_inputs([info(shape, dtype)], {"x": shape}, 0)
+
+
+def test_inputs_that_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused before anything is drawn, with the numbers that the generator draws."""
+    infos = [info((1 << 18,)), TensorInfo("z", float32, (1 << 18,))]
+    shapes = {"x": (1 << 18,), "z": (1 << 18,)}
+    monkeypatch.setattr(inputs, "memory", lambda: 4 << 20)
+    assert sorted(random_inputs(infos, shapes, 0)) == ["x", "z"]
+    monkeypatch.setattr(inputs, "memory", lambda: (4 << 20) - 1)
+    with pytest.raises(InputError, match=r"input 'z': float32\[262144\] takes 0\.0 GiB, and 0\.0"):
+        random_inputs(infos, shapes, 0)
+    huge = (1 << 20, 1, 1 << 21)
+    with pytest.raises(
+        InputError, match=r"input 'x': .*takes 8,192\.0 GiB.* GiB of memory; give smaller sizes"
+    ):
+        random_inputs([info(huge)], {"x": huge}, 0)
 
 
 INDEXED = """ <ir_version: 8, opset_import: ["" : 18]>

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.base import arguments as rules
+from ...runtime.base.host_memory import memory
 from ...runtime.errors import (
     DeviceError,
     InputError,
@@ -373,6 +374,9 @@ def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, 
 
 # ── random ───────────────────────────────────────────────────────────────────────────────────────
 
+#: Bytes of each number as the generator draws it: float64 or int64.
+_DRAWN = 8
+
 
 def random_inputs(
     infos: Infos, shapes: Mapping[str, tuple[int, ...]], seed: int
@@ -385,7 +389,7 @@ def random_inputs(
     booleans and one-digit strings are uniform.
 
     Raises:
-        InputError: the type or shape of an input is unknown.
+        InputError: the type or shape of an input is unknown, or there is no room for it.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Array] = {}
@@ -405,14 +409,13 @@ def random_inputs(
             )
         limits = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in info.indexes]
         wanted = TensorType(info.dtype, shapes[info.name])
+        _check_room(info.name, wanted, sum(each.nbytes for each in found.values()))
         found[info.name] = _random(generator, wanted, list(filter(None, limits)))
     return found
 
 
 def _random(generator: np.random.Generator, wanted: TensorType, limits: Sequence[int]) -> Array:
     dtype, shape = wanted.dtype, wanted.dims
-    if prod(dim for dim in shape if dim) >= 1 << 48:  # numpy counts the axes beside an empty one
-        raise InputError(f"no machine has room for {wanted}")
     if dtype == bool_:
         return generator.integers(0, 2, shape).astype(bool_)
     if dtype == string:
@@ -421,6 +424,27 @@ def _random(generator: np.random.Generator, wanted: TensorType, limits: Sequence
         maximum = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
         return generator.integers(0, min((maximum + 1, *limits)), shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)
+
+
+def _check_room(name: str, wanted: TensorType, held: int) -> None:
+    """Raise InputError if memory has no room for an input.
+
+    Args:
+        name: of the input.
+        wanted: its type and shape.
+        held: bytes of the inputs before it.
+    """
+    numbers = prod(wanted.dims)
+    nbytes = numbers * wanted.dtype.itemsize
+    which = f"input '{name}': {wanted} takes {nbytes / 2**30:,.1f} GiB"
+    remedy = "give smaller sizes (--shape, --dim), or the array in a file"
+    if prod(dim for dim in wanted.dims if dim) >= 1 << 48:  # numpy counts axes beside an empty one
+        raise InputError(f"{which}, and no machine has room for it; {remedy}")
+    if held + nbytes + numbers * _DRAWN > memory():
+        raise InputError(
+            f"{which}, and {numbers * _DRAWN / 2**30:,.1f} GiB more while it is drawn; there are "
+            f"{memory() / 2**30:,.1f} GiB of memory; {remedy}"
+        )
 
 
 def _greatest(dtype: np.dtype) -> int:
