@@ -20,6 +20,7 @@ from .joined_heads import turn_joined_heads, turn_normalized
 from .joined_parts import turn_joined
 from .turn_images import order_of, to_channels_first, to_channels_last
 from .turned_parts import reduce_turned, turn_whole
+from .turned_sums import turn_before_sums
 
 #: An operator, with the shape that a Reshape gives.
 Step = tuple[Op, tuple[int, ...] | None]
@@ -40,6 +41,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from turn_normalized(graph)
     yield from turn_joined_heads(graph)
     yield from turn_joined(graph)
+    yield from turn_before_sums(graph)
     yield from reduce_turned(graph)
     yield from turn_whole(graph)
     yield from cut_columns(graph)

@@ -3,62 +3,168 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..ir.graph import Graph, Node
-from ..ir.types import Dim, TensorType
-from ..ops.movement import Concat, Split, Transpose
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim, Shape
+from ..ops.gather import Gather
+from ..ops.movement import Concat, Slice, Split, Transpose
+from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder
+from .editing import Builder, cuts_of, drop, shape_of
+
+_VIEWS = (Reshape, Squeeze, Unsqueeze)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a tensor, as it is joined.
+
+    Attributes:
+        source: what it is cut from.
+        axis: along which, in the source's shape.
+        begin, size: where.
+        shape: of the part in the source; an axis of one place stays.
+        nodes: from what cuts it to what is joined.
+    """
+
+    source: Value
+    axis: int
+    begin: int
+    size: int
+    shape: Shape
+    nodes: tuple[Node, ...]
 
 
 def turn_joined(graph: Graph) -> Iterator[str]:
-    """Replace a Split into equal parts and the Concat of all of them along another axis.
+    """Replace all equal parts of a tensor, which a Concat joins along another axis, by views.
 
     Part i of axis a comes i-th along axis b: the axis is cut in two, the number of the part moves
-    in front of b, and is merged with it.
+    in front of b, and is merged with it. Heads are written so, as ``cat(x.split(d, 2), 0)`` or
+    ``stack(x.split(d, 2))``, and back as ``cat(x.unbind(0), 2)``.
     """
     for node in list(graph.nodes):
-        found = _axes_of(node)
-        if found is None:
+        parts = _parts_of(node) if node in graph else None
+        if parts is None:
             continue
-        split, a, b = found
-        part, count = split.outputs[0].tensor.shape or (), len(split.outputs)
-        cut = (*part[:a], count, *part[a:])
-        moved = [i for i in range(len(part) + 1) if i != a]
-        moved.insert(moved.index(b + (b >= a)), a)
-        joined = (*part[:b], _times(part[b], count), *part[b + 1 :])
-        sizes = [_sizes(cut), _sizes(joined)]
+        before, after = parts[0].shape, shape_of(node.operands[0]) or ()
+        a, b, count = parts[0].axis, normalize_axis(_axis(node), len(after)), len(parts)
+        if not _is_another(before, after, a, b):
+            continue
         add = Builder(graph, node, node.name, (node,))
-        first = add.shaped(split.inputs[0], sizes[0], f"{node.name}.cut")
-        turned = add(Transpose(perm=tuple(moved)), first)
-        made = add.shaped(turned, sizes[1], f"{node.name}.joined")
+        # The number of the part is an axis in front of what the part consists of, then before b.
+        x = add.shaped(parts[0].source, _sizes((*before[:a], count, *before[a:])), "cut")
+        if before == after:
+            x = add(Transpose(perm=_moved(len(before), a, b)), x)
+        else:
+            x = add(Transpose(perm=_moved(len(before), a, 0)), x) if a else x
+            x = add.shaped(x, _sizes((count, *after)), "parts")
+            x = add(Transpose(perm=_moved(len(after), 0, b)), x) if b else x
+        made = add.shaped(
+            x, _sizes((*after[:b], _times(after[b], count), *after[b + 1 :])), "joined"
+        )
+        source = parts[0].nodes[0].name
         graph.replace(node, [made])
-        if not any(value.consumers or graph.is_output(value) for value in split.outputs):
-            graph.remove(split)
-        yield f"Transpose '{made.name}' joins the {count} parts of Split '{split.name}'"
+        for part in parts:
+            drop(graph, part.nodes[-1])
+        yield f"Transpose '{made.name}' joins the {count} parts of '{source}'"
 
 
-def _axes_of(node: Node) -> tuple[Node, int, int] | None:
-    """Return the Split all of whose parts, equally large, a node joins in order, and both axes."""
-    if not isinstance(node.op, Concat) or len(node.inputs) < 2:
+def _parts_of(join: Node) -> list[_Part] | None:
+    """Return the parts that a Concat joins, if these are all of a tensor, equal and in order."""
+    if not isinstance(join.op, Concat) or len(join.inputs) < 2:
         return None
-    first = node.inputs[0]
-    split = None if first is None else first.producer
-    if split is None or not isinstance(split.op, Split) or [*node.inputs] != [*split.outputs]:
+    first = _part(join.operands[0])
+    if first is None or first.begin:
         return None
-    types = [value.type for value in (*split.outputs, *node.outputs)]
-    shapes = [type_.shape for type_ in types if isinstance(type_, TensorType) and type_.shape]
-    if len(shapes) < len(types) or len(set(shapes[:-1])) != 1 or shapes[0] == shapes[-1]:
+    whole = (shape_of(first.source) or ())[first.axis]
+    if whole != first.size * len(join.inputs):
         return None
-    a, b = (normalize_axis(axis, len(shapes[0])) for axis in (split.op.axis, node.op.axis))
-    unknown = [i for i, size in enumerate(shapes[0]) if not isinstance(size, int)]
-    fits = a != b and len(unknown) < 2 and not {a, b} & {*unknown}
-    return (split, a, b) if fits else None
+    parts = [first]
+    for value in join.operands[1:]:
+        part = _part(value)
+        if part is None or part.begin != first.size * len(parts):
+            return None
+        same = (part.source, part.axis, part.size) == (first.source, first.axis, first.size)
+        if not same or shape_of(value) != shape_of(join.operands[0]):
+            return None
+        parts.append(part)
+    return parts
+
+
+def _part(value: Value) -> _Part | None:
+    """Return which part of a tensor a value is, up to views."""
+    nodes: list[Node] = []
+    while (node := value.producer) is not None and isinstance(node.op, _VIEWS):
+        nodes.insert(0, node)
+        value = node.operands[0]
+    if node is None or not isinstance(node.op, Split | Slice | Gather):
+        return None
+    source = node.operands[0]
+    found, shape = _cut(node, value), shape_of(source)
+    if found is None or not shape:
+        return None
+    axis, begin, size = found
+    return _Part(
+        source, axis, begin, size, (*shape[:axis], size, *shape[axis + 1 :]), (node, *nodes)
+    )
+
+
+def _cut(node: Node, value: Value) -> tuple[int, int, int] | None:
+    """Return the axis along which a node cuts a tensor, where its part begins, and its size."""
+    shape = shape_of(node.operands[0]) or ()
+    match node.op:
+        case Split():
+            axis = normalize_axis(node.op.axis, len(shape)) if shape else 0
+            sizes = [(shape_of(part) or (None,) * (axis + 1))[axis] for part in node.outputs]
+            known = [size for size in sizes if isinstance(size, int)]
+            place = node.outputs.index(value)
+            return (axis, sum(known[:place]), known[place]) if len(known) == len(sizes) else None
+        case Slice():
+            cuts = cuts_of(node)
+            axis = cuts[0][0] if cuts and len(cuts) == 1 else 0
+            whole = shape[axis] if shape else None
+            if not cuts or len(cuts) > 1 or not isinstance(whole, int):
+                return None
+            taken = range(whole)[cuts[0][1]]
+            return (axis, taken.start, len(taken)) if taken.step == 1 and taken else None
+        case Gather():
+            index = node.operands[1].data
+            axis = normalize_axis(node.op.axis, len(shape)) if shape else 0
+            whole = shape[axis] if shape else None
+            if index is None or index.size != 1 or index.ndim > 1 or not isinstance(whole, int):
+                return None
+            return axis, int(index.reshape(-1)[0]) % whole, 1
+        case _:
+            return None
+
+
+def _is_another(before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Whether parts are joined along another axis than they are cut, and all sizes are known.
+
+    One size may be unknown if it is not along these axes.
+    """
+    unknown = [sum(not isinstance(size, int) for size in shape) for shape in (before, after)]
+    if max(unknown) > 1 or not isinstance(before[a], int) or not isinstance(after[b], int):
+        return False
+    return before != after or a != b
+
+
+def _moved(rank: int, source: int, place: int) -> tuple[int, ...]:
+    """Return the order of one more axis than `rank` in which one has another place."""
+    kept = [i for i in range(rank + 1) if i != source]
+    kept.insert(place, source)
+    return tuple(kept)
+
+
+def _axis(join: Node) -> int:
+    return join.op.axis if isinstance(join.op, Concat) else 0
 
 
 def _times(size: Dim, count: int) -> Dim:
     return size * count if isinstance(size, int) else size
 
 
-def _sizes(shape: tuple[Dim, ...]) -> list[int]:
+def _sizes(shape: Shape) -> list[int]:
+    """Return the sizes for a Reshape, of which one may be unknown."""
     return [size if isinstance(size, int) else -1 for size in shape]

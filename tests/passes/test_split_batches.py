@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,10 +13,11 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.movement import Concat, Split, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
@@ -62,6 +66,88 @@ def of_rows(g: Graph, x: Value) -> Value:
     cut = apply(g, Reshape(), mixed, np.array([N, HEADS, PIXELS, SIZE]))
     rows = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
     return apply(g, MatMul(), apply(g, Reshape(), rows, np.array([N, PIXELS, WIDTH])), eye())
+
+
+def parts(g: Graph, x: Value, axis: int, count: int) -> list[Value]:
+    return list(g.insert(Split(axis=axis, num_outputs=count), [x], count).outputs)
+
+
+def of_columns(g: Graph, x: Value, *, is_residual: bool = False, learned: int = 0) -> Value:
+    """Attention whose heads are parts of columns, joined as batches (Set Transformer)."""
+
+    def heads(y: Value) -> Value:
+        return g.insert(Concat(axis=0), parts(g, y, 2, HEADS)).output
+
+    q, k, v = (heads(apply(g, MatMul(), x, normal(WIDTH, WIDTH))) for _ in range(3))
+    if learned:
+        q = g.constant(normal(HEADS * N, learned, SIZE), "queries")
+    mixed = attended(g, q, apply(g, Transpose(perm=(0, 2, 1)), k), v)
+    mixed = apply(g, Add(), q, mixed) if is_residual else mixed
+    return g.insert(Concat(axis=2), parts(g, mixed, 0, HEADS)).output
+
+
+def of_stacked_columns(g: Graph, x: Value) -> Value:
+    """Attention whose heads are parts of columns, stacked in front of the batches (AutoInt)."""
+
+    def heads() -> Value:
+        columns = parts(g, apply(g, MatMul(), x, normal(WIDTH, WIDTH)), 2, HEADS)
+        stacked = [apply(g, Unsqueeze(), part, np.array([0])) for part in columns]
+        return g.insert(Concat(axis=0), stacked).output
+
+    q, k, v = heads(), heads(), heads()
+    mixed = attended(g, q, apply(g, Transpose(perm=(0, 1, 3, 2)), k), v)
+    places = [apply(g, Gather(), mixed, np.array(i)) for i in range(HEADS)]
+    return g.insert(Concat(axis=2), places).output
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        of_columns,
+        partial(of_columns, is_residual=True),
+        partial(of_columns, learned=3),
+        partial(of_columns, is_residual=True, learned=3),
+        of_stacked_columns,
+    ],
+)
+def test_heads_in_front_of_samples(build: Callable[[Graph, Value], Value]) -> None:
+    graph = make(lambda g, x: apply(g, MatMul(), build(g, x), eye()), (N, PIXELS, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["split_batches"] == 1
+    for turn in (node for node in after.nodes if isinstance(node.op, Transpose)):
+        value = turn.operands[0]
+        while value.producer is not None:
+            value = value.producer.operands[0]
+        assert value.is_constant
+    (attention,) = (node.op for node in after.nodes if isinstance(node.op, Attention))
+    assert attention.kv_num_heads == HEADS
+    assert_same(graph, after)
+
+
+def test_layers_of_split_batches_are_merged() -> None:
+    """No view of the heads as batches is left, which would read the layers too."""
+    for build in (of_rows, of_columns, of_stacked_columns):
+        graph = make(lambda g, x, b=build: apply(g, MatMul(), b(g, x), eye()), (N, PIXELS, WIDTH))
+        _, log = optimised(graph)
+        assert log.counts["merge_products"] == 1
+
+
+def test_windows_in_front_stay() -> None:
+    """Rows of [1, t, c] in front of a single head are windows, no parts of columns."""
+
+    def build(g: Graph, x: Value) -> Value:
+        def windows() -> Value:
+            rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+            return apply(g, Reshape(), rows, np.array([5, 1, 5, WIDTH]))
+
+        q, k, v = windows(), windows(), windows()
+        return attended(g, q, apply(g, Transpose(perm=(0, 1, 3, 2)), k), v)
+
+    graph = make(build, (1, PIXELS, WIDTH))
+    after, log = optimised(graph)
+    assert "fuse_attention" in log.counts
+    assert "split_batches" not in log.counts
+    assert_same(graph, after)
 
 
 def eye() -> np.ndarray:

@@ -1,0 +1,77 @@
+"""Sums of turned tensors that are turned back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.elementwise import Add, Div, Mul, Sub
+from ..ops.movement import Transpose
+from ..ops.shape import Reshape
+from .editing import Builder, drop, shape_of
+from .factors import follow
+from .pattern import pairs
+
+_VIEWS = (Reshape, Transpose)
+
+
+def turn_before_sums(graph: Graph) -> Iterator[str]:
+    """Replace ``back(turn(x) + y)`` by ``x + back(y)`` where the views undo one another.
+
+    Set Transformer adds queries to the results of an attention while both are heads, and joins
+    these afterwards: the attention's results alone become rows, which it can write.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, Add | Sub | Mul | Div):
+            continue
+        back = _views_after(graph, node)
+        if not any(isinstance(view.op, Transpose) for view in back):
+            continue
+        for turned, other in pairs(node):
+            is_same = shape_of(turned) == shape_of(other) == shape_of(node.output)
+            x = _undone(turned, back) if is_same else None
+            if x is None and not (is_same and turned.is_constant):
+                continue
+            add, name = Builder(graph, back[-1], node.name, (node, *back)), node.name
+            x, y = (x or _turned_back(add, turned, back)), _turned_back(add, other, back)
+            operands = (x, y) if turned is node.operands[0] else (y, x)
+            before = back[-1].operands[0].producer
+            graph.replace(back[-1], [add(node.op, *operands)])
+            drop(graph, before)
+            yield f"{node.kind} '{name}' adds to '{x.name}' before it is turned"
+            break
+
+
+def _turned_back(add: Builder, value: Value, back: Sequence[Node]) -> Value:
+    """Return a value behind views; of a constant, they are computed before a plan is made."""
+    for view in back:
+        value = add(view.op, value, *view.inputs[1:], name=view.name)
+    return value
+
+
+def _views_after(graph: Graph, node: Node) -> list[Node]:
+    """Return the views of a result that nothing else reads, one after the other."""
+    found: list[Node] = []
+    value = node.output
+    while (view := graph.sole_consumer(value)) is not None and isinstance(view.op, _VIEWS):
+        found.append(view)
+        value = view.output
+    return found
+
+
+def _undone(value: Value, back: Sequence[Node]) -> Value | None:
+    """Return what a value is a view of, if the views after it restore that."""
+    chain = list(back)
+    while (view := value.producer) is not None and isinstance(view.op, _VIEWS):
+        chain.insert(0, view)
+        value = view.operands[0]
+        axes = follow(chain)
+        if axes is None:
+            return None
+        given, order, wanted = axes
+        same = [f for axis in given for f in axis if f.size != 1] == [
+            f for f in order if f.size != 1
+        ]
+        if same and shape_of(value) == shape_of(back[-1].output) and len(given) == len(wanted):
+            return value
+    return None
