@@ -11,13 +11,13 @@ import numpy as np
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from ..ir.types import Array
+from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Expand
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of, to_sizes
+from .editing import Builder, drop, dtype_of, shape_of
 from .pattern import pairs
 from .rounding import rounded_bias
 
@@ -63,6 +63,16 @@ class _Part:
     moves: tuple[Node, ...] = ()
 
     @property
+    def is_broadcast(self) -> bool:
+        """Whether the sum of all parts repeats it, rather than an Expand."""
+        return bool(self.moves) and isinstance(self.moves[-1].op, Expand)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of what it adds to the product, but for the width."""
+        return shape_of(self.moves[-1].operands[0] if self.is_broadcast else self.value) or ()
+
+    @property
     def is_row(self) -> bool:
         """Whether all its rows are the same constant."""
         data = self.value.data
@@ -83,7 +93,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         parts = _parts(graph, layer)
         early = [part for part in parts if part.source is not None or part.is_row]
         is_constant = all(part.is_row for part in parts)
-        if early and len(parts) > 1 and not is_constant and _is_worth(layer, early):
+        fills = _fills(parts, shape_of(layer.top.output) or ())
+        if early and len(parts) > 1 and not is_constant and fills and _is_worth(layer, early):
             _rewrite(graph, layer, parts)
             yield f"{len(early)} parts of the input of '{node.name}' are multiplied early"
 
@@ -109,8 +120,6 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
         if node.op.transA or (node.op.alpha, node.op.beta) != (1, 1):
             return None
         data = data.T if node.op.transB else data
-    if not all(isinstance(size, int) for size in shape or ()):
-        return None
     if addend is not None:
         bias = addend.data if addend.data is not None and addend.data.ndim == 1 else None
         known = bias is not None and bias.shape == data.shape[1:]
@@ -129,41 +138,65 @@ def _parts(graph: Graph, layer: _Layer) -> list[_Part]:
     found: list[_Part] = []
     begin = 0
     for value in layer.concat.operands:
-        sizes = _sizes(value)
-        if not sizes or not prod(sizes):
+        shape = shape_of(value)
+        columns = shape[-1] if shape and 0 not in shape else None
+        if not isinstance(columns, int):
             return []
-        own = layer.weights[begin : begin + sizes[-1]]
+        own = layer.weights[begin : begin + columns]
         source, moves = _repeated(graph, value, layer.concat)
         found.append(_Part(value, own, source, moves))
-        begin += sizes[-1]
+        begin += columns
     return found
+
+
+def _fills(parts: Sequence[_Part], whole: Shape) -> bool:
+    """Whether the sum of all parts has this shape, or one that is known."""
+    terms = [part for part in parts if not part.is_row]
+    if len(_known(whole)) == len(whole) or not all(part.is_broadcast for part in terms):
+        return True
+    shapes = [part.shape for part in terms]
+    longest = [[s[-i] for s in shapes if len(s) >= i] for i in range(2, len(whole) + 1)]
+    return all(whole[-i] is not None and whole[-i] in sizes for i, sizes in enumerate(longest, 2))
 
 
 def _repeated(graph: Graph, value: Value, reader: Node) -> tuple[Value | None, tuple[Node, ...]]:
     """Return rows that an Expand repeats, and the nodes from there on."""
     moves: list[Node] = []
-    source, kept, rows = None, 0, prod(_sizes(value) or (0,))
+    source, kept, times = None, 0, 1
     at = value
     while (node := at.producer) is not None and _keeps_rows(node):
         if graph.sole_consumer(at) is not reader and not isinstance(node.op, Expand):
             break
+        if moves and isinstance(node.op, Expand) and None in _repeats(node):
+            break  # the sum repeats only what no view follows
         moves.insert(0, node)
         reader, at = node, node.operands[0]
-        size = prod(_sizes(at) or (rows,))
-        if isinstance(node.op, Expand) and size * _REPEATED <= rows and not at.is_constant:
-            source, kept = at, len(moves)
+        if isinstance(node.op, Expand):
+            times *= prod(_REPEATED if n is None else n for n in _repeats(node))
+            if times >= _REPEATED and not at.is_constant:
+                source, kept = at, len(moves)
     return source, tuple(moves[len(moves) - kept :])
+
+
+def _repeats(expand: Node) -> list[int | None]:
+    """Return how often an Expand repeats along each axis; None where a symbol says it."""
+    before, after = (shape_of(value) or () for value in (expand.operands[0], expand.output))
+    given = (*(1,) * (len(after) - len(before)), *before)
+    times = [1 if a == b and a is not None else b for a, b in zip(given, after, strict=True)]
+    return [n if isinstance(n, int) else None for n in times]
 
 
 def _keeps_rows(node: Node) -> bool:
     """Whether a node repeats or views rows of the same length."""
-    before, after = (_sizes(value) for value in (node.operands[0], node.output))
-    if not before or not after or before[-1] != after[-1]:
+    before, after = (shape_of(value) for value in (node.operands[0], node.output))
+    if not before or not after or before[-1] != after[-1] or not isinstance(after[-1], int):
         return False
     rank = len(before)
     match node.op:
-        case Expand() | Reshape():
+        case Expand():
             return True
+        case Reshape():
+            return sum(not isinstance(size, int) for size in after) < 2  # one may be -1
         case Unsqueeze() | Squeeze():
             axes = None if len(node.operands) < 2 else node.operands[1].data
             longer = len(after) if isinstance(node.op, Unsqueeze) else rank
@@ -172,12 +205,6 @@ def _keeps_rows(node: Node) -> bool:
             }
         case _:
             return False
-
-
-def _sizes(value: Value) -> tuple[int, ...] | None:
-    """Return the sizes of a value if all are known."""
-    found = tuple(size for size in shape_of(value) or () if isinstance(size, int))
-    return found if len(found) == len(shape_of(value) or ()) else None
 
 
 def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
@@ -198,17 +225,16 @@ def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
     for part in parts:
         if part.source is not None:
             y = _multiplied(add, part.source, part.weights)
-            is_broadcast = isinstance(part.moves[-1].op, Expand)  # by the sum
-            terms.append(_repeat(add, y, part.moves[:-1] if is_broadcast else part.moves))
+            terms.append(_repeat(add, y, part.moves[:-1] if part.is_broadcast else part.moves))
     if bias.any():
         vector = add.constant(rounded_bias(bias, layer.weights.dtype), f"{top.name}.bias")
         terms[0] = add(Add(), terms[0], vector)
     total = terms[0]
     for term in terms[1:]:
         total = add(Add(), total, term)
-    sizes = _sizes(top.output) or ()
-    if _sizes(total) != sizes:
-        total = add(Expand(), total, add.integers(sizes, "shape"))
+    whole = shape_of(top.output) or ()
+    if shape_of(total) != whole and len(_known(whole)) == len(whole):
+        total = add(Expand(), total, add.integers(_known(whole), "shape"))
     assert total.producer is not None
     made = total.producer
     graph.replace(top, [total])
@@ -226,12 +252,19 @@ def _multiplied(add: Builder, x: Value, weights: Array) -> Value:
 
 def _repeat(add: Builder, y: Value, moves: Sequence[Node]) -> Value:
     """Return rows of another length repeated and viewed by nodes."""
-    width = (_sizes(y) or (0,))[-1]
+    width = (shape_of(y) or (0,))[-1]
     for node in moves:
-        if isinstance(node.op, Expand | Reshape):
-            sizes = (*(_sizes(node.output) or ())[:-1], width)
-            op = to_sizes(sizes) if isinstance(node.op, Reshape) else Expand()
-            y = add(op, y, add.integers(sizes, "shape"))
+        shape = (*(shape_of(node.output) or ())[:-1], width)
+        if isinstance(node.op, Reshape):
+            y = add.shaped(y, [size if isinstance(size, int) else -1 for size in shape])
+        elif isinstance(node.op, Expand):
+            times = [*_repeats(node)[:-1], 1]
+            y = add(Expand(), y, add.integers([n or 1 for n in times], "shape"))
         else:
             y = add(node.op, y, *node.inputs[1:])
     return y
+
+
+def _known(shape: Shape) -> list[int]:
+    """Return the sizes of a shape that are known."""
+    return [size for size in shape if isinstance(size, int)]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Expand
-from tercet.runtime.ops.shape import Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Shape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -81,6 +82,54 @@ def test_nothing_is_repeated(build: Build, shape: tuple[int, ...], products: int
     assert not {"Expand", "Concat"} & set(kinds(after))
     assert sum(kind in ("MatMul", "Gemm") for kind in kinds(after)) == products
     assert_same(graph, after)
+
+
+def of_samples(graph: Graph, x: Value) -> Value:
+    """What each sample says to all its rows: [batch, 1, D] beside [batch, N, D]."""
+    sizes = apply(graph, Shape(), x)
+    first = apply(graph, Gather(axis=1), x, np.array([0]))
+    return layer(graph, 2 * D, apply(graph, Expand(), first, sizes), x)
+
+
+def of_samples_in_rows(graph: Graph, x: Value) -> Value:
+    """The same in rows of all samples: a view follows what is repeated."""
+    first = apply(graph, Gather(axis=1), x, np.array([0]))
+    repeated = apply(graph, Expand(), first, np.array([1, N, D]))
+    rows = [apply(graph, Reshape(), part, np.array([-1, D])) for part in (repeated, x)]
+    return layer(graph, 2 * D, *rows)
+
+
+def pairs_of_a_batch(graph: Graph, x: Value) -> Value:
+    def repeated(axis: int) -> Value:
+        shaped = apply(graph, Unsqueeze(), x, np.array([axis]))
+        return apply(graph, Expand(), shaped, np.array([1, N, N, 1]))
+
+    return layer(graph, 2 * D, repeated(2), repeated(1))
+
+
+@pytest.mark.parametrize("build", [of_samples, of_samples_in_rows, pairs_of_a_batch])
+def test_any_number_of_samples(build: Build) -> None:
+    graph = make(build, ("batch", N, D))
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 1
+    assert "Concat" not in kinds(after)
+    for samples in (1, 3):
+        assert_same(graph, after, samples, N, D)
+
+
+def of_rows_alone(graph: Graph, x: Value) -> Value:
+    """A symbol says how often all parts are repeated: their sum would be too short."""
+    sizes = apply(graph, Shape(), x)
+    first = apply(graph, Gather(axis=1), x, np.array([0]))
+    parts = (apply(graph, Expand(), apply(graph, op(), first), sizes) for op in (Neg, Relu))
+    return layer(graph, 2 * D, *parts)
+
+
+def test_rows_that_nothing_else_has() -> None:
+    graph = make(of_rows_alone, (2, "time", D))
+    after, log = optimised(graph)
+    assert "multiply_early" not in log.counts
+    assert_same(graph, after, 2, 4, D)
 
 
 def long_results(graph: Graph, x: Value) -> Value:
