@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -24,14 +26,26 @@ import json, sys
 name = sys.argv[1]
 if name == "broken":
     raise SystemExit(3)
-print("a library says something")
-print("ready", flush=True)
-sys.stdin.readline()
-peers = [{"name": "eager", "ms": 3.0, "error": 1e-3}]
-peers += [{"name": "torch.compile", "ms": 2.0, "error": 1e-3}]
-row = {"precision": "float16", "batch": 1, "ms": 1.0, "error": 2e-3, "load_s": 0.5, "peers": peers}
+
+def turn():
+    sys.stdin.readline()
+    print("a library says something")
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+turn()
+row = {"precision": "float16", "batch": 1, "ms": 1.0, "error": 2e-3, "load_s": 0.5}
 print(json.dumps(row))
 print(json.dumps({"precision": "float16", "batch": 32, "failed": "ValueError: no such layer"}))
+if name == "alone":
+    raise SystemExit
+print("more", flush=True)
+turn()
+if name == "short":
+    raise SystemExit(4)
+peers = [{"name": "eager", "ms": 3.0, "error": 1e-3}]
+peers += [{"name": "torch.compile", "ms": 2.0, "error": 1e-3}]
+print(json.dumps({**row, "peers": peers}))
 """
 
 
@@ -43,12 +57,23 @@ def start(network: str, device: str = "") -> subprocess.Popen[str]:
 def test_networks_take_turns_and_lose_no_row() -> None:
     rows = list(measure(["a", "broken", "b"], 2, start))
     found = [(row.network, row.batch, row.ratio, row.failed) for row in rows]
-    whole = [(1, 2.0, ""), (32, None, "ValueError: no such layer")]
+    own = [(1, None, ""), (32, None, "ValueError: no such layer")]
     assert found == [
-        *(("a", *row) for row in whole),
+        *(("a", *row) for row in own),
         ("broken", 0, None, "its process ended with 3"),
-        *(("b", *row) for row in whole),
+        ("a", 1, 2.0, ""),
+        *(("b", *row) for row in own),
+        ("b", 1, 2.0, ""),
     ]
+
+
+def test_own_rows_come_before_peers_are_ready() -> None:
+    rows = measure(["a", "alone", "short"], 3, start)
+    first = [next(rows) for _ in range(6)]
+    assert [row.ms for row in first if not row.failed] == [1.0] * 3
+    assert not any(row.peers for row in first)
+    last = [(row.network, row.ratio, row.failed) for row in rows]
+    assert last == [("a", 2.0, ""), ("short", None, "its process ended with 4")]
 
 
 def test_devices_share_the_networks() -> None:
@@ -62,7 +87,7 @@ def test_devices_share_the_networks() -> None:
 
     names = ["a", "b", "broken", "c", "d", "e"]
     rows = Counter(row.network for row in measure(names, 1, start_on, ["0", "1"]))
-    assert rows == {name: 1 if name == "broken" else 2 for name in names}
+    assert rows == {name: 1 if name == "broken" else 3 for name in names}
     assert set(on) == set(names)
     assert set(on.values()) == {"0", "1"}
 
@@ -86,7 +111,8 @@ def test_page() -> None:
         ZooRow("c", "float16", 1, failed="ValueError: no such layer"),
     ]
     assert summary(rows) == ["float16, batch 1: geometric mean 1.00 of 2; behind: b 0.50"]
-    text = page(rows, {"GPU": "one"})
+    text = page([*rows, ZooRow("d", "float16", 1, 0.5)], {"GPU": "one"})
+    assert "| d | float16 | 1 | 0.500 | no peer |" in text
     assert "| a | float16 | 1 | 1.000 | torch.compile | 2.000 | 2.00 |" in text
     assert "| c | float16 | 1 | ValueError: no such layer |" in text
     lost = "gather 2x 0.020 ms (0%); gemv 12x 0.050 ms (80%)"
@@ -118,6 +144,53 @@ def test_peers_of_an_earlier_run(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(InputError, match="a file of `zoo` is damaged"):
         zoo.read_peers(file, "one")
+
+
+class Loaded(zoo_worker.LoadedNetwork):
+    """A row that is timed in no time."""
+
+    __slots__ = ()
+
+    def __init__(self, batch: int) -> None:
+        self.batch, self.peers, self.failures = batch, {}, {}
+
+    def timed(self) -> dict[str, Any]:
+        return {"batch": self.batch, "ms": 1.0}
+
+    def add_peers(self, which: zoo_worker.Peers) -> None:
+        self.failures["torch.compile"] = f"no {which}"
+
+    def timed_peers(self) -> list[dict[str, Any]]:
+        return [{"name": "eager", "ms": 2.0, "error": 0.0}]
+
+
+def prepared(network: str, precision: str, batch: int, file: Path) -> Loaded:
+    if batch == 8:
+        raise ValueError("out of memory")
+    return Loaded(batch)
+
+
+@pytest.mark.parametrize("which", ["none", "compile"])
+@pytest.mark.parametrize("batches", [(8,), (1, 8, 32)])
+def test_a_worker_has_a_turn_without_peers_and_one_with_them(
+    which: str,
+    batches: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(zoo_worker, "prepared", prepared)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("prepare\ntime\nprepare\ntime\n"))
+    specs = ",".join(f"float16:{batch}" for batch in batches)
+    assert zoo_worker.main(["a", specs, which]) == 0
+    said = capsys.readouterr().out.splitlines()
+    own, fit = 1 + len(batches), [batch for batch in batches if batch != 8]
+    assert said[0] == "ready"
+    assert [json.loads(line)["batch"] for line in said[1:own]] == list(batches)
+    assert said[own : own + 2] == (["more", "ready"] if fit and which == "compile" else [])
+    rows = [json.loads(line) for line in said[own + 2 :]]
+    assert [row["batch"] for row in rows] == (fit if which == "compile" else [])
+    assert all(row["ms"] == 1.0 and row["peers"][0]["ms"] == 2.0 for row in rows)
+    assert all(row["failures"] == {"torch.compile": "no compile"} for row in rows)
 
 
 def test_copies_are_counted() -> None:

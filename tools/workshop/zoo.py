@@ -8,8 +8,9 @@ Each row is a network in a precision and a batch size: the time of the device fo
 graph with the inputs resident, and the relative L2 distance of the first two results from float64.
 Networks are exported and compiled in processes of their own, `--jobs` at once; then each is timed
 alone, while the others wait. Several GPUs of one kind (`--devices 0,1,2,3`) share the networks,
-each with as many jobs. A row is written when it is measured. Peers take most of the time: with
-`--peers` their figures come from an earlier run on a GPU of the same kind.
+each with as many jobs. A row is written when it is measured, first without peers: these are made
+ready afterwards, and take most of the time. With `--peers` their figures come from an earlier run
+on a GPU of the same kind.
 """
 
 from __future__ import annotations
@@ -202,25 +203,45 @@ def measure(
 
 
 def _of_device(networks: Sequence[str], start: Start, device: str) -> Iterator[ZooRow]:
-    """Yield the rows of networks, which are prepared at once and timed one by one."""
+    """Yield the rows of networks, which are prepared at once and timed one by one.
+
+    Without peers, then with them: the second row of a network replaces the first.
+    """
     workers = {network: start(network, device) for network in networks}
-    for worker in workers.values():
-        _wait(worker)
-    for network, worker in workers.items():
-        said, _ = worker.communicate("go\n")
-        lines = [line for line in said.splitlines() if line.startswith("{")]
-        for line in lines:
-            yield ZooRow.from_dict({"network": network, **json.loads(line)})
-        if worker.returncode or not lines:
-            yield ZooRow(network, "", 0, failed=f"its process ended with {worker.returncode}")
+    while workers:
+        for worker in workers.values():
+            _tell(worker, "prepare")
+        for worker in workers.values():
+            list(_said(worker, "ready"))
+        for network, worker in list(workers.items()):
+            _tell(worker, "time")
+            found = [line for line in _said(worker, "more") if line.startswith("{")]
+            for line in found:
+                yield ZooRow.from_dict({"network": network, **json.loads(line)})
+            if worker.poll() is not None or not found:
+                del workers[network]
+                worker.communicate()
+                if worker.returncode or not found:
+                    said = f"its process ended with {worker.returncode}"
+                    yield ZooRow(network, "", 0, failed=said)
 
 
-def _wait(worker: subprocess.Popen[str]) -> None:
-    """Wait until a process is ready, or has ended."""
+def _tell(worker: subprocess.Popen[str], line: str) -> None:
+    """Say a line to a process, which may have ended."""
+    assert worker.stdin is not None
+    with suppress(OSError):
+        worker.stdin.write(f"{line}\n")
+        worker.stdin.flush()
+
+
+def _said(worker: subprocess.Popen[str], last: str) -> Iterator[str]:
+    """Yield what a process says before a line; if it ends without that, wait for the end."""
     assert worker.stdout is not None
     for line in worker.stdout:
-        if line.strip() == "ready":
+        if line.strip() == last:
             return
+        yield line
+    worker.wait()
 
 
 def read_peers(file: Path, gpu: str) -> tuple[dict[Key, tuple[ZooPeer, ...]], str]:
@@ -288,7 +309,9 @@ def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
 def _cells(row: ZooRow) -> tuple[str, ...]:
     own = row.network, row.precision, str(row.batch)
     if (best := row.best) is None or row.ratio is None:
-        return (*own, row.failed or "no peer", *[""] * (len(TITLES) - 4))
+        said = row.failed or f"{row.ms:.3f}"
+        peer = "" if row.failed else "no peer"
+        return (*own, said, peer, *[""] * (len(TITLES) - 5))
     times = f"{row.ms:.3f}", best.name, f"{best.ms:.3f}", f"{row.ratio:.2f}"
     loads = f"{row.load_s:.1f} s", f"{row.again_s:.1f} s"
     return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", *loads)
@@ -364,8 +387,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start, names = starter(chosen.rows, peers), chosen.networks or NETWORKS
     for found in measure(names, max(1, chosen.jobs), start, chosen.devices.split(",")):
         row = rows[found.key] = replace(found, peers=known.get(found.key, found.peers))
-        ratio = f"{row.ms:.4f} ms, ratio {row.ratio:.2f}" if row.ratio else row.failed
-        print(f"{row.network}  {row.precision}  {row.batch}  {ratio}", flush=True)
+        ratio = f", ratio {row.ratio:.2f}" if row.ratio else ""
+        said = row.failed or f"{row.ms:.4f} ms{ratio}"
+        print(f"{row.network}  {row.precision}  {row.batch}  {said}", flush=True)
         shown = sorted(rows.values(), key=_place)
         results = to_json(about, results=[asdict(each) for each in shown])
         write(chosen.output, {"zoo.json": results, "zoo.md": page(shown, about)})

@@ -1,8 +1,9 @@
 """One network of the zoo: everything is made ready, and timed only when it is this one's turn.
 
-``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS PEERS`` prints a line "ready", waits for a
-line of input, and then prints a line of JSON for each row. PEERS is none, eager or compile.
-Exporting and compiling keep the processors busy for half a minute per row: they run for many
+``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS PEERS`` prepares rows after a line of
+input, prints a line "ready", waits for a line, and then prints a line of JSON for each row. PEERS
+is none, eager or compile: unless it is none, a line "more" follows, and all of this once more, with
+peers. Exporting and compiling keep the processors busy for half a minute per row: they run for many
 networks at once, while nothing is timed.
 """
 
@@ -14,7 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -63,6 +64,8 @@ class LoadedNetwork:
         error: relative L2 distance of its result from PyTorch's in float64.
         file: exported.
         seconds: from the file to the first result.
+        net, inputs: PyTorch's.
+        exact: the result of the first samples in float64.
         peers: what replays PyTorch's CUDA graphs, and the error of each, by name.
         failures: why a peer is missing, by name.
     """
@@ -74,24 +77,42 @@ class LoadedNetwork:
     error: float
     file: Path
     seconds: float
-    peers: dict[str, tuple[Callable[[], None], float]]
-    failures: dict[str, str]
+    net: Any
+    inputs: Sequence[Any]
+    exact: Array
+    peers: dict[str, tuple[Callable[[], None], float]] = field(default_factory=dict[str, Any])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add_peers(self, which: Peers) -> None:
+        """Make PyTorch's ways ready."""
+        torch = library("torch")
+        with torch.inference_mode():
+            for name, make in _peers(self.net, self.inputs, self.precision, which):
+                try:
+                    replay, y = _captured(torch, make())
+                    error = _distance(y[:JUDGED].double().cpu().numpy(), self.exact)
+                    self.peers[name] = replay, error
+                except Exception as error:  # whatever a compiler raises: the row says so
+                    self.failures[name] = f"{type(error).__name__}: {error}"[:300]
+
+    def timed_peers(self) -> list[dict[str, Any]]:
+        """Return the peers' times in milliseconds, one after the other."""
+        return [
+            {"name": name, "ms": _replayed(replay), "error": error}
+            for name, (replay, error) in self.peers.items()
+        ]
 
     def timed(self) -> dict[str, Any]:
-        """Return the row with all times in milliseconds, one after the other."""
+        """Return the row without peers, with times in milliseconds."""
         shapes = {name: data.shape for name, data in self.feeds.items()}
         own = device_times(self.model, self.model.prepare(shapes))
         if own is None:
             raise TercetError("not all of it runs on the device")
         return {
             **{"precision": self.precision, "batch": self.batch, "ms": own.median * 1e3},
-            **{"error": self.error, "failures": self.failures},
+            "error": self.error,
             **{"load_s": self.seconds, "again_s": self._again()},
             **_kernels(self.model, self.feeds),
-            "peers": [
-                {"name": name, "ms": _replayed(replay), "error": error}
-                for name, (replay, error) in self.peers.items()
-            ],
         }
 
     def _again(self) -> float:
@@ -102,16 +123,13 @@ class LoadedNetwork:
             return perf_counter() - begin
 
 
-def prepared(
-    network: str, precision: Precision, batch: int, peers: Peers, file: Path
-) -> LoadedNetwork:
-    """Return a row that is ready to be timed.
+def prepared(network: str, precision: Precision, batch: int, file: Path) -> LoadedNetwork:
+    """Return a row that is ready to be timed, but for peers.
 
     Args:
         network: see `exported_networks`.
         precision: ``float32`` or ``float16``.
         batch: samples.
-        peers: which to make ready.
         file: to export it to.
     """
     torch = library("torch")
@@ -130,15 +148,7 @@ def prepared(
     feeds = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
     result = next(iter(model.run(feeds).values()))
     seconds, error = perf_counter() - begin, _distance(result, exact)
-    row = LoadedNetwork(precision, batch, model, feeds, error, file, seconds, {}, {})
-    with torch.inference_mode():
-        for name, make in _peers(net, inputs, precision, peers):
-            try:
-                replay, y = _captured(torch, make())
-                row.peers[name] = replay, _distance(y[:JUDGED].double().cpu().numpy(), exact)
-            except Exception as error:  # whatever a compiler raises: the row says so
-                row.failures[name] = f"{type(error).__name__}: {error}"[:300]
-    return row
+    return LoadedNetwork(precision, batch, model, feeds, error, file, seconds, net, inputs, exact)
 
 
 def _repeated(torch: Any, x: Any, batch: int) -> Any:
@@ -259,26 +269,42 @@ def _distance(found: Any, exact: Array) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make rows ready, wait, time them; return the exit code."""
-    network, specs, peers = arguments or sys.argv[1:]
-    steps: list[Callable[[], dict[str, Any]]] = []
+    """Make rows ready, wait, time them, twice if there are peers; return the exit code."""
+    network, specs, which = arguments or sys.argv[1:]
+    rows: list[tuple[dict[str, Any], LoadedNetwork | None]] = []
     with tempfile.TemporaryDirectory() as folder:
+        sys.stdin.readline()
         for spec in specs.split(","):
             precision, _, batch = spec.partition(":")
             about = {"precision": precision, "batch": int(batch)}
-            which, file = cast("Precision", precision), Path(folder) / f"{len(steps)}.onnx"
-            make = partial(prepared, network, which, int(batch), cast("Peers", peers), file)
-            row = _tried(about, make)
-            steps.append(
-                partial(_tried, about, row.timed)
-                if isinstance(row, LoadedNetwork)
-                else partial(dict, row)
-            )
-        print("ready", flush=True)
+            kind, file = cast("Precision", precision), Path(folder) / f"{len(rows)}.onnx"
+            made = _tried(about, partial(prepared, network, kind, int(batch), file))
+            rows.append((about, made) if isinstance(made, LoadedNetwork) else (made, None))
+        _take_turn()
+        timed: list[tuple[dict[str, Any], LoadedNetwork]] = []
+        for about, loaded in rows:
+            row = about if loaded is None else _tried(about, loaded.timed)
+            print(json.dumps(row), flush=True)
+            if loaded is not None and "failed" not in row:
+                timed.append((row, loaded))
+        if which == "none" or not timed:
+            return 0
+        print("more", flush=True)
         sys.stdin.readline()
-        for step in steps:
-            print(json.dumps(step()), flush=True)
+        for row, loaded in timed:
+            row |= _tried(row, partial(loaded.add_peers, cast("Peers", which))) or {}
+        _take_turn()
+        for row, loaded in timed:
+            found = _tried(row, loaded.timed_peers)
+            row |= {"peers": found} if isinstance(found, list) else found
+            print(json.dumps({**row, "failures": loaded.failures}), flush=True)
     return 0
+
+
+def _take_turn() -> None:
+    """Say that all is ready, and wait until nothing else is timed."""
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 def _tried(about: Mapping[str, Any], step: Callable[[], T]) -> T | dict[str, Any]:
