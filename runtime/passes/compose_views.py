@@ -16,7 +16,7 @@ from .cut_before_turns import cut_before_turns, cut_columns, slice_before_turns
 from .driver import Context
 from .editing import Builder, drop, to_sizes
 from .factors import Axes, Factor, follow
-from .joined_heads import turn_joined_heads, turn_normalized
+from .joined_heads import split_joined, turn_joined_heads, turn_normalized
 from .joined_parts import turn_joined
 from .turn_images import order_of, to_channels_first, to_channels_last
 from .turned_parts import reduce_turned, turn_whole
@@ -38,6 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     to be cut to the front is not needed. Parts that are all joined along another axis are such a
     permutation, too.
     """
+    yield from split_joined(graph)
     yield from turn_normalized(graph)
     yield from turn_joined_heads(graph)
     yield from turn_joined(graph)

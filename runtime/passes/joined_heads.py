@@ -5,14 +5,78 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
-from ..ops.shape import Reshape
+from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
+from .cut_before_turns import place_of
 from .editing import Builder, drop, shape_of
 
 #: Exchanges the axes of heads and of their rows.
 _HEADS = (0, 2, 1, 3)
+
+
+#: Brings the parts of rows [b, t, part, h, d] to the front, and heads before their rows.
+_PARTS = (2, 0, 3, 1, 4)
+
+
+def split_joined(graph: Graph) -> Iterator[str]:
+    """Split rows into queries, keys and values before heads are turned, where a Concat joins these.
+
+    Exporters have ``qkv.view(b, t, 3, h, d).permute(2, 0, 3, 1, 4)`` and take its places (Flux).
+    """
+    for node in list(graph.nodes):
+        view = node.operands[0].producer if isinstance(node.op, Transpose) else None
+        if view is None or not isinstance(view.op, Reshape) or node.op != Transpose(perm=_PARTS):
+            continue
+        before, after = shape_of(view.inputs[0]), shape_of(view.output)
+        parts = _places(graph, node)
+        if not before or not after or len(before) != 3 or before[:2] != after[:2]:
+            continue
+        if len(parts) != after[2] or not any(_is_joined(graph, part) for part in parts):
+            continue
+        add = Builder(graph, node, node.name, (node,))
+        split = add.node(Split(axis=-1, num_outputs=len(parts)), view.inputs[0], outputs=len(parts))
+        for part, rows in zip(parts, split.outputs, strict=True):
+            heads = add(Transpose(perm=_HEADS), add.view(rows, (*after[:2], *after[3:])))
+            maker = part.producer
+            graph.redirect(part, heads)
+            drop(graph, maker)
+        yield f"Split '{split.name}' cuts rows of heads that are joined with others"
+
+
+def _places(graph: Graph, turn: Node) -> list[Value]:
+    """Return the tensors of all places of the first axis, in order, if nothing else is read."""
+    found: dict[int, Value] = {}
+    for reader in turn.output.consumers:
+        if isinstance(reader.op, Split):
+            cut = list(enumerate(reader.outputs)) if normalize_axis(reader.op.axis, 5) == 0 else []
+        else:
+            place = place_of(reader)
+            cut = [] if place is None or place[0] else [(place[1], reader.output)]
+        for i, value in cut:
+            squeeze = None if isinstance(reader.op, Gather) else graph.sole_consumer(value)
+            whole = value if squeeze is None else squeeze.output
+            if len(shape_of(whole) or ()) != 4 or i in found or graph.is_output(value):
+                return []
+            if squeeze is not None and not isinstance(squeeze.op, Squeeze):
+                return []
+            found[i] = whole
+        if not cut:
+            return []
+    return [found[i] for i in sorted(found)] if sorted(found) == [*range(len(found))] else []
+
+
+def _is_joined(graph: Graph, value: Value) -> bool:
+    """Whether a Concat joins heads with others, normalized or not."""
+    while (node := graph.sole_consumer(value)) is not None:
+        if isinstance(node.op, Concat):
+            return normalize_axis(node.op.axis, 4) == 2
+        if not isinstance(node.op, LayerNormalization | RMSNormalization):
+            return False
+        value = node.outputs[0]
+    return False
 
 
 def turn_normalized(graph: Graph) -> Iterator[str]:

@@ -98,9 +98,9 @@ class Movement:
 
         A part that might be read in place is one, too, beside nodes that copy in any case.
         """
-        certain = sum(not may_be_free(node) for node in self.nodes) or self._is_part_in_view
+        certain = sum(not may_be_free(node) for node in self.nodes)
         parts = sum(may_be_free(n) and isinstance(n.op, (Slice, Gather)) for n in self.nodes)
-        return certain + parts if certain else 0
+        return certain + parts if certain else int(self._is_part_in_view)
 
     @property
     def _is_part_in_view(self) -> bool:
