@@ -5,8 +5,6 @@
 // b), of the current element and an update. Negative indices count from the end; out-of-range ones are
 // not written.
 
-#include "ptx/pdl.cuh"
-
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -25,7 +23,6 @@ extern "C" __global__ void __launch_bounds__(256)
 scatter_elements(const I* indices, const T* updates, T* y, Index count, Index length, Index size,
                  Index axis, Ints sizes, Ints strides)
 {
-    grid_dependency_sync();
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     Index rest = i, from = 0, to = 0, own = 1, step = 1;
@@ -53,7 +50,6 @@ extern "C" __global__ void __launch_bounds__(256)
 scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, Index inner,
            Ints sizes, Ints strides)
 {
-    grid_dependency_sync();
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     const Index share = i / inner, shares = count / inner, element = i - share * inner;
@@ -76,7 +72,6 @@ scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, In
 extern "C" __global__ void __launch_bounds__(256)
 unpool(const I* indices, const T* updates, T* y, Index count, Ints sizes, Ints limits, Ints strides)
 {
-    grid_dependency_sync();
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     Index rest = Index(indices[i]), to = 0;
