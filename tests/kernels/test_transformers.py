@@ -206,15 +206,23 @@ def test_groups_of_warps_share_keys_where_blocks_are_few(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "warps"), [(64, 1), (768, 1), (1024, 1), (2048, 2), (8192, 8), (16384, 16), (5, 1)]
+    ("count", "many", "few"),
+    [
+        *((64, 1, 1), (768, 1, 3), (1024, 1, 4), (2048, 2, 8), (8192, 8, 16), (16384, 16, 16)),
+        (5, 1, 1),
+    ],
 )
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
-def test_rows_are_normalized_in_registers(count: int, warps: int, dtype: DType) -> None:
-    x, scale = normal(7, count).astype(dtype), normal(count).astype(dtype)
-    for graph in (
-        single("LayerNormalization", [x, scale, scale]),
-        single("RMSNormalization", [x, scale]),
+def test_rows_are_normalized_in_registers(count: int, many: int, few: int, dtype: DType) -> None:
+    """Those of few rows by more threads: no multiprocessor has a second one."""
+    scale = normal(count).astype(dtype)
+    for rows, (kind, scales), warps in (
+        (500, ("LayerNormalization", 2), many),
+        (500, ("RMSNormalization", 1), many),
+        (7, ("LayerNormalization", 2), few),
+        (7, ("RMSNormalization", 1), few),
     ):
+        graph = single(kind, [normal(rows, count).astype(dtype), *[scale] * scales])
         (launch,) = launches(planned(graph))
         assert launch.entry == "normalize_rows"
         found = dict(launch.constants)
