@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, isinf, isnan
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from ....runtime.ir.op import Op, attributes
 from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
-from ..recipe.source import C_TYPES, SMALL
+from ..recipe.source import C_TYPES, SMALL, literal
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
@@ -346,15 +346,7 @@ def _written(value: Value) -> str | None:
 
 def written(number: float | int | bool, dtype: DType) -> str:
     """Return a number as a C++ expression in the compute type of `dtype`."""
-    if isinstance(number, float) and isnan(number):
-        text = "NAN"
-    elif isinstance(number, float) and isinf(number):
-        text = "INFINITY" if number > 0 else "-INFINITY"
-    elif isinstance(number, int) and number == -(2**63):
-        text = "(-0x7fffffffffffffffLL - 1)"
-    else:
-        text = str(number).lower() + ("ULL" if number > 2**63 - 1 else "")
-    return f"{compute_type(dtype)}({text})"
+    return f"{compute_type(dtype)}({literal(number)})"
 
 
 def compute_type(dtype: DType) -> str:
@@ -386,7 +378,8 @@ def _function(node: Node, name: str) -> str:
         code = QUICK.get(type(node.op), code)
     code = code if isinstance(code, str) else code(node.op)
     for attribute in attributes(type(node.op)):
-        code = code.replace(f"{{{attribute}}}", f"T({getattr(node.op, attribute)!r})")
+        if (place := f"{{{attribute}}}") in code:
+            code = code.replace(place, f"T({literal(getattr(node.op, attribute))})")
     gives = compute_type(node.output.tensor.dtype)
     kinds = [compute_type(v.tensor.dtype) if v else gives for v in _inputs(node)]
     if isinstance(node.op, ops.Variadic):

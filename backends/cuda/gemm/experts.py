@@ -18,7 +18,7 @@ from ....runtime.ops.packed import MatMulNBits
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.operands import Given, Operand, Scratch, Tensor, ceil_div
-from ..recipe.source import C_TYPES
+from ..recipe.source import C_TYPES, literal
 from ..recipe.targets import Target
 from . import gemv, packed
 from .atoms import HALVES, atom_of
@@ -238,6 +238,10 @@ _FORMULAS = {
 }
 
 
+def _float(number: float) -> str:
+    return f"float({literal(number)})"
+
+
 def _activation(
     op: Mixture | None, products: int, dtype: DType, stored: DType | None = None
 ) -> _Activation:
@@ -246,13 +250,14 @@ def _activation(
     values = ["value"] if products == 1 else ["value0", "value1"]
     if op is not None and kind == "swiglu":
         gate, linear = values
-        limit, is_late = f"{op.swiglu_limit!r}f", bool(op.swiglu_limit_after_activation)
-        if op.swiglu_limit is not None:
+        is_late = bool(op.swiglu_limit_after_activation)
+        limit = "" if op.swiglu_limit is None else _float(op.swiglu_limit)
+        if limit:
             gate = gate if is_late else f"fminf({gate}, {limit})"
             linear = f"fminf(fmaxf({linear}, -{limit}), {limit})"
-        alpha, beta = f"{op.activation_alpha!r}f", f"{op.activation_beta!r}f"
+        alpha, beta = _float(op.activation_alpha), _float(op.activation_beta)
         gate = f"{gate} / (1 + expf(-{alpha} * {gate}))"
-        if op.swiglu_limit is not None and is_late:
+        if limit and is_late:
             gate = f"fminf({gate}, {limit})"
         result = f"{gate} * ({linear} + {beta})"
     else:

@@ -21,7 +21,7 @@ from ..gemm.product import products_with
 from ..gemm.tile import CLUSTERED
 from ..recipe.launch import Launch, behind, each, launches_of, sharing
 from ..recipe.operands import Arguments, Members, Scratch, Tensor, ceil_div
-from ..recipe.source import arithmetic
+from ..recipe.source import arithmetic, literal
 from ..recipe.targets import Target
 
 Layer = RNN | GRU | LSTM
@@ -74,11 +74,11 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
         which = place % len(usual)
         code, defaults = _ACTIVATIONS[names[place]]
         pairs = zip((alphas, betas), defaults, strict=False)
-        given = [f"A({next(values, value)!r})" for values, value in pairs]
+        given = [f"A({literal(next(values, value))})" for values, value in pairs]
         clip = (
             ""
             if op.clip is None or which == 2
-            else f"x = min(max(x, A({-op.clip!r})), A({op.clip!r})); "
+            else f"x = min(max(x, A({literal(-op.clip)})), A({literal(op.clip)})); "
         )
         cases.append((place, f"{clip}return {code.format(*given)};"))
     own, others = cases[: len(usual)], cases[len(usual) :]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isinf, isnan
 from pathlib import Path
 from types import MappingProxyType
 
@@ -160,6 +161,19 @@ def _constant(name: str, value: int | bool | float) -> str:
         return f"constexpr bool {name} = {str(value).lower()};"
     kind = "int" if isinstance(value, int) else "float"
     return f"constexpr {kind} {name} = {value!r};"
+
+
+def literal(number: float | int | bool) -> str:
+    """Return a number as C++, in a type that holds it."""
+    if isinstance(number, float):
+        if isnan(number):
+            return "NAN"
+        if isinf(number):
+            return "INFINITY" if number > 0 else "-INFINITY"
+        return repr(number)
+    if number == -(2**63):
+        return "(-0x7fffffffffffffffLL - 1)"
+    return str(number).lower() + ("ULL" if number > 2**63 - 1 else "")
 
 
 def read_kernel(file: str) -> str:
