@@ -26,6 +26,7 @@ _ATEN = "PyTorch left it as it was; export without operator_export_type, or with
 _PLUGIN = "a plugin of TensorRT; export the model with ONNX's own operators"
 _BOXES = "a plugin of TensorRT; export the model without NMS, or with ONNX's NonMaxSuppression"
 _QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
+_CELL = "Brevitas writes cells with quantized gates for FINN; leave this layer in floats"
 
 #: By domain.
 _DOMAINS = {
@@ -33,6 +34,7 @@ _DOMAINS = {
     f"{DOMAIN}.nchwc": _LAYOUT,
     "com.ms.internal.nhwc": _LAYOUT,
     **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
+    "qonnx.custom_op.channels_last": "qonnx moved the channels last; use the file before that",
     "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
@@ -79,6 +81,7 @@ _NAMES = {
 }
 _BY_NAME = {(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()}
 _BY_NAME["", "ATen"] = _ATEN  # PyTorch 0.4 to 1.10, without a domain
+_BY_NAME |= {(domain, "QuantLSTMCell"): _CELL for domain in QONNX}
 
 
 def exact_recipe(domain: str, name: str) -> str:
