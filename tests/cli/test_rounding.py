@@ -235,6 +235,17 @@ def test_nan_of_a_sample_is_near_no_number() -> None:
     assert rule_floats(exact, other, evidence).word != "ok"
 
 
+def test_values_that_both_results_have_are_no_mismatch() -> None:
+    """Both found the same few boxes: equal numbers round alike, and noise makes them unequal."""
+    exact = np.random.default_rng(0).integers(100, 250, 4000) / 256
+    steps = [exact + 1e-7 * i for i in range(12)]
+    evidence = Evidence(exact, steps, steps, "float32", 1e-38, jumps=True)
+    common = exact.copy()
+    common[:60] = 0
+    assert rule_floats(common, common + 1e-8, evidence).word == "ok"
+    assert rule_floats(exact, common, evidence).word == "MISMATCH"
+
+
 def test_where_float64_is_infinite_by_chance_nothing_is_proved() -> None:
     """A quotient of one, less one, is zero in float64 alone; its reciprocal may be anything."""
     kind = TensorProto.FLOAT

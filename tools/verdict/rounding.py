@@ -231,13 +231,16 @@ def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
 def _unlike_samples(
     results: Sequence[Array], exact: Array, samples: Sequence[Array], tiny: float
 ) -> str:
-    """Say that a result has values that runs with noise do not have; empty where it may be a run.
+    """Say that a result has values that neither runs with noise nor the other result have.
+
+    Empty where it may be such a run.
 
     Where decisions make steps, the farthest sample says little of what lies between the steps. So
     each element has to be near that of some sample, by what elements move without a step: in one
     of four samples. A sample is held against the others in the same way; it tells how many elements
     have a value of their own because too few combinations of decisions were drawn. What is NaN or
-    infinite in some sample may be anything.
+    infinite in some sample may be anything. Where two results are near each other, nothing tells
+    them apart: both round equal numbers to equal numbers, which noise does not.
     """
     if len(samples) < _FEWEST:
         return ""
@@ -246,7 +249,8 @@ def _unlike_samples(
     usual = np.quantile(np.where(known, away, 0), 0.25, axis=0)
     near = SLACK * np.maximum(usual, np.median(usual)) + tiny
     near = np.where(known.all(0), near, np.inf)
-    strange = max(_strange(result, [exact, *samples], near) for result in results)
+    pairs = zip(results, reversed(results), strict=True)
+    strange = max(_strange(one, [exact, *samples, other], near) for one, other in pairs)
     if strange <= _FEWEST:
         return ""
     rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
