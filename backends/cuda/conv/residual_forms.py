@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 from ....runtime.ir.dtypes import float32
@@ -74,7 +75,7 @@ WIDE = Cost(0.8, 2500.0, 390.0, 90.0, 0.0, 8.0, 10.0, 0.0, 22.4, 300.0, 7.1)
 ROLLED = 1.18
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResidualProblem:
     """The convolutions of an inverted residual; see `InvertedResidual`.
 
@@ -88,59 +89,59 @@ class ResidualProblem:
     projection: ConvProblem | None
     unrounded: Epilogue
 
-    @property
+    @cached_property
     def layers(self) -> tuple[ConvProblem, ...]:
         """The convolutions in order."""
         found = self.expansion, self.filtering, self.projection
         return tuple(layer for layer in found if layer is not None)
 
-    @property
+    @cached_property
     def x(self) -> Tensor:
         """The image."""
         return self.layers[0].x
 
-    @property
+    @cached_property
     def y(self) -> Tensor:
         """The result."""
         return self.layers[-1].y
 
-    @property
+    @cached_property
     def hidden(self) -> int:
         """Number of expanded channels."""
         return self.filtering.x.dims[1]
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """Channels of the image, in sixteens."""
         return ceil_div(self.x.dims[1], 16) * 16
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Channels of a projection, in sixteens; 0 if there is none."""
         return ceil_div(self.y.dims[1], 16) * 16 if self.projection else 0
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element."""
         return self.x.dtype.itemsize
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         """Whether elements are float32, multiplied as three products of float16."""
         return self.x.dtype == float32
 
-    @property
+    @cached_property
     def pairs(self) -> int:
         """Pairs of elements of a window: of two rows, and of one where their number is odd."""
         height, width = self.filtering.view.kernel
         return height // 2 * width + height % 2 * ceil_div(width, 2)
 
-    @property
+    @cached_property
     def window(self) -> int:
         """Bytes of the weights of a window."""
         return 4 * prod(self.filtering.view.kernel) if self.wide else 8 * self.pairs
 
-    @property
+    @cached_property
     def rolls(self) -> bool:
         """Whether pixels are loaded once for all windows, of up to three rows and three columns.
 
@@ -149,7 +150,7 @@ class ResidualProblem:
         height, width = self.filtering.view.kernel
         return not self.wide and self.expansion is None and height <= 3 and width == 3
 
-    @property
+    @cached_property
     def target(self) -> Target:
         """The GPU."""
         return self.filtering.setting.target

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import ceil, prod
 
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ..gemm.tile import MEMORY
+from ..gemm.tile import MAX_KEPT, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, by_axis, ceil_div, sizes
 from .pack_residual import joined, layers_of, padded_floats, pitch, projection_rows
@@ -111,10 +111,9 @@ class PatchForm:
 
     def slices(self, p: ResidualProblem) -> int:
         """Return the slices of the columns of a projection, so that every warp has one."""
-        counts = [n for n in range(1, p.width // 16 + 1) if p.width % (16 * n) == 0]
-        return min(counts, key=lambda n: (self.run(p, n) * p.width // n, n))
+        return _slices(self.bands, self.warps, p.width)
 
-    def run(self, p: ResidualProblem, slices: int) -> int:
+    def run(self, slices: int) -> int:
         """Return the most slices of bands of a warp."""
         return ceil_div(self.bands * slices, self.warps)
 
@@ -135,25 +134,13 @@ class PatchForm:
 
     def pitch_box(self, p: ResidualProblem) -> int:
         """Return the pixels between rows of the image, so that few of eight share banks."""
-        columns = self.box(p)[1]
-        pitches = range(columns, columns + 8)
-        return min(pitches, key=lambda pitch: (self.conflicts(p, pitch), pitch))
+        return self.banks(p)[1]
 
-    def conflicts(self, p: ResidualProblem, pitch: int) -> int:
-        """Return how many of eight pixels that are read at once share a bank.
-
-        Args:
-            p: the problem.
-            pitch: pixels between rows of the image.
-        """
-        step, last = p.filtering.view.strides[0], self.down * self.across - 1
-        patches = {divmod(min(i, last), self.across) for i in range(4)}
-        banks = [
-            ((y * self.height * step + row) * pitch + x * self.width * step) % 8
-            for row in range(2)
-            for y, x in patches
-        ]
-        return max(map(banks.count, banks))
+    def banks(self, p: ResidualProblem) -> tuple[int, int]:
+        """Return how many of eight pixels that are read at once share a bank, and the pitch."""
+        step, across = p.filtering.view.strides[0], self.width * p.filtering.view.strides[0]
+        patches = self.down * self.across, self.across
+        return _banks(self.box(p)[1], patches, self.height * step, across)
 
     def weights(self, p: ResidualProblem) -> int:
         """Return the bytes of the weights of a chunk."""
@@ -172,7 +159,7 @@ class PatchForm:
         kernel, step = p.filtering.view.kernel[0], p.filtering.view.strides[0]
         walk = 2 * (kernel // step + 1) * self.width + 2 * prod(p.filtering.view.kernel)
         slices = self.slices(p)
-        projection = self.run(p, slices) * p.width // slices // 2
+        projection = self.run(slices) * p.width // slices // 2
         walk += p.terms // 4 + (projection if self.chunks(p) > 1 else 0)
         return OTHERS + max(walk, 2 * projection)  # sums, and operands of their epilogue
 
@@ -209,14 +196,14 @@ class PatchForm:
         """Return the estimate in microseconds."""
         kernel, step = p.filtering.view.kernel, p.filtering.view.strides[0]
         pixels = 2 * self.turns(p) * ((self.width - 1) * step + kernel[1])
-        conflicts = self.conflicts(p, self.pitch_box(p)) - 1
+        conflicts = self.banks(p)[0] - 1
         of_pixel, of_result = 2.5 + conflicts, 3 + prod(kernel)
         if p.expansion:
             of_pixel = 4.5 + (0.75 + 0.5 * conflicts) * p.terms / 16
             of_pixel += 0 if p.unrounded.is_cheap else 2 * DEAR
         of_result += 0 if p.filtering.epilogue.is_cheap else DEAR
         walk = 100 + pixels * of_pixel + 2 * self.height * self.width * of_result
-        run, columns = self.run(p, self.slices(p)), p.width // self.slices(p)
+        run, columns = self.run(self.slices(p)), p.width // self.slices(p)
         project = 30 + run * (self.chunk // 16) * (3 + columns / 5)
         rows, row = self.box(p)
         ends = 120 + run * (30 + columns)
@@ -227,6 +214,32 @@ class PatchForm:
         time = ceil(waves / resident) * tile * (1 / ALONE + beside / ISSUED)
         memory = 2 * (p.x.size + p.y.size) / MEMORY
         return BEGIN + self.chunks(p) * self.weights(p) / LOADED + max(time, memory)
+
+
+@lru_cache(MAX_KEPT)
+def _slices(bands: int, warps: int, width: int) -> int:
+    """Return the number of slices that leaves a warp the fewest columns of bands."""
+    counts = [n for n in range(1, width // 16 + 1) if width % (16 * n) == 0]
+    return min(counts, key=lambda n: (ceil_div(bands * n, warps) * width // n, n))
+
+
+@lru_cache(MAX_KEPT)
+def _banks(columns: int, patches: tuple[int, int], down: int, across: int) -> tuple[int, int]:
+    """Return how many of eight pixels share a bank, with the pitch where these are the fewest.
+
+    Args:
+        columns: pixels of a row.
+        patches: of a tile, and of a row of them.
+        down: rows of pixels from one patch to the next.
+        across: columns of pixels from one patch to the next.
+    """
+    places = {divmod(min(i, patches[0] - 1), patches[1]) for i in range(4)}
+
+    def conflicts(pitch: int) -> int:
+        banks = [((y * down + row) * pitch + x * across) % 8 for row in range(2) for y, x in places]
+        return max(map(banks.count, banks))
+
+    return min((conflicts(pitch), pitch) for pitch in range(columns, columns + 8))
 
 
 def refusal(p: ResidualProblem) -> str:
