@@ -38,6 +38,7 @@ from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
 from .driver.step import KernelStep
+from .families import provide
 from .fusion import FusionGroup, groups
 from .gemm.convolution import problem_of
 from .gemm.f16x3 import judge
@@ -90,6 +91,8 @@ class CudaBackend:
 
         Nodes whose results have no elements are in none: there is nothing to compute.
         """
+        for kind in dict.fromkeys(type(node.op) for node in graph.nodes):
+            provide(kind)
         empty = frozenset(node for node in free if _is_empty(node))
         yield from (Claim((node,), self._build_nothing) for node in graph.in_order(empty))
         free = free - empty

@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting, kernel
-from tercet.backends.cuda.families import KERNELS
+from tercet.backends.cuda.families import KERNELS, provide_all
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import simt
 from tercet.backends.cuda.gemm.tables.simt import SIMT
@@ -36,6 +36,8 @@ from tercet.runtime.plan.backend import Format
 from tercet.tools.workshop.light_models import NAMES, light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single
+
+provide_all()
 
 
 def tensor(*dims: int, format: Format = Format.CONTIGUOUS, dtype: np.dtype = float32) -> Tensor:

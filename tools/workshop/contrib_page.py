@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from ...backends.cuda.families import KERNELS
+from ...backends.cuda.families import KERNELS, provide
 from ...importers.onnx.contrib.catalogue import find
 from ...importers.onnx.contrib.recipes import recipe
 from ...runtime.errors import TercetError
@@ -85,6 +85,7 @@ def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Pa
     if own is not None and not draws:
         if body_names(own):
             return PageRow(name, "32 searches", "bodies", cpu, "tests/contrib/test_search.py")
+        provide(own)
         cuda = "yes" if own in KERNELS else "host"
         return PageRow(name, "yes", cuda, cpu, "tests/numpy/test_contrib.py")
     if own is None and find(DOMAIN, name) is None and find("", name) is None:

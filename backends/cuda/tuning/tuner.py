@@ -24,7 +24,7 @@ from ....runtime.errors import DeviceError, DeviceFault, KernelError
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import RecipeContext, Setting, TunedChoice
 from ..algorithms.selection import Candidate, TuningTask, key_of
-from ..families import SELECTORS
+from ..families import SELECTORS, provide
 from ..recipe.operands import Tensor
 from .records import Records
 
@@ -330,6 +330,7 @@ def works_of(nodes: Iterable[Node], setting: Setting) -> list[TuningTask]:
     """Return the problems of nodes that have selectors, in order, without epilogues."""
     found: list[TuningTask] = []
     for node in nodes:
+        provide(type(node.op))
         selector = SELECTORS.get(type(node.op))
         if selector is None or not node.output.tensor.size:
             continue
