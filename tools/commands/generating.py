@@ -92,14 +92,14 @@ class PromptOptions(Group):
                 "give one of --prompt TEXT, --ids 1,2,3, --input-features FILE.npy and "
                 "--audio FILE.wav"
             )
+        if self.system and not self.chat:
+            raise UsageError("--system needs --chat")
         if not texts:
             if self.chat:
                 raise UsageError("--chat needs --prompt")
             ids = [list(integers("--ids", row)) for row in self.ids or ()] or None
             return Asked(None, ids, self.input_features, self.audio)
         if not self.chat:
-            if self.system:
-                raise UsageError("--system needs --chat")
             return Asked(texts[0] if len(texts) == 1 else texts)
         if len(texts) > 1:
             raise UsageError("--chat takes one --prompt")

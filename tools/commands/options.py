@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...runtime.base import arguments as rules
 from ...runtime.errors import TimeLimitError, UsageError
 from .help import BACKEND, GENERAL
 
@@ -239,7 +240,12 @@ PROCESS = _Process()
 
 
 def arm_watchdog(seconds: float | None) -> float | None:
-    """Arm the watchdog that ends a command which cannot be interrupted; returns `seconds`."""
+    """Arm the watchdog that ends a command which cannot be interrupted; returns `seconds`.
+
+    Raises:
+        UsageError: it is not a positive number.
+    """
+    seconds = rules.seconds("timeout", seconds)
     if seconds is not None:
         from ..common.deadline import WATCHDOG
 
