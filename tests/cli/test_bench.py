@@ -301,6 +301,8 @@ def test_schedules_make_sense() -> None:
     cases: tuple[dict[str, Any], ...] = (
         {"batches": (0,)},
         {"concurrency": (0,)},
+        {"duration": float("nan")},
+        {"warm_up": float("nan")},
         {"duration": 0},
         {"warm_up": -1},
     )

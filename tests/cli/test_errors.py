@@ -175,6 +175,8 @@ def files(folder: Path) -> None:
         ("--save out.npy", ["out.npy", ".npz"]),
         ("--save gone/out.npz", ["gone/out.npz: No such file"]),
         ("--std 0", ["cannot be 0"]),
+        ("--std nan", ["must be finite"]),
+        ("--mean 1,inf", ["must be finite"]),
         ("--mean 1;2", ["--mean 1;2"]),
     ],
 )

@@ -101,7 +101,7 @@ class Schedule:
         for name in ("batches", "concurrency"):
             if any(number is not None and number < 1 for number in getattr(self, name)):
                 raise UsageError(f"{name} {getattr(self, name)}: they are 1 or more")
-        if self.duration <= 0 or self.warm_up < 0:
+        if not (self.duration > 0 and self.warm_up >= 0):  # nor NaN
             raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ class Pixels:
     def __post_init__(self) -> None:
         if self.scale == 0 or 0 in self.std:
             raise UsageError("--scale and --std divide: they cannot be 0")
+        if not all(map(isfinite, (self.scale, *self.mean, *self.std))):
+            raise UsageError("--scale, --mean and --std must be finite")
 
 
 @dataclass(frozen=True, slots=True)
