@@ -135,12 +135,14 @@ PRODUCERS: dict[str, Producer] = {
     "tf2onnx": converter("converter_files", "tf2onnx", "tensorflow", "tf2onnx"),
     "tflite": converter("converter_files", "tflite", "tensorflow", "tf2onnx"),
     "torch": converter("writer_files", "torch", "torch", "onnxscript"),
+    "aimet": rewriter(rewrites.AIMET, "aimet_onnx", packages=("aimet-onnx",)),
     "model_optimizer": rewriter(
         rewrites.MODEL_OPTIMIZER, "modelopt", "torch", packages=("nvidia-modelopt",)
     ),
     "neural_compressor": rewriter(
         rewrites.NEURAL_COMPRESSOR, "onnx_neural_compressor", packages=("onnx-neural-compressor",)
     ),
+    "nncf": rewriter(rewrites.NNCF, "nncf"),
     "olive": rewriter(rewrites.OLIVE, "olive", "torch", packages=("olive-ai",)),
     "onnx": rewriter(rewrites.ONNX, "onnx"),
     "onnx_graphsurgeon": rewriter(rewrites.GRAPHSURGEON, "onnx_graphsurgeon"),

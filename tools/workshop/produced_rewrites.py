@@ -294,3 +294,64 @@ def _quark(name: str) -> Rewrite:
 
 _QUARK = "UINT8_DYNAMIC_QUANT XINT8 S8S8_AAWS U8U8_AAWA S16S8_ASWS A16W8 U16S8_AAWS BF16 MXFP8E4M3"
 QUARK = {name.lower(): _quark(name) for name in _QUARK.split()}
+
+
+def _aimet(parameters: str, activations: str, block: int = 0) -> Rewrite:
+    def rewrite(source: Path, target: Path, feeds: Feeds) -> None:
+        aimet, simulation = import_module("aimet_onnx"), import_module("aimet_onnx.quantsim")
+        model = simulation.QuantizationSimModel(
+            onnx.load(source),
+            param_type=getattr(aimet, parameters),
+            activation_type=getattr(aimet, activations),
+            providers=["CPUExecutionProvider"],
+        )
+        if block:
+            simulation.set_blockwise_quantization_for_weights(
+                model, ("MatMul", "Gemm", "Conv"), 4, True, block, strict=False
+            )
+        model.compute_encodings([feeds] * 2)
+        onnx.save(model.to_onnx_qdq(), target)
+
+    return rewrite
+
+
+AIMET = {
+    **{f"{weights}_{values}": _aimet(weights, values)
+       for weights in ("int4", "int8") for values in ("int8", "int16")},
+    "int16_int16": _aimet("int16", "int16"),
+    "blocks": _aimet("int8", "int16", 8),
+    "float16": _aimet("float16", "float16"),
+}  # fmt: skip
+
+
+def _nncf(**options: Any) -> Rewrite:
+    def rewrite(source: Path, target: Path, feeds: Feeds) -> None:
+        nncf = import_module("nncf")
+        kinds = {"preset": nncf.QuantizationPreset, "model_type": nncf.ModelType}
+        given = {name: kinds[name][value] for name, value in options.items()}
+        dataset = nncf.Dataset([feeds] * 2)
+        onnx.save(nncf.quantize(onnx.load(source), dataset, subset_size=2, **given), target)
+
+    return rewrite
+
+
+def _nncf_weights(mode: str, **options: Any) -> Rewrite:
+    def rewrite(source: Path, target: Path, feeds: Feeds) -> None:
+        nncf = import_module("nncf")
+        model = import_module("onnx.version_converter").convert_version(onnx.load(source), 23)
+        kind = nncf.CompressWeightsMode[mode]
+        onnx.save(nncf.compress_weights(model, mode=kind, **options), target)
+
+    return rewrite
+
+
+NNCF = {
+    "default": _nncf(),
+    "mixed": _nncf(preset="MIXED"),
+    "transformer": _nncf(model_type="TRANSFORMER"),
+    "weights8": _nncf_weights("INT8_SYM"),
+    "weights8_zeros": _nncf_weights("INT8_ASYM"),
+    "weights4": _nncf_weights("INT4_SYM", group_size=16, all_layers=True),
+    "weights4_zeros": _nncf_weights("INT4_ASYM", group_size=16, all_layers=True),
+    "weights4_channels": _nncf_weights("INT4_SYM", group_size=-1, ratio=0.5),
+}
