@@ -6,13 +6,10 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..ir.graph import Graph, Node
 from ..ops import elementwise
-from ..ops.movement import Transpose
-from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .cut_before_turns import place_of
 from .driver import Context
 from .editing import Builder, shape_of
 
-_VIEWS = (Transpose, Reshape, Squeeze, Unsqueeze)
 #: Minimum number of places.
 _COUNT = 4
 
@@ -20,9 +17,8 @@ _COUNT = 4
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Compute an elementwise operator of one tensor once, if steps apply it to most of its places.
 
-    Steps of an unrolled loop cut their place out of a tensor and then take its exponential, say,
-    perhaps of a view of it. Of the whole tensor that is one node, and steps read places of the
-    result.
+    Steps of an unrolled loop cut their place out of a tensor and then take its exponential, say. Of
+    the whole tensor that is one node, and steps read places of the result.
     """
     for value in dict.fromkeys(v for node in graph.nodes for v in node.distinct_reads):
         alike: dict[Hashable, list[Node]] = {}
@@ -39,8 +35,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _follower(graph: Graph, cut: Node) -> Node | None:
     """Return the elementwise operator of one tensor that alone reads what a node gives."""
     follower = graph.sole_consumer(cut.output) if len(cut.outputs) == 1 else None
-    while follower is not None and isinstance(follower.op, _VIEWS):
-        follower = graph.sole_consumer(follower.output)
     if follower is None or len(follower.inputs) != 1:
         return None
     return follower if type(follower.op).__module__ == elementwise.__name__ else None
@@ -56,14 +50,13 @@ def _is_most(cuts: Sequence[Node]) -> bool:
 
 
 def _join(graph: Graph, cuts: Sequence[Node]) -> str:
-    followers = [node for cut in cuts if (node := _follower(graph, cut)) is not None]
+    followers = [next(iter(cut.output.consumers)) for cut in cuts]
     first, name = graph.in_order(cuts)[0], followers[0].name
     add = Builder(graph, first, name, tuple(followers))
     whole = add(followers[0].op, first.inputs[0])
     for cut, follower in zip(cuts, followers, strict=True):
         add = Builder(graph, cut, cut.name, (cut, follower))
-        graph.redirect(cut.output, add(cut.op, whole, *cut.inputs[1:]))
-        graph.remove(cut)
-        graph.redirect(follower.output, follower.operands[0])
+        graph.redirect(follower.output, add(cut.op, whole, *cut.inputs[1:]))
         graph.remove(follower)
+        graph.remove(cut)
     return f"'{name}' is computed of a tensor, not of {len(cuts)} of its places"

@@ -52,14 +52,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _batch(graph: Graph, node: Node) -> _Batch | None:
     """Return what the batches of an attention are if heads are among them, or in their place."""
-    shape = shape_of(node.inputs[0]) or ()
-    if len(shape) == 4:
+    shape = shape_of(node.inputs[0])
+    if shape is not None and len(shape) == 4:
         return _batch_of_heads(graph, node)
     samples = _samples(graph, node)
-    if samples is None or not isinstance(shape[0], int):
+    count = shape[0] if shape else None
+    if samples is None or not isinstance(count, int):
         return None
     first = all(value.is_constant or _has_heads_first(value) for value in node.operands[:3])
-    return _Batch(samples, shape[0] // samples, first)
+    return _Batch(samples, count // samples, first)
 
 
 def _batch_of_heads(graph: Graph, node: Node) -> _Batch | None:
@@ -72,12 +73,17 @@ def _batch_of_heads(graph: Graph, node: Node) -> _Batch | None:
     mask = shape_of(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else ()
     if mask is None or any(size != 1 for size in mask[:-2]):
         return None
-    counts = {(shape_of(value) or ())[:2] for value in node.operands[:3]}
-    if len(counts) != 1 or not all(_has_heads_first(value) for value in node.operands[:3]):
+    shapes = [shape_of(value) for value in node.operands[:3]]
+    if not all(
+        shape and len(shape) == 4 and shape[:2] == (shapes[0] or ())[:2] for shape in shapes
+    ):
         return None
-    heads, samples = next(iter(counts))
-    known = isinstance(heads, int) and isinstance(samples, int)
-    return _Batch(samples, heads, heads_first=True) if known else None
+    if not all(_has_heads_first(value) for value in node.operands[:3]):
+        return None
+    heads, samples, *_ = shapes[0] or (None, None)
+    if not isinstance(heads, int) or not isinstance(samples, int):
+        return None
+    return _Batch(samples, heads, heads_first=True)
 
 
 def _has_heads_first(value: Value) -> bool:

@@ -25,7 +25,7 @@ def turn_before_sums(graph: Graph) -> Iterator[str]:
         if node not in graph or not isinstance(node.op, Add | Sub | Mul | Div):
             continue
         back = _views_after(graph, node)
-        if not any(isinstance(view.op, Transpose) for view in back):
+        if not any(isinstance(view.op, Transpose) for view in back) or _adds_axes(node, back):
             continue
         for turned, other in pairs(node):
             is_same = shape_of(turned) == shape_of(other) == shape_of(node.output)
@@ -47,6 +47,11 @@ def _turned_back(add: Builder, value: Value, back: Sequence[Node]) -> Value:
     for view in back:
         value = add(view.op, value, *view.inputs[1:], name=view.name)
     return value
+
+
+def _adds_axes(node: Node, back: Sequence[Node]) -> bool:
+    """Whether views make heads of a sum of rows, which the layers that compute these can add."""
+    return len(shape_of(back[-1].output) or ()) > len(shape_of(node.output) or ())
 
 
 def _views_after(graph: Graph, node: Node) -> list[Node]:

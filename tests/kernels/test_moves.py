@@ -253,16 +253,9 @@ def decomposed() -> Graph:
     return summed(chain.graph, *values)
 
 
-def step() -> Graph:
-    """A state by the decay of one step, a part of the columns of all (gated linear attention)."""
-    chain = Chain(3, 4, 80).slice(16, 32, 2).reshape(3, 4, 16, 1)
-    state = chain.graph.constant(normal(3, 4, 16, 8).astype(float16), "")
-    return summed(chain.graph, chain.graph.insert(Mul(), [chain.value, state]).output)
-
-
 READERS = {
     **{"positions": positions, "selected": selected, "last": last},
-    **{"disentangled": disentangled, "decomposed": decomposed, "step": step},
+    **{"disentangled": disentangled, "decomposed": decomposed},
 }
 
 

@@ -8,8 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Exp, Mul, Tanh
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import Slice, Transpose
-from tercet.runtime.ops.shape import Unsqueeze
+from tercet.runtime.ops.movement import Slice
 
 from .graphs import apply, assert_same, kinds, make, optimised
 
@@ -30,24 +29,6 @@ def test_one_node_for_all_places(sliced: bool, count: int) -> None:
         for step in range(count):
             gate = apply(g, Exp(), at(g, x, step, sliced=sliced))
             state = apply(g, Mul(), apply(g, Add(), state, gate), gate)
-        return state
-
-    graph = make(build, (2, STEPS, 6))
-    after, log = optimised(graph)
-    assert log.counts["join_places"] == 1
-    assert kinds(after).count("Exp") == 1
-    assert_same(graph, after)
-
-
-def test_views_of_places() -> None:
-    """Decays of a state (gated linear attention), as columns."""
-
-    def build(g: Graph, x: Value) -> Value:
-        state = g.constant(np.ones((2, 6, 3), np.float32))
-        for step in range(STEPS):
-            row = apply(g, Unsqueeze(), at(g, x, step, sliced=False), np.array([1]))
-            decay = apply(g, Exp(), apply(g, Transpose(perm=(0, 2, 1)), row))
-            state = apply(g, Mul(), apply(g, Add(), state, decay), decay)
         return state
 
     graph = make(build, (2, STEPS, 6))

@@ -68,7 +68,15 @@ def repeated(g: Graph, x: Value) -> Value:
     return rows(g, apply(g, Add(), heads(g, x), normal(1, H, 1, D)))
 
 
-@pytest.mark.parametrize("build", [other_order, read_twice, repeated])
+def made_heads(g: Graph, x: Value) -> Value:
+    """Rows of [t, b, c], added before they become heads (Conditional DETR)."""
+    turned = apply(g, Transpose(perm=(1, 0, 2)), x)
+    total = apply(g, Add(), turned, normal(T, B, H * D))
+    back = apply(g, Transpose(perm=(1, 0, 2)), total)
+    return apply(g, Reshape(), back, np.array([B, T, H, D]))
+
+
+@pytest.mark.parametrize("build", [other_order, read_twice, repeated, made_heads])
 def test_what_stays(build: Build) -> None:
     graph = make(build, (B, T, H * D))
     after, log = optimised(graph, skip=("sink_transposes", "compose_moves"))

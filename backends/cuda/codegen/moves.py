@@ -100,18 +100,7 @@ class Movement:
         """
         certain = sum(not may_be_free(node) for node in self.nodes)
         parts = sum(may_be_free(n) and isinstance(n.op, (Slice, Gather)) for n in self.nodes)
-        return certain + parts if certain else int(self._is_part_in_view)
-
-    @property
-    def _is_part_in_view(self) -> bool:
-        """Whether it ends with views of a part of rows, which is copied for them."""
-        cuts = [i for i, node in enumerate(self.nodes) if isinstance(node.op, Slice)]
-        if not cuts or self.x.tensor.rank > 3 or not isinstance(self.nodes[-1].op, VIEWS):
-            return False
-        cut = self.nodes[cuts[-1]]
-        before, after = cut.operands[0].tensor.dims, cut.output.tensor.dims
-        first = next((i for i, n in enumerate(after) if n != before[i]), 0)
-        return prod(before[:first]) > 1
+        return certain + parts if certain else 0
 
     @property
     def turns(self) -> bool:
