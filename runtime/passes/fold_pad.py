@@ -30,6 +30,8 @@ def _build(found: Found) -> Outcome:
         return None
     if not _is_neutral(pad, node):
         return None
+    if 0 in (shape_of(pad.inputs[0]) or ())[2:]:
+        return found.refuse(Reason.SHAPE, "an image without pixels has no windows")
     if isinstance(op, AveragePool):
         if not _counts_zeros(op):
             return found.refuse(Reason.NUMBERS, "the window does not count its padding")

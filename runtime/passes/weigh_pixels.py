@@ -60,6 +60,5 @@ def _image(node: Node) -> Value | None:
     dims = [size for size in shape if isinstance(size, int)]
     if not len(dims) == len(shape) == 4 or source.is_constant or right.is_constant:
         return None
-    stacks = [prod(shape[:-2]) for shape in sizes[:2]]
-    matches = of_left[-2:] == [dims[1], prod(dims[2:])] and stacks == [dims[0]] * 2
-    return source if matches else None
+    is_image = [prod(of_left[:-2]), *of_left[-2:]] == [*dims[:2], prod(dims[2:])]
+    return source if is_image and of_left[:-2] == of_right[:-2] else None

@@ -118,6 +118,18 @@ def test_positions_count_padding() -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("side", [0, 4])
+def test_an_image_without_pixels_is_padded(side: int) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        wide = apply(graph, Pad(), x, ints(0, 0, 1, 1, 0, 0, 1, 1))
+        return apply(graph, Conv(), wide, normal(4, 3, 1, 1))
+
+    graph = make(build, (1, 3, side, 4))
+    after, _ = optimised(graph)
+    assert ("Pad" in kinds(after)) == (side == 0)
+    assert_same(graph, after)
+
+
 def test_padding_that_others_read() -> None:
     def build(graph: Graph, x: Value) -> Value:
         wide = apply(graph, Pad(), x, ints(*IMAGE))

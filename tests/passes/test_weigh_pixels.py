@@ -41,7 +41,15 @@ def shared(g: Graph, x: Value) -> Value:
     return apply(g, MatMul(), apply(g, Reshape(), y, np.array([1, 8, 48])), scores)
 
 
-@pytest.mark.parametrize("build", [context, several, shared])
+def crossed(g: Graph, x: Value) -> Value:
+    """Every image with the weights of every other one."""
+    y = apply(g, Reshape(), apply(g, Conv(), x, normal(8, 8, 1, 1)), np.array([2, 1, 8, 24]))
+    scores = apply(g, Conv(), x, normal(1, 8, 1, 1))
+    weights = apply(g, Softmax(), apply(g, Reshape(), scores, np.array([1, 2, 24, 1])))
+    return apply(g, MatMul(), y, weights)
+
+
+@pytest.mark.parametrize("build", [context, several, shared, crossed])
 def test_pixels_are_rows(build: Build) -> None:
     graph = make(build, SHAPE)
     after, log = optimised(graph)
