@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
-
-if TYPE_CHECKING:
-    from .device import CudaDevice
 
 #: Names for `Options.conv` and `Options.algorithms`; docs/algorithms.md describes them.
 ALGORITHMS = (
@@ -59,12 +51,9 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     try:
         from .driver.wake import waking
 
-        # Files are read while no thread holds Python's lock: the packages of CUDA beside ours.
-        with waking(options.device), ThreadPoolExecutor(1, "importing CUDA") as aside:
-            device = aside.submit(import_module, ".device", __package__)
+        with waking(options.device):
             from .backend import CudaBackend
-
-            open_device: Callable[..., CudaDevice] = device.result().open_device
+            from .device import open_device
     except ImportError as error:
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY
