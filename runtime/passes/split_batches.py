@@ -56,7 +56,7 @@ def _batch(graph: Graph, node: Node) -> _Batch | None:
     if shape is not None and len(shape) == 4:
         return _batch_of_heads(graph, node)
     samples = _samples(graph, node)
-    count = shape[0] if shape else None
+    count = shape[0] if shape is not None and len(shape) else None
     if samples is None or not isinstance(count, int):
         return None
     first = all(value.is_constant or _has_heads_first(value) for value in node.operands[:3])

@@ -178,6 +178,7 @@ def test_the_process_does_not_import_tercet(
     process = OnnxruntimeProcess(limit=60)
     session = process.open(model, Setup())
     (found,) = session.run(FULL, session.outputs)
+    assert isinstance(found, np.ndarray)
     assert found.shape == (1, 3, 3)
 
 

@@ -79,9 +79,11 @@ _NAMES = {
         "DecoderMaskedSelfAttention DecoderAttention"
     ),
 }
-_BY_NAME = {(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()}
-_BY_NAME["", "ATen"] = _ATEN  # PyTorch 0.4 to 1.10, without a domain
-_BY_NAME |= {(domain, "QuantLSTMCell"): _CELL for domain in QONNX}
+_BY_NAME = {
+    **{(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()},
+    ("", "ATen"): _ATEN,  # PyTorch 0.4 to 1.10, without a domain
+    **{(domain, "QuantLSTMCell"): _CELL for domain in QONNX},
+}
 
 
 def exact_recipe(domain: str, name: str) -> str:
