@@ -22,6 +22,12 @@ IDS = np.zeros((2, 3), np.int64)
 ANGLES = np.ones((9, 2), np.float32)
 
 
+def quantized_with_past(past: np.ndarray) -> dict[str, Any]:
+    weight, scale = W.astype(np.int8), np.ones((), np.float32)
+    inputs = {"x": X.astype(np.uint8), "w": weight, "b": W[0], "xs": scale, "ws": scale}
+    return inputs | {"mask": None, "xz": None, "wz": None, "past": past}
+
+
 def grouped(**changes: Any) -> dict[str, Any]:
     inputs: dict[str, Any] = {"q": X, "k": X, "v": X, "pk": CACHE, "pv": CACHE}
     return inputs | {"lens": LENGTHS, "total": TOTAL} | changes
@@ -44,6 +50,10 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("MultiHeadAttention", {"q": X}, {"num_heads": 2}, r"leaves out the key"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 5}, r"not a multiple of 5 heads"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "qkv_hidden_sizes": [8, 4, 12]}, r"first two"),
+    ("Attention", {"x": X, "w": W, "b": None, "mask": None, "past": np.ones((3, 2, 2, 4, 4), "f")},
+     {"num_heads": 2}, r"past is float32\[3,2,2,4,4\]; expected \[2,2,2,4,4\]"),
+    ("QAttention", quantized_with_past(np.ones((3, 2, 2, 4, 4), "f")),
+     {"num_heads": 2}, r"past is float32\[3,2,2,4,4\]; expected \[2,2,2,4,4\]"),
     ("GroupQueryAttention", grouped(), {"num_heads": 3, "kv_num_heads": 2}, r"a multiple of kv"),
     ("GroupQueryAttention", grouped(v=None), {"num_heads": 2, "kv_num_heads": 2}, r"together"),
     ("GroupQueryAttention", grouped(pk=CACHE[:, :1]), {"num_heads": 2, "kv_num_heads": 2},

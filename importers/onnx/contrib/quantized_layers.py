@@ -11,8 +11,8 @@ from .builder import NodeBuilder
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .embedding import words_seen
 from .heads import FILTER, head_size, need_heads, positions
-from .multi_head import scored
 from .quantized import Q, W
+from .self_attention import joint_attention
 
 Half = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16}))]
 
@@ -52,29 +52,8 @@ def q_attention(
     sums = b.MatMulInteger(x, weight, _scalar(b, input_zero_point), weight_zero_point)
     factor = b.Mul(input_scale, weight_scale)
     product = b.Add(b.Mul(b.cast(sums, b.dtype(factor)), factor), bias)
-    sizes = b.ints(*(hidden,) * 3)
-    q, k, v = b.several("Split", 3, product, sizes, axis=2, num_outputs=3)
-    before: tuple[str | None, str | None] = (None, None)
-    if past is not None:
-        b.rank(past, 5)
-        key, value = (b.Gather(past, b.constant(np.array(i, np.int64)), axis=0) for i in (0, 1))
-        before = key, value
-    y, key, value, _ = scored(
-        b,
-        (q, k, v),
-        heads,
-        before,
-        mask_index,
-        None,
-        mask_filter_value,
-        scale,
-        bool(unidirectional),
-        states=b.wants(1),
-    )
-    if not key:
-        return y, None
-    first = b.ints(0)
-    return y, b.Concat(b.Unsqueeze(key, first), b.Unsqueeze(value, first), axis=0)
+    given = (mask_index, None, mask_filter_value, scale, bool(unidirectional))
+    return joint_attention(b, product, (hidden,) * 3, heads, past, given)
 
 
 def _scalar(b: NodeBuilder, x: str | None) -> str | None:

@@ -48,20 +48,31 @@ def attention(
     if bias is not None:
         b.need_shape(bias, "bias", sum(sizes))
         product = b.Add(product, bias)
+    causal = bool(unidirectional)
+    given = (mask_index, attention_bias, mask_filter_value, scale, causal)
+    return joint_attention(b, product, sizes, heads, past, given)
+
+
+def joint_attention(
+    b: NodeBuilder,
+    product: str,
+    sizes: tuple[int, int, int],
+    heads: int,
+    past: str | None,
+    given: tuple[str | None, str | None, float, float, bool],
+) -> Results:
+    """Return the attention of queries, keys and values in one tensor, and keys and values.
+
+    Args:
+        b: adds the nodes.
+        product: [batch, length, sum of sizes].
+        sizes: hidden sizes of queries, keys and values.
+        heads: number of heads.
+        past: keys and values [2, batch, heads, length, size], or None.
+        given: mask, bias, bias of masked scores, scale and whether causal, as `scored` takes them.
+    """
     q, k, v = b.several("Split", 3, product, b.ints(*sizes), axis=2, num_outputs=3)
-    keys, values = _past(b, past)
-    y, key, value, _ = scored(
-        b,
-        (q, k, v),
-        heads,
-        (keys, values),
-        mask_index,
-        attention_bias,
-        mask_filter_value,
-        scale,
-        bool(unidirectional),
-        states=b.wants(1),
-    )
+    y, key, value, _ = scored(b, (q, k, v), heads, _past(b, past), *given, states=b.wants(1))
     if not key:
         return y, None
     first = b.ints(0)
