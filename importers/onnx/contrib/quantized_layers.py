@@ -53,7 +53,7 @@ def q_attention(
     factor = b.Mul(input_scale, weight_scale)
     product = b.Add(b.Mul(b.cast(sums, b.dtype(factor)), factor), bias)
     given = (mask_index, None, mask_filter_value, scale, bool(unidirectional))
-    return joint_attention(b, product, (hidden,) * 3, heads, past, given)
+    return joint_attention(b, product, (hidden, hidden, hidden), heads, past, given)
 
 
 def _scalar(b: NodeBuilder, x: str | None) -> str | None:
