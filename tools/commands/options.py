@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ...runtime.base import arguments as rules
 from ...runtime.errors import TimeLimitError, UsageError
 from .help import BACKEND, GENERAL
 
@@ -240,18 +239,21 @@ PROCESS = _Process()
 
 
 def arm_watchdog(seconds: float | None) -> float | None:
-    """Arm the watchdog that ends a command which cannot be interrupted; returns `seconds`.
+    """Arm the watchdog that ends a command which cannot be interrupted; returns its limit.
 
     Raises:
         UsageError: it is not a positive number.
     """
-    seconds = rules.seconds("timeout", seconds)
-    if seconds is not None:
-        from ..common.deadline import WATCHDOG
+    if seconds is None:
+        return None
+    from ...runtime.base import arguments
+    from ..common.deadline import WATCHDOG
 
+    limit = arguments.seconds("timeout", seconds)
+    if limit is not None:
         WATCHDOG.owns_process = PROCESS.is_command
-        WATCHDOG.arm(seconds)
-    return seconds
+        WATCHDOG.arm(limit)
+    return limit
 
 
 Timeout = Annotated[
