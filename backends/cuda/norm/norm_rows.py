@@ -17,7 +17,7 @@ KIND_OF_HALVES = '#define KIND "f16"'
 MAX_KEPT, MAX_WARPS = 32, 16
 #: Maximum rows of which each has several warps, even if one has registers for it, and elements per
 #: thread then: these blocks find idle multiprocessors. On an H200, decoding steps of 12 to 48
-#: sequences take 0.7 to 2.2 % less time at the sizes of Llama-3.2-1B, 3-8B and Qwen2.5-0.5B, of 8
+#: sequences take about 1 to 2 % less time at the sizes of Llama-3.2-1B, 3-8B and Qwen2.5-0.5B, of 8
 #: as long, and of 64 in float16 1 % more.
 FEW_ROWS, FEW_KEPT = 48, 8
 #: The same of rows stored in halves, which takes longer than all the rest. On an H200 BERT-base and
