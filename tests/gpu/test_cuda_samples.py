@@ -19,6 +19,7 @@ from ..kernels import (
     norm_samples,
     test_chunks,
     test_dots,
+    test_pad_channels,
     test_short,
     test_short_stacks,
 )
@@ -30,6 +31,7 @@ ALL = [
     *(*samples(), *norm_samples.samples(), *integer_samples.samples()),
     *index_samples.samples(),
     *test_chunks.samples(),
+    *test_pad_channels.samples(),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +20,27 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 
 from ..passes.graphs import apply
+from .cubins import assert_plans_compile
 from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
+COMPILES = {"gemm/pad_channels.cu"}
+
 DTYPES = pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda d: d.name)
+
+
+def samples() -> list[Sample]:
+    """Convolutions of so few terms that no stage of shared memory is used twice: racecheck reports
+    a second use (docs/debugging.md)."""
+    data = normal(2, 21, 28, 26), normal(32, 21, 5, 5) / 30
+    return [
+        sample("Conv", [each.astype(dtype) for each in data], (1,), pads=(2, 2, 2, 2))
+        for dtype in (float32, float16)
+    ]
 
 
 def pruned(dtype: DType, channels: int, sides: tuple[int, ...] = (56, 56)) -> Graph:
@@ -65,6 +79,11 @@ def test_channels_that_fill_words_stay_where_they_lie() -> None:
     for dtype, channels in ((float16, 38), (float32, 36)):
         entries = [launch.entry for launch in launches(planned(pruned(dtype, channels)))]
         assert "pad_channels" not in entries
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    assert_plans_compile([sample.graph for sample in samples()], target, cache, COMPILES)
 
 
 @needs_compiler

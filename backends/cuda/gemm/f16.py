@@ -34,8 +34,8 @@ from .forms import (
 from .joined_groups import JoinedGroups, joinable
 from .multiplication import stack_of, stacks
 from .pack import EIGHTS
+from .pack_image import MOST_PER_PIXEL
 from .problem import (
-    MOST_PER_PIXEL,
     Batch,
     GemmArguments,
     Linear,
@@ -44,7 +44,6 @@ from .problem import (
     image_source,
     in_plane,
     packed_matrix,
-    packed_source,
     widest,
 )
 from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
@@ -467,27 +466,20 @@ def _tma_products(
         return []
     if x.is_channels_last:
         even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
+        padded = conv.group == 1 and w.dims[1] % 2 == 1
         counts = (1,) if conv.group == 1 else joinable(conv)
+        fitting = [n for n in counts if padded or (even and n * w.dims[1] % 8 == 0)]
         ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
-        for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
-            image = in_plane(image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)[0])
+        for groups in (JoinedGroups(conv, n) for n in fitting):
+            source, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
+            image = in_plane(source)
             gemm = groups.gemm(image, groups.filters(image.channels))
-            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.beside), ()))
-        if conv.group == 1 and w.dims[1] % 2:
-            ways.append(_padded(conv, pooled))
+            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.beside), packing))
         return ways
     if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made
         return [(tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,))]
     return []
-
-
-def _padded(conv: ConvProblem, pooled: Tensor | None) -> tuple[tma.TmaProduct, tuple[Launch, ...]]:
-    """Return the product by which `tma.cu` convolves an image padded to whole words."""
-    image, packing = packed_source(conv.x, conv.w, conv.view, conv.y.dims[2:], VECTORS)
-    groups, image = JoinedGroups(conv), in_plane(image)
-    gemm = groups.gemm(image, groups.filters(image.channels))
-    return tma.TmaProduct(gemm, pooled, conv.setting.beside), packing
 
 
 def pooled_convolution(conv: ConvProblem, y: Tensor) -> Answer:

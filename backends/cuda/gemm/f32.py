@@ -22,9 +22,9 @@ from .atoms import F16X3, TF32, TF32X3, Atom
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
 from .pack import STEP, InParts
+from .pack_image import MOST_PER_PIXEL, padded_channels
 from .problem import (
     MAX_EXTENT,
-    MOST_PER_PIXEL,
     Batch,
     Form,
     GemmArguments,
@@ -36,7 +36,6 @@ from .problem import (
     image_source,
     packed_filters,
     packed_matrix,
-    padded_channels,
     widest,
 )
 from .schedules import multistage, wgmma_rs, wgmma_rs_tma

@@ -12,7 +12,8 @@ from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, ceil_div
-from .problem import Image, packed_image
+from .pack_image import packed_image
+from .problem import Image
 
 #: Channels of a packed pixel, and maximum elements of a window's row.
 CHANNELS, SPANS = 4, (16, 32, 64)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import partial
 from math import prod
 
-from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32
+from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Launch
@@ -23,13 +23,12 @@ from ..recipe.operands import (
     Scratch,
     Tensor,
     by_axis,
-    ceil_div,
     divisor,
     sizes,
     strides,
-    words_of,
 )
 from .pack import pack_table
+from .pack_image import packed_image, padded_channels, padded_image
 from .pack_rows import FilterPacking, MatrixPacking, Order
 
 #: The factor of a matrix, and whether it is [n, k].
@@ -39,8 +38,6 @@ Shape = tuple[int, int, int]
 
 #: Maximum extent of an image: sums of row and column numbers have 15 bits.
 MAX_EXTENT = 1 << 13
-#: Maximum channels that one thread per pixel packs.
-MOST_PER_PIXEL = 16
 
 
 class RowKind(IntEnum):
@@ -356,7 +353,7 @@ def image_source(
 
     Args:
         x: the image. In C order with few channels, or if no vector divides its channels, it is
-            packed; see `packed_source`.
+            packed; see `_packed_source`.
         w: the weights, constants.
         view: the windows.
         output: spatial sizes of the result.
@@ -366,7 +363,7 @@ def image_source(
     channels = w.dims[1] * joined
     vector = widest(vectors, channels)
     if not x.is_channels_last or (vector == 1 and w.dims[1] == x.dims[1]):
-        return packed_source(x, w, view, output, vectors)
+        return _packed_source(x, w, view, output, vectors)
     return Image(
         data=x,
         spatial=x.dims[2:],
@@ -380,7 +377,7 @@ def image_source(
     ), ()
 
 
-def packed_source(
+def _packed_source(
     x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints
 ) -> tuple[Image, tuple[Launch, ...]]:
     """Return the windows of an image that is packed in the workspace, and the launch that does it.
@@ -389,7 +386,7 @@ def packed_source(
     """
     channels = padded_channels(w.dims[1])
     if x.is_channels_last:
-        packed, launch = _padded_image(x, channels)
+        packed, launch = padded_image(x, channels)
     else:
         packed, launch = packed_image(x, channels, x.dims[-1], 0)
     return Image(
@@ -424,60 +421,6 @@ def in_plane(image: Image) -> Image:
             pads_end=(0, *view.pads_end),
             output=one + view.output,
         ),
-    )
-
-
-def padded_channels(channels: int) -> int:
-    """Return the channels of a packed image."""
-    return 4 if channels <= 4 else ceil_div(channels, 8) * 8
-
-
-def _padded_image(x: Tensor, channels: int) -> tuple[Scratch, Launch]:
-    """Return a channels-last image in the workspace, padded, and the launch that writes it."""
-    size, pixels, target = x.dtype.itemsize, prod(x.dims) // x.dims[1], Scratch(0)
-    word = min(8, 16 // size)
-    words = pixels * channels // word
-    return target, Launch(
-        "gemm/pad_channels.cu",
-        "pad_channels",
-        grid=(ceil_div(words, 256), 1, 1),
-        block=256,
-        args={
-            **{"x": x, "y": target, "words": words, "channels": x.dims[1]},
-            **{"pitch": x.row},
-        },
-        types=(("T", words_of(x.dtype)),),
-        constants=(("PADDED", channels), ("WORD", word)),
-        scratch=size * pixels * channels,
-    )
-
-
-def packed_image(
-    x: Tensor, channels: int, width: int, left: int, pixels: int = 1
-) -> tuple[Scratch, Launch]:
-    """Return an image in the workspace, channels-last and padded, and the launch that writes it.
-
-    Args:
-        x: the image, in C order.
-        channels: channels in the workspace.
-        width: width in the workspace.
-        left: columns of zeros before the first.
-        pixels: pixels per position; with 2, each pixel but the first is stored twice.
-    """
-    images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize
-    target, count = Scratch(0), images * rows * width
-    return target, Launch(
-        "gemm/pack_image.cu",
-        "pack_image",
-        grid=(ceil_div(count, 256), 1, 1),
-        block=256,
-        args={
-            **{"x": x, "y": target, "count": count, "channels": x.dims[1], "height": rows},
-            **{"width": x.dims[-1], "padded_width": width, "left": left},
-        },
-        types=tuple((name, {1: uint8, 2: uint16, 4: uint32}[size]) for name in "ST"),
-        constants=(("PADDED", channels), ("PIXELS", pixels)),
-        scratch=size * count * channels * pixels,
     )
 
 
