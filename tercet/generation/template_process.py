@@ -103,7 +103,7 @@ def answer(line: bytes, most: int) -> bytes:
         return b'{"limit": "depth"}'
     except TooLong:
         return b'{"limit": "length"}'
-    except Exception as error:
+    except Exception as error:  # whatever a template raises is the answer
         text = str(error)[:1000] or type(error).__name__
         return json.dumps({"error": text}).encode()
 

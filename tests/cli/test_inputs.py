@@ -25,7 +25,7 @@ from tercet.runtime.ir.dtypes import (
     uint8,
 )
 from tercet.runtime.session.model import TensorInfo
-from tercet.tools.common import inputs
+from tercet.tools.common import random_arrays
 from tercet.tools.common.archives import write_archive
 from tercet.tools.common.arrays import read_test_data
 from tercet.tools.common.images import Pixels, read_images
@@ -101,9 +101,9 @@ def test_inputs_that_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> 
     """They are refused before anything is drawn, with the numbers that the generator draws."""
     infos = [info((1 << 18,)), TensorInfo("z", float32, (1 << 18,))]
     shapes = {"x": (1 << 18,), "z": (1 << 18,)}
-    monkeypatch.setattr(inputs, "memory", lambda: 4 << 20)
+    monkeypatch.setattr(random_arrays, "memory", lambda: 4 << 20)
     assert sorted(random_inputs(infos, shapes, 0)) == ["x", "z"]
-    monkeypatch.setattr(inputs, "memory", lambda: (4 << 20) - 1)
+    monkeypatch.setattr(random_arrays, "memory", lambda: (4 << 20) - 1)
     with pytest.raises(InputError, match=r"input 'z': float32\[262144\] takes 0\.0 GiB, and 0\.0"):
         random_inputs(infos, shapes, 0)
     huge = (1 << 20, 1, 1 << 21)

@@ -20,6 +20,7 @@ from tercet.generation.config_file import ConfigFile
 from tercet.generation.folder import ModelFolder
 from tercet.runtime.base.guard import bounded
 
+from ..processes import is_gone
 from .folders import DECODERS
 
 pytest.importorskip("jinja2", reason="pip install tercet[generate]")
@@ -195,15 +196,7 @@ def test_memory_that_the_system_does_not_limit(
         chat("{% set a = 'a' * (2**27) %}{% set b = 9 ** (9 ** 9) %}")
 
 
-def is_gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ChatTemplates(folder_of(tmp_path, "{{ messages[0].content }}")) as templates:
         assert templates.render([{"content": "a"}], {}) == "a"
         worker = templates._worker
@@ -213,10 +206,11 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         first.kill()
         first.wait()
         worker._process = first
-        worker.start = lambda: True  # type: ignore[method-assign]  # as if it died just now
-        with pytest.raises(ModelError, match="the chat template fails: its process died of SIG"):
-            templates.render([{"content": "b"}], {})
-        del worker.start
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "start", lambda: True)  # as if it died just now
+            died = "the chat template fails: its process died of SIG"
+            with pytest.raises(ModelError, match=died):
+                templates.render([{"content": "b"}], {})
         assert templates.render([{"content": "c"}], {}) == "c"
         second = worker._process
         assert second is not None

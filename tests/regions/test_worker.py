@@ -15,6 +15,7 @@ from tercet.runtime.base.guard import bounded
 from tercet.runtime.base.worker import Ended, Worker
 from tercet.runtime.errors import TimeLimitError
 
+from ..processes import is_gone
 from . import answering
 
 MODULE = answering.__name__
@@ -24,14 +25,6 @@ MODULE = answering.__name__
 def worker() -> Iterator[Worker]:
     with Worker(MODULE) as found:
         yield found
-
-
-def is_gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...runtime.base import arguments as rules
-from ...runtime.base.host_memory import memory
 from ...runtime.errors import (
     DeviceError,
     InputError,
@@ -23,7 +22,7 @@ from ...runtime.errors import (
     UsageError,
     did_you_mean,
 )
-from ...runtime.ir.dtypes import INTEGERS, bool_, int32, int64, name_of, string
+from ...runtime.ir.dtypes import name_of, string
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.session.io_types import values_of
 from ...runtime.session.model import TensorInfo
@@ -32,6 +31,7 @@ from .arrays import read_array, read_test_data
 from .console import listed
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 from .nested import type_text
+from .random_arrays import check_room, random_array
 
 Infos = Sequence[TensorInfo]
 #: Sizes of symbolic dimensions, and shapes of inputs: by name, or in command line form.
@@ -374,9 +374,6 @@ def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, 
 
 # ── random ───────────────────────────────────────────────────────────────────────────────────────
 
-#: Bytes of each number as the generator draws it: float64 or int64.
-_DRAWN = 8
-
 
 def random_inputs(
     infos: Infos, shapes: Mapping[str, tuple[int, ...]], seed: int
@@ -409,48 +406,9 @@ def random_inputs(
             )
         limits = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in info.indexes]
         wanted = TensorType(info.dtype, shapes[info.name])
-        _check_room(info.name, wanted, sum(each.nbytes for each in found.values()))
-        found[info.name] = _random(generator, wanted, list(filter(None, limits)))
+        check_room(info.name, wanted, sum(each.nbytes for each in found.values()))
+        found[info.name] = random_array(generator, wanted, list(filter(None, limits)))
     return found
-
-
-def _random(generator: np.random.Generator, wanted: TensorType, limits: Sequence[int]) -> Array:
-    dtype, shape = wanted.dtype, wanted.dims
-    if dtype == bool_:
-        return generator.integers(0, 2, shape).astype(bool_)
-    if dtype == string:
-        return generator.integers(0, 10, shape).astype(str).astype(string)
-    if dtype in INTEGERS:
-        maximum = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
-        return generator.integers(0, min((maximum + 1, *limits)), shape).astype(dtype)
-    return generator.standard_normal(shape).astype(dtype)
-
-
-def _check_room(name: str, wanted: TensorType, held: int) -> None:
-    """Raise InputError if memory has no room for an input.
-
-    Args:
-        name: of the input.
-        wanted: its type and shape.
-        held: bytes of the inputs before it.
-    """
-    numbers = prod(wanted.dims)
-    nbytes = numbers * wanted.dtype.itemsize
-    which = f"input '{name}': {wanted} takes {nbytes / 2**30:,.1f} GiB"
-    remedy = "give smaller sizes (--shape, --dim), or the array in a file"
-    if prod(dim for dim in wanted.dims if dim) >= 1 << 48:  # numpy counts axes beside an empty one
-        raise InputError(f"{which}, and no machine has room for it; {remedy}")
-    if held + nbytes + numbers * _DRAWN > memory():
-        raise InputError(
-            f"{which}, and {numbers * _DRAWN / 2**30:,.1f} GiB more while it is drawn; there are "
-            f"{memory() / 2**30:,.1f} GiB of memory; {remedy}"
-        )
-
-
-def _greatest(dtype: np.dtype) -> int:
-    """Return the largest integer of a dtype, sub-byte ones included."""
-    names = {"int2": 1, "uint2": 3, "int4": 7, "uint4": 15}
-    return names.get(dtype.name) or int(np.iinfo(dtype).max)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
