@@ -6,6 +6,7 @@ Fixed addresses make the arena, CUDA graphs and a fast Python loop one mechanism
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
@@ -30,12 +31,13 @@ from .backend import (
     View,
 )
 from .bind import bind_row, sequence
-from .exchange import HOST_IO, IOPlacement
+from .exchange import HOST_IO, Exchange, IOPlacement, exchange_of
 from .host import HOST, array
 from .layout import lay_out
 from .result_memory import ResultMemory
 from .rows import Layout, Row, Slot, lives_of
 from .streams import assign, is_capturable, segments, side_by_side
+from .transfers import Download, Upload, set_apart
 from .weights import WeightStore
 
 
@@ -129,7 +131,9 @@ class Plan:
         self._lent = layout.lent
         self._inputs: dict[str, Array] = {}
         self._outputs: dict[str, Array] = {}
-        self._results = ResultMemory()
+        self._results = ResultMemory(self.device.staging)
+        self._uploads: dict[str, Upload] = {}
+        self._downloads: dict[str, Download] = {}
         self._names = tuple(graph.outputs)
         self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
         try:
@@ -140,6 +144,9 @@ class Plan:
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
         """Allocate memory, bind every row to its addresses, and record."""
+        exchange = None if self._check_each else exchange_of(self.device)
+        uploads, downloads = ({}, {}) if exchange is None else set_apart(layout, self.ends)
+        self._given = {row.outputs[0]: row.inputs[0] for row in downloads.values()}
         self.schedule = assign(self.rows, self._max_streams)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
@@ -149,7 +156,9 @@ class Plan:
         for row in self.rows:
             check_time()
             with planning(f"step '{row.title}'"):
-                row.run = self._bind(row)
+                row.run = None if row.apart else self._bind(row)
+        if exchange is not None:
+            self._bind_apart(uploads, downloads, exchange)
         self.memory = self._measure(stores)
         self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
         self.outputs = {n: self._view(s) for n, s in layout.outputs.items()}
@@ -170,7 +179,7 @@ class Plan:
                 lives[slot] = (lives[slot][0], len(self.rows))
         by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
         for slot in layout.slots:
-            if slot.alias is None and slot not in self._lent:
+            if slot.alias is None and slot not in self._lent and slot not in self._given:
                 by_device.setdefault(slot.device, []).append(slot)
         arenas: dict[Device, _Arena] = {}
         for device, slots in by_device.items():
@@ -194,6 +203,7 @@ class Plan:
         given = (slot for name, slot in layout.outputs.items() if name not in self.ends.kept)
         results = sum(slot.nbytes for slot in given)
         results += sum(data.nbytes for data in self.constants.values())
+        results += sum(slot.nbytes for slot in self._given)  # one to write, one that callers hold
         total = arena + max(scratch, default=0) + (0 if self.ends.on_device else results)
         try:
             self._budget.take(total, "the plan")
@@ -240,6 +250,7 @@ class Plan:
         )
 
     def _view(self, slot: Slot) -> View:
+        slot = self._given.get(slot, slot)
         lent, block = self._lent.get(slot.root), slot.root.block
         if lent is not None:
             offset = lent.offset + slot.offset_in_root
@@ -250,6 +261,18 @@ class Plan:
         return View(slot.device, buffer, offset, slot.type, slot.format, slot.pitch)
 
     # ── binding ──────────────────────────────────────────────────────────────────────────────
+
+    def _bind_apart(
+        self, uploads: Mapping[str, Row], downloads: Mapping[str, Row], exchange: Exchange
+    ) -> None:
+        """Bind the copies of large inputs and results."""
+        for name, row in uploads.items():
+            target, staging = self._view(row.outputs[0]), self._view(row.inputs[0])
+            row.run = self._uploads[name] = Upload(target, staging, exchange)
+        for name, row in downloads.items():
+            source = self._view(row.inputs[0])
+            self._results.reserve(name, source.nbytes)
+            row.run = self._downloads[name] = Download(name, source, self._results, exchange)
 
     def _bind(self, row: Row) -> Run | None:
         def workspace(type_: TensorType) -> View:
@@ -275,7 +298,7 @@ class Plan:
 
     def _chain(self) -> list[Run]:
         """Return the calls of a run: recorded segments of device rows, and host rows."""
-        runs: list[Run] = []
+        runs: list[Run] = [*self._uploads.values()]
         pending = segments(self.rows)
         for number, row in enumerate(self.rows):
             if pending and number == pending[0].start:
@@ -284,11 +307,17 @@ class Plan:
                 runs.append(row.run)
         if self.ends.on_device and runs and runs[-1] is _synchronize:
             runs.pop()  # callers wait for results where they read them
+        if self._downloads:
+            if runs and runs[-1] is _synchronize:
+                runs.pop()
+            runs += [*self._downloads.values(), _synchronize]
         return runs
 
     def _segment(self, segment: range) -> list[Run]:
         """Return a segment of device rows, recorded if possible, followed by a wait."""
-        rows = [row for row in self.rows[segment.start : segment.stop] if row.run is not None]
+        rows = [r for r in self.rows[segment.start : segment.stop] if r.run and not r.apart]
+        if not rows:
+            return []
         together = self.together(segment)
         recorded = None
         if is_capturable(rows) and not self._check_each:
@@ -305,7 +334,7 @@ class Plan:
         rows = self.rows[segment.start : segment.stop]
         if any(row.stream for row in rows):
             return side_by_side(self.rows, self.schedule, segment, copies=copies)
-        wanted = [row for row in rows if copies or row.kind != "copy"]
+        wanted = [row for row in rows if not row.apart and (copies or row.kind != "copy")]
         return sequence([row.run for row in wanted if row.run is not None])
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
@@ -326,13 +355,18 @@ class Plan:
         return self.results()
 
     def feed(self, name: str, data: Array) -> None:
-        """Copy a host input to its view."""
-        copy(self._inputs[name], data)
+        """Copy a host input to its view; the next run reads a large one that is pinned."""
+        if name in self._uploads:
+            self._uploads[name].feed(data)
+        else:
+            copy(self._inputs[name], data)
 
     def results(self) -> dict[str, Array]:
-        """Return copies of the results on the host after a run."""
+        """Return the results on the host, once after each run; they are the caller's."""
         results = {name: data.copy() for name, data in self.constants.items()}
         results |= {n: self._results.copy(n, data) for n, data in self._outputs.items()}
+        results |= {name: download.take() for name, download in self._downloads.items()}
+        self._release_inputs()
         return {name: results[name] for name in self._names if name in results}
 
     def execute(self, stream: Stream | None = None) -> None:
@@ -349,11 +383,22 @@ class Plan:
         if self._check_each:
             self._execute_each(stream)
             return
-        if is_timed():
-            self._execute_timed(stream)
-            return
-        for run in self._joined:
-            run(stream)
+        try:
+            if is_timed():
+                self._execute_timed(stream)
+                return
+            for run in self._joined:
+                run(stream)
+        except BaseException:
+            if self._uploads:
+                with suppress(DeviceError):  # the first error says more
+                    stream.synchronize()
+                self._release_inputs()
+            raise
+
+    def _release_inputs(self) -> None:
+        for upload in self._uploads.values():
+            upload.release()
 
     def _execute_timed(self, stream: Stream) -> None:
         for run in self._runs:
@@ -380,7 +425,8 @@ class Plan:
         self._runs, self._joined = [], []
         self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}
-        self._results = ResultMemory()
+        self._uploads, self._downloads = {}, {}
+        self._results.close()
         for row in self.rows:
             row.run = None
         for buffer in self._buffers:

@@ -104,6 +104,7 @@ class Row:
         step: what the claim built.
         run: the bound step or copy, once everything is placed.
         stream: index of its stream, see `plan.streams`.
+        apart: whether it runs before or after all others; see `plan.transfers`.
     """
 
     kind: Kind
@@ -117,6 +118,7 @@ class Row:
     step: Step | None = None
     run: Callable[[Stream], None] | None = None
     stream: int = 0
+    apart: bool = False
 
     @property
     def title(self) -> str:

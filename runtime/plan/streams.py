@@ -239,7 +239,7 @@ def side_by_side(
             for source in schedule.waits[number]:
                 if source in events:
                     own.wait(events[source])
-            if row.run is not None and (copies or row.kind != "copy"):
+            if row.run is not None and not row.apart and (copies or row.kind != "copy"):
                 row.run(own)
             if number in awaited:
                 events[number] = own.mark()

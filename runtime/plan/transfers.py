@@ -1,0 +1,116 @@
+"""Copies of large inputs and results between a device and callers' memory.
+
+A plan copies each input to pinned memory of its own, which the device reads, and each result from
+such memory to the caller. Large tensors bypass it: the device reads inputs where the caller has
+pinned them, and writes results to pinned memory that is given to the caller. Their addresses differ
+from run to run, so recorded graphs do not contain these copies: they run before and after them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ..base.parallel import copy
+from ..ir.types import Array
+from .backend import Format, Stream, View
+from .exchange import Exchange, IOPlacement
+from .host import HOST, HostBuffer, array
+from .result_memory import ResultMemory
+
+if TYPE_CHECKING:
+    from .rows import Layout, Row
+
+#: Minimum size in bytes: the copy on the host then takes longer than the additional call.
+MIN_BYTES = 1 << 19
+
+
+class Upload:
+    """Copies an input to the device, from the caller's memory if that is pinned.
+
+    Args:
+        target: where it is on the device.
+        staging: the plan's pinned memory for it.
+        exchange: of the device.
+    """
+
+    def __init__(self, target: View, staging: View, exchange: Exchange) -> None:
+        self._target, self._staging, self._exchange = target, staging, exchange
+        self._source = staging
+
+    def feed(self, data: Array) -> None:
+        """Set the elements for the next run; pinned memory is read only then."""
+        if self._exchange.is_pinned(data):
+            self._source = View(HOST, HostBuffer.around(data), 0, self._staging.type)
+        else:
+            self._source = self._staging
+            copy(array(self._staging), data)
+
+    def release(self) -> None:
+        """Drop the caller's memory, which the device must not be reading any more."""
+        self._source = self._staging
+
+    def __call__(self, stream: Stream) -> None:
+        self._exchange.copy(self._target, self._source, stream)
+
+
+class Download:
+    """Copies a result from the device to memory that is given to the caller.
+
+    Args:
+        name: of the result.
+        source: where it is on the device.
+        memory: provides the memory.
+        exchange: of the device.
+    """
+
+    def __init__(self, name: str, source: View, memory: ResultMemory, exchange: Exchange) -> None:
+        self._name, self._source = name, source
+        self._memory, self._exchange = memory, exchange
+        self._result: Array | None = None
+
+    def __call__(self, stream: Stream) -> None:
+        if self._result is None:
+            self._result = self._memory.pinned(self._name, self._source.type)
+        target = View(HOST, HostBuffer.around(self._result), 0, self._source.type)
+        self._exchange.copy(target, self._source, stream)
+
+    def take(self) -> Array:
+        """Return the result of the last run, which has ended; the caller owns it."""
+        result, self._result = self._result, None
+        if result is None:
+            raise RuntimeError(f"'{self._name}' has been taken since the last run")
+        return result
+
+
+def set_apart(layout: Layout, ends: IOPlacement) -> tuple[dict[str, Row], dict[str, Row]]:
+    """Find the copies of large inputs and results, and mark their rows as `Row.apart`.
+
+    Inputs on the device then exist from the start of a run, and results until its end.
+
+    Returns:
+        The rows of inputs and of results, by name.
+    """
+    uploads: dict[str, Row] = {}
+    downloads: dict[str, Row] = {}
+    if ends.on_device:  # the host does not wait until its memory has been read
+        return uploads, downloads
+    reads = Counter(slot for row in layout.rows for slot in row.inputs)
+    gives = Counter(layout.outputs.values())
+    inputs = {slot: name for name, slot in layout.inputs.items()}
+    outputs = {slot: name for name, slot in layout.outputs.items() if name not in ends.kept}
+    for row in layout.rows:
+        if row.kind != "copy" or row.inputs[0].nbytes < MIN_BYTES:
+            continue
+        (source,), (target,) = row.inputs, row.outputs
+        if source.pitch or target.pitch or {source.format, target.format} != {Format.CONTIGUOUS}:
+            continue
+        if source in inputs and source.device is HOST and reads[source] == 1:
+            uploads[inputs[source]] = row
+            target.first = -1
+            row.apart = True
+        elif target in outputs and gives[target] == 1 and not reads[target]:
+            downloads[outputs[target]] = row
+            source.root.last = source.last = len(layout.rows)
+            row.apart = True
+    return uploads, downloads

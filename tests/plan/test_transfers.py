@@ -1,0 +1,198 @@
+"""Large inputs and results, which a device copies from and to callers' memory, on a lazy device."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.errors import DeviceError, DeviceOutOfMemory
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.options import Options
+from tercet.runtime.plan.host import HostBuffer
+from tercet.runtime.plan.result_memory import MAX_PINNED
+from tercet.runtime.plan.transfers import MIN_BYTES
+from tercet.runtime.session.model import Model
+
+from .fakes import FakeBackend
+from .lazy import LazyDevice
+
+COUNT = MIN_BYTES // 4
+
+
+def graph_of(count: int = COUNT) -> Graph:
+    """Return y = relu(x + x) and z = relu(x), which is ready before `late` is read."""
+    graph = Graph("large")
+    x = graph.add_input("x", TensorType(float32, (count,)))
+    late = graph.add_input("late", TensorType(float32, (count,)))
+    twice = graph.insert(Add(), [x, x], name="twice").output
+    y = graph.insert(Add(), [graph.insert(Relu(), [twice], name="r").output, late], name="s").output
+    z = graph.insert(Relu(), [x], name="z").output
+    graph.set_outputs({"z": z, "y": y})
+    infer(graph)
+    return graph
+
+
+def expected(feeds: dict[str, Array]) -> dict[str, Array]:
+    x, late = feeds["x"], feeds["late"]
+    return {"z": np.maximum(x, 0), "y": np.maximum(x + x, 0) + late}
+
+
+def model_of(device: LazyDevice, graph: Graph | None = None, **options: Any) -> Model:
+    graph = graph_of() if graph is None else graph
+    return Model(graph, [FakeBackend(device)], Options(**options), lambda op, a, outputs: None)
+
+
+def data(seed: int, count: int = COUNT) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal(count, np.float32) for name in ("x", "late")}
+
+
+def check(results: dict[str, Array], feeds: dict[str, Array]) -> None:
+    for name, wanted in expected(feeds).items():
+        np.testing.assert_array_equal(results[name], wanted)
+
+
+def address(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def is_pinned(device: LazyDevice, array: Array) -> bool:
+    return device.exchange.is_pinned(array)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_results_are_written_to_pinned_memory_of_the_caller(streams: int) -> None:
+    device = LazyDevice()
+    with model_of(device, streams=streams) as model:
+        for seed in range(4):
+            feeds = data(seed)
+            results = model.run(feeds)
+            check(results, feeds)
+            assert all(is_pinned(device, array) for array in results.values())
+        assert device.recordings == 1
+        assert list(results) == ["z", "y"]
+
+
+def test_held_results_stay_and_further_ones_are_not_pinned() -> None:
+    device = LazyDevice()
+    with model_of(device) as model:
+        runs = [(feeds, model.run(feeds)) for feeds in map(data, range(5))]
+        for feeds, results in runs:
+            check(results, feeds)
+        pinned = [is_pinned(device, results["y"]) for _, results in runs]
+        assert pinned == [True] * MAX_PINNED + [False] * (5 - MAX_PINNED)
+    for feeds, results in runs:  # of a closed model
+        check(results, feeds)
+
+
+def test_a_loop_alternates_between_two_buffers() -> None:
+    device = LazyDevice()
+    with model_of(device) as model:
+        result, places = None, set()
+        for seed in range(6):
+            result = model.run(data(seed))["y"]
+            places.add(address(result))
+        assert len(places) == MAX_PINNED
+        assert result is not None
+
+
+def test_memory_that_cannot_be_pinned_is_replaced() -> None:
+    class Stingy(LazyDevice):
+        def staging(self, nbytes: int) -> HostBuffer:
+            if nbytes == MIN_BYTES:
+                raise DeviceOutOfMemory("no more pinned memory")
+            return super().staging(nbytes)
+
+    device = Stingy()
+    with model_of(device) as model:
+        for seed in range(3):
+            feeds = data(seed)
+            results = model.run(feeds)
+            check(results, feeds)
+            assert not is_pinned(device, results["y"])
+
+
+def pin(device: LazyDevice, feeds: dict[str, Array]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for name, array in feeds.items():
+        found[name] = device.staging(array.nbytes).memory.view(array.dtype)
+        found[name][...] = array
+    return found
+
+
+def test_pinned_inputs_are_read_where_they_are_and_let_go_of() -> None:
+    device = LazyDevice()
+    with model_of(device) as model:
+        for seed in range(3):
+            feeds = pin(device, data(seed))
+            results = model.run(feeds)
+            check(results, feeds)
+            mixed = {**data(seed + 10), "x": feeds["x"]}
+            check(model.run(mixed), mixed)
+        device.pinned.clear()
+        held = gc.get_referrers(feeds["x"])
+        assert [h for h in held if isinstance(h, HostBuffer)] == []
+        (plan,) = model.prepare().plans
+        staging = plan.inputs["x"].buffer
+        assert isinstance(staging, HostBuffer)
+        assert not np.shares_memory(staging.memory, feeds["x"])
+
+
+def test_inputs_of_another_layout_are_copied() -> None:
+    device = LazyDevice()
+    with model_of(device) as model:
+        wide = device.staging(2 * MIN_BYTES).memory.view(np.float32)
+        wide[...] = np.random.default_rng(0).standard_normal(wide.size, np.float32)
+        feeds = {"x": wide[::2], "late": wide[::-2]}
+        check(model.run(feeds), feeds)
+
+
+def test_a_fault_waits_for_the_readers_of_pinned_inputs() -> None:
+    device = LazyDevice(fail_at=1)
+    with model_of(device) as model:
+        feeds = pin(device, data(0))
+        with pytest.raises(DeviceError, match="on fire"):
+            model.run(feeds)
+        assert all(not stream.work for stream in device.opened)
+        check(model.run(feeds), feeds)
+
+
+def test_small_tensors_are_part_of_the_recording() -> None:
+    device = LazyDevice()
+    count = COUNT - 1
+    with model_of(device, graph_of(count)) as model:
+        feeds = data(0, count)
+        results = model.run(feeds)
+        check(results, feeds)
+        assert not is_pinned(device, results["y"])
+        assert device.copied == []
+
+
+def test_a_tensor_given_twice_and_one_read_by_the_host() -> None:
+    """Two names of one result, and an input and a result that the host reads as well."""
+    graph = graph_of()
+    x, y = graph.inputs[0], graph.outputs["y"]
+    host = graph.insert(Sigmoid(), [x], name="host").output
+    after = graph.insert(Sigmoid(), [y], name="after").output
+    graph.set_outputs({"y": y, "again": y, "host": host, "after": after})
+    infer(graph)
+    from tercet.backends.numpy import NumpyBackend, evaluate
+
+    device = LazyDevice()
+    backends = (FakeBackend(device), NumpyBackend())
+    with Model(graph, backends, Options(), evaluate) as model:
+        for feeds in map(data, range(3)):
+            results = model.run(feeds)
+            wanted = expected(feeds)["y"]
+            np.testing.assert_array_equal(results["y"], wanted)
+            np.testing.assert_array_equal(results["again"], wanted)
+            assert not np.shares_memory(results["y"], results["again"])
+            np.testing.assert_allclose(results["host"], 1 / (1 + np.exp(-feeds["x"])), rtol=1e-6)
+            np.testing.assert_allclose(results["after"], 1 / (1 + np.exp(-wanted)), rtol=1e-6)
