@@ -21,6 +21,9 @@ T = TypeVar("T")
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
 Control = Literal["device", "host"]
 
+#: Half precisions: their infinities and NaN may be finite in float32.
+NARROW = ("float16", "bfloat16")
+
 
 @arguments.checked_fields
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from ...runtime.base import forks
 from ...runtime.errors import BackendUnavailable
 from ...runtime.ir.types import Array
 from ...runtime.plan.backend import View
+from ...runtime.plan.host import HostBuffer
 from .codegen.copies import reformat
+from .codegen.screens import find_not_finite
 from .control.conditional_nodes import CudaDecisions
 from .driver.device import CudaStream, DriverDevice, driver_version
 from .driver.memory import address, pointer
@@ -69,6 +71,15 @@ class CudaDevice(DriverDevice):
         launch = reformat(dst, src)
         code = self.compiler.submit(launch.source)
         return bind_launch(self, launch, code, {"y": address(dst), "x": address(src)})
+
+    def screen(self, view: View, found: HostBuffer) -> Callable[[CudaStream], None] | None:
+        """Return a run that looks for infinities and NaN; see `runtime.backend.Screening`."""
+        launch = find_not_finite(view)
+        if launch is None:
+            return None
+        code = self.compiler.submit(launch.source)
+        addresses = {"found": found.memory.ctypes.data, "x": pointer(view)}
+        return bind_launch(self, launch, code, addresses)
 
 
 _opened: dict[int, CudaDevice] = {}

@@ -174,6 +174,20 @@ class Device(Protocol):
         ...
 
 
+@runtime_checkable
+class Screening(Protocol):
+    """A device that looks for infinities and NaN in its memory."""
+
+    def screen(self, view: View, found: Buffer) -> Run | None:
+        """Return a run that writes 1 to `found` if `view` has any; None for its dtype.
+
+        Args:
+            view: dense elements.
+            found: pinned memory of four bytes, an integer.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A tensor in a buffer; steps see tensors only as views.

@@ -16,7 +16,7 @@ from ..base.parallel import copy
 from ..errors import DeviceError, LimitError
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
-from ..options import Options
+from ..options import NARROW, Options
 from .arena import Allocation, aligned, pack, peak
 from .backend import (
     Backend,
@@ -26,6 +26,7 @@ from .backend import (
     Joinable,
     Reading,
     Run,
+    Screening,
     Step,
     Stream,
     View,
@@ -37,7 +38,7 @@ from .layout import lay_out
 from .result_memory import ResultMemory
 from .rows import Layout, Row, Slot, lives_of
 from .streams import assign, is_capturable, segments, side_by_side
-from .transfers import Download, Upload, set_apart
+from .transfers import Download, Screen, Upload, set_apart
 from .weights import WeightStore
 
 
@@ -117,6 +118,7 @@ class Plan:
         self.rows = layout.rows
         self.refusals = found.refusals
         self._check_each = options.check_each
+        self._is_narrow = options.precision in NARROW
         self._budget = Budget(options.max_bytes) if budget is None else budget
         self.taken = 0
         self.device = backends[0].device
@@ -272,7 +274,18 @@ class Plan:
         for name, row in downloads.items():
             source = self._view(row.inputs[0])
             self._results.reserve(name, source.nbytes)
-            row.run = self._downloads[name] = Download(name, source, self._results, exchange)
+            screen = self._screen(source)
+            download = Download(name, source, self._results, exchange, screen)
+            row.run = self._downloads[name] = download
+
+    def _screen(self, view: View) -> Screen | None:
+        """Return what looks for infinities and NaN in a result; None if nobody asks."""
+        if not self._is_narrow or not isinstance(self.device, Screening):
+            return None
+        found = self.device.staging(4)
+        self._buffers.append(found)
+        run = self.device.screen(view, found)
+        return None if run is None else Screen(run, found.memory)
 
     def _bind(self, row: Row) -> Run | None:
         def workspace(type_: TensorType) -> View:
@@ -368,6 +381,11 @@ class Plan:
         results |= {name: download.take() for name, download in self._downloads.items()}
         self._release_inputs()
         return {name: results[name] for name in self._names if name in results}
+
+    @property
+    def finite(self) -> set[str]:
+        """Names of results of the last run that the device knows to have no infinity or NaN."""
+        return {name for name, download in self._downloads.items() if download.is_finite}
 
     def execute(self, stream: Stream | None = None) -> None:
         """Run on inputs that are already in the arena; results stay there.

@@ -9,11 +9,11 @@ from run to run, so recorded graphs do not contain these copies: they run before
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.parallel import copy
 from ..ir.types import Array
-from .backend import Format, Stream, View
+from .backend import Format, Run, Stream, View
 from .exchange import Exchange, IOPlacement
 from .host import HOST, HostBuffer, array
 from .result_memory import ResultMemory
@@ -54,6 +54,13 @@ class Upload:
         self._exchange.copy(self._target, self._source, stream)
 
 
+class Screen(NamedTuple):
+    """A run that looks for infinities and NaN, and where it writes that it has found some."""
+
+    run: Run
+    found: Array
+
+
 class Download:
     """Copies a result from the device to memory that is given to the caller.
 
@@ -62,14 +69,30 @@ class Download:
         source: where it is on the device.
         memory: provides the memory.
         exchange: of the device.
+        screen: looks for infinities and NaN; None to do without.
     """
 
-    def __init__(self, name: str, source: View, memory: ResultMemory, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: View,
+        memory: ResultMemory,
+        exchange: Exchange,
+        screen: Screen | None = None,
+    ) -> None:
         self._name, self._source = name, source
-        self._memory, self._exchange = memory, exchange
+        self._memory, self._exchange, self._screen = memory, exchange, screen
         self._result: Array | None = None
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the device has seen that the last run's result has no infinity or NaN."""
+        return self._screen is not None and not self._screen.found.any()
+
     def __call__(self, stream: Stream) -> None:
+        if self._screen is not None:
+            self._screen.found[...] = 0
+            self._screen.run(stream)
         if self._result is None:
             self._result = self._memory.pinned(self._name, self._source.type)
         target = View(HOST, HostBuffer.around(self._result), 0, self._source.type)

@@ -21,7 +21,7 @@ from ..ir.graph import Graph
 from ..ir.hints import Doubts
 from ..ir.mapped import Mapped, release
 from ..ir.types import TensorType
-from ..options import Options
+from ..options import NARROW, Options
 from ..passes import Evaluate, Rewrites
 from ..passes.bucketing import Bucket
 from ..plan.backend import Backend, Stream
@@ -34,7 +34,7 @@ from .bound_plan import BoundModel
 from .bucket_program import BucketProgram
 from .io_boundary import IOBoundary, Place
 from .io_types import Owned, TensorInfo
-from .overflow import NARROW, Watch
+from .overflow import Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
 from .program_cache import Optimised, ProgramCache
@@ -254,10 +254,11 @@ class Model(Closable):
                 return program.resident.run(feeds, work)
             here = self._boundary.here(feeds, work)
             results = program.run(here)
+            finite = program.plans[0].finite if program.is_plan else set[str]()
         finally:
             self._programs.pool.give(entry, program)
         if self.options.precision in NARROW:
-            self._watch.look(results, here, self._programs.graph_for(wanted))
+            self._watch.look(results, here, self._programs.graph_for(wanted), finite)
         if not program.is_plan:
             own = Owned(here.values())
             results = {name: own(value) for name, value in results.items()}

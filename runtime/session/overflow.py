@@ -9,7 +9,7 @@ what takes a GPU milliseconds, so this is given up after some seconds, which the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import monotonic
@@ -25,8 +25,6 @@ from ..ops.elementwise import Cast
 from ..options import Options
 from ..passes import SYMBOLIC_PASSES, Evaluate, Rewrites, optimise
 
-#: Precisions with a smaller range than float32.
-NARROW = ("float16", "bfloat16")
 #: Maximum number of traced runs per model; non-finite results may be correct.
 _TRACED = 3
 #: Seconds after which such a run is given up.
@@ -54,7 +52,11 @@ class Watch:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def look(
-        self, results: Mapping[str, HostValue], feeds: Mapping[str, HostValue], narrow: Graph
+        self,
+        results: Mapping[str, HostValue],
+        feeds: Mapping[str, HostValue],
+        narrow: Graph,
+        finite: Set[str] = frozenset(),
     ) -> None:
         """Warn with PrecisionWarning if results are not finite, but would be in float32.
 
@@ -62,10 +64,12 @@ class Watch:
             results: of a run, on the host.
             feeds: its inputs, on the host.
             narrow: the graph that ran, with symbolic shapes.
+            finite: names of results that are known to be finite.
         """
         if self._left <= 0:
             return
-        spoilt = [name for name, data in results.items() if not _is_finite(data)]
+        asked = (name for name in results if name not in finite)
+        spoilt = [name for name in asked if not _is_finite(results[name])]
         if not spoilt:
             return
         with self._lock:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.errors import DeviceError, DeviceOutOfMemory
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
@@ -15,13 +16,15 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.options import Options
+from tercet.runtime.plan.backend import View
 from tercet.runtime.plan.host import HostBuffer
 from tercet.runtime.plan.result_memory import MAX_PINNED
 from tercet.runtime.plan.transfers import MIN_BYTES
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.overflow import Watch
 
-from .fakes import FakeBackend
-from .lazy import LazyDevice
+from .fakes import FakeBackend, elements
+from .lazy import LazyDevice, LazyStream
 
 COUNT = MIN_BYTES // 4
 
@@ -145,6 +148,39 @@ def test_pinned_inputs_are_read_where_they_are_and_let_go_of() -> None:
         assert not np.shares_memory(staging.memory, feeds["x"])
 
 
+class ScreeningDevice(LazyDevice):
+    """Looks for infinities and NaN in place of the host."""
+
+    def screen(self, view: View, found: HostBuffer) -> Any:
+        def run(stream: LazyStream) -> None:
+            def now() -> None:
+                found.memory[0] = not np.isfinite(elements(view)).all()
+
+            stream.put(now)
+
+        return run
+
+
+def test_the_device_looks_for_what_half_precision_made_infinite() -> None:
+    device = ScreeningDevice()
+    seen: list[set[str]] = []
+
+    def look(watch: Watch, results: Any, feeds: Any, narrow: Any, finite: set[str]) -> None:
+        seen.append(set(finite))
+
+    graph = graph_of()
+    with pytest.MonkeyPatch.context() as patch, model_of(device, graph) as model:
+        patch.setattr(Watch, "look", look)
+        object.__setattr__(model.options, "precision", "bfloat16")
+        feeds = data(0)
+        model.run(feeds)
+        feeds["late"][7] = np.inf
+        model.run(feeds)
+        feeds["x"][-1] = np.nan
+        model.run(feeds)
+    assert seen == [{"y", "z"}, {"z"}, set()]
+
+
 def test_inputs_of_another_layout_are_copied() -> None:
     device = LazyDevice()
     with model_of(device) as model:
@@ -183,8 +219,6 @@ def test_a_tensor_given_twice_and_one_read_by_the_host() -> None:
     after = graph.insert(Sigmoid(), [y], name="after").output
     graph.set_outputs({"y": y, "again": y, "host": host, "after": after})
     infer(graph)
-    from tercet.backends.numpy import NumpyBackend, evaluate
-
     device = LazyDevice()
     backends = (FakeBackend(device), NumpyBackend())
     with Model(graph, backends, Options(), evaluate) as model:
