@@ -6,11 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, HostValue, TensorType
 from ..options import Options
+
+if TYPE_CHECKING:
+    from .host import HostBuffer
 
 
 class Format(Enum):
@@ -149,7 +152,7 @@ class Device(Protocol):
         """
         ...
 
-    def staging(self, nbytes: int) -> Buffer:
+    def staging(self, nbytes: int) -> HostBuffer:
         """Return pinned host memory, which this device reads and writes by DMA."""
         ...
 
@@ -178,7 +181,7 @@ class Device(Protocol):
 class Screening(Protocol):
     """A device that looks for infinities and NaN in its memory."""
 
-    def screen(self, view: View, found: Buffer) -> Run | None:
+    def screen(self, view: View, found: HostBuffer) -> Run | None:
         """Return a run that writes 1 to `found` if `view` has any; None for its dtype.
 
         Args:

@@ -11,6 +11,8 @@ import onnx.parser
 import pytest
 
 import tercet
+from tercet.runtime.options import Precision
+from tercet.runtime.plan.exchange import exchange_of
 from tercet.runtime.plan.transfers import MIN_BYTES
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +28,8 @@ def model() -> Iterator[tercet.Model]:
 
 
 def is_pinned(model: tercet.Model, data: np.ndarray) -> bool:
-    return model.backends[0].device.exchange.is_pinned(data)
+    exchange = exchange_of(model.backends[0].device)
+    return exchange is not None and exchange.is_pinned(data)
 
 
 def data(seed: int) -> np.ndarray:
@@ -66,7 +69,7 @@ def test_a_forked_process_reads_a_result(model: tercet.Model) -> None:
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @pytest.mark.parametrize("place", [0, COUNT // 2, COUNT - 1])
-def test_the_device_finds_what_overflowed(precision: str, place: int) -> None:
+def test_the_device_finds_what_overflowed(precision: Precision, place: int) -> None:
     x = data(0)
     with tercet.load(onnx.parser.parse_model(TEXT), backend="cuda", precision=precision) as model:
         with warnings.catch_warnings():
