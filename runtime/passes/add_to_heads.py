@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of, static_dims, static_size
 from .pattern import pairs, without_addend
 
 #: Maximum number of sums for which columns are computed: each costs as many as the heads have.
@@ -126,7 +125,7 @@ def _part(graph: Graph, value: Value) -> _Part:
     width, shape = plain.width, shape_of(cut.output) if cut is not None else None
     if cut is None or not isinstance(cut.op, Reshape) or shape is None or not width:
         return plain
-    count = next((n for n in range(1, len(shape)) if _product(shape[-n:]) == width), 0)
+    count = next((n for n in range(1, len(shape)) if static_size(shape[-n:]) == width), 0)
     if not count:
         return plain
     views, heads, axes = (cut,), cut.output, list(range(len(shape)))
@@ -135,7 +134,7 @@ def _part(graph: Graph, value: Value) -> _Part:
         views, heads, axes = (cut, turn), turn.output, list(turn.op.order(len(shape)))
     if graph.is_output(heads) or not 1 <= len(heads.consumers) <= MAX_SUMS:
         return plain
-    sizes = [size for size in shape[-count:] if isinstance(size, int)]
+    sizes = static_dims(shape[-count:]) or ()
     places = [axes.index(axis) for axis in range(len(shape) - count, len(shape))]
     sums = list[tuple[Node, Array]]()
     for reader in heads.consumers:
@@ -171,11 +170,6 @@ def _addend(node: Node, heads: Value, places: Sequence[int], sizes: Sequence[int
         turned = wide.transpose(*order, *places).reshape(own)
         return np.broadcast_to(turned, tuple(sizes)).reshape(-1)
     return None
-
-
-def _product(shape: Sequence[object]) -> int | None:
-    sizes = [size for size in shape if isinstance(size, int)]
-    return prod(sizes) if len(sizes) == len(shape) else None
 
 
 def _heads(graph: Graph, node: Node, views: Sequence[Node], value: Value) -> Value:

@@ -20,7 +20,7 @@ from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Identity
 from .driver import Context
-from .editing import Builder, is_elementwise, shape_of
+from .editing import Builder, is_elementwise, shape_of, static_dims
 
 #: Maximum number of elements of a batched value; a Scan needs memory for one element only.
 ROOM = 1 << 24
@@ -60,7 +60,7 @@ class _Batch:
         kept = zip(body.inputs[:states], results, strict=False)
         if any(flags) or not all(_source(after) is before for before, after in kept):
             return None
-        shapes = [_sizes(value) for value in node.inputs]
+        shapes = [static_dims(shape_of(value)) for value in node.inputs]
         axes = op.scan_input_axes or (0,) * op.num_scan_inputs
         known: dict[Value, _Made] = {}
         count: int | None = None
@@ -72,7 +72,8 @@ class _Batch:
                 count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
             known[inner] = _Made(shape, i >= states)
         captured = zip(body.captures, node.captures, strict=True)
-        for inner, shape in ((inner, _sizes(outer)) for inner, outer in captured):
+        for inner, outer in captured:
+            shape = static_dims(shape_of(outer))
             if shape is None:
                 return None
             known[inner] = _Made(shape, is_batched=False)
@@ -169,12 +170,6 @@ def _source(value: Value) -> Value:
     while value.producer is not None and isinstance(value.producer.op, Identity):
         value = value.producer.distinct_reads[0]
     return value
-
-
-def _sizes(value: Value | None) -> tuple[int, ...] | None:
-    shape = shape_of(value)
-    sizes = tuple(size for size in shape or () if isinstance(size, int))
-    return None if shape is None or len(sizes) < len(shape) else sizes
 
 
 def _broadcasts(node: Node) -> bool:

@@ -13,7 +13,7 @@ from ..ir.types import Array, Dim
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .editing import cuts_of, shape_of
+from .editing import cuts_of, shape_of, split_sizes, static_size
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Names of axes that count batches and rows.
@@ -131,10 +131,10 @@ def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
         return None
     if tuple(outer) == counts:
         return width
-    sizes = [size for size in (*outer, *counts) if isinstance(size, int)]
-    if len(sizes) != len(outer) + 2 or not isinstance(reader.op, Reshape):
+    size = static_size(outer)
+    if size is None or size != static_size(counts) or not isinstance(reader.op, Reshape):
         return None
-    return width if prod(sizes[:-2]) == prod(sizes[-2:]) else None
+    return width
 
 
 def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
@@ -228,7 +228,7 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
             while left and left[0] == 1 and dim != 1:
                 take()
             in_order = lies.axes[place : place + 2] == ("high", "wide")
-            pixels = _product(dim, given[place + 1]) if in_order else None
+            pixels = static_size((dim, given[place + 1])) if in_order else None
             if left and pixels is not None and left[0] == pixels:
                 name, dim = "row", pixels
                 place += 1
@@ -257,10 +257,6 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
     return _Lies(tuple(axes), lies.columns.reshape(sizes))
 
 
-def _product(one: Dim, other: Dim) -> int | None:
-    return one * other if isinstance(one, int) and isinstance(other, int) else None
-
-
 def _gathered(lies: _Lies, axis: int, index: Value | None) -> _Lies | None:
     place = lies.place(axis)
     if place is None or index is None or index.data is None or index.data.ndim > 1:
@@ -274,16 +270,12 @@ def _gathered(lies: _Lies, axis: int, index: Value | None) -> _Lies | None:
 
 def _part(node: Node, result: Value) -> slice | None:
     """Return the arrangement of one output of a Split."""
-    assert isinstance(node.op, Split)
-    begin = 0
-    for value in node.outputs:
-        size = (shape_of(value) or (None,) * 8)[node.op.axis]
-        if not isinstance(size, int):
-            return None
-        if value is result:
-            return slice(begin, begin + size)
-        begin += size
-    return None
+    found = split_sizes(node)
+    if found is None:
+        return None
+    _, sizes = found
+    place = node.outputs.index(result)
+    return slice(sum(sizes[:place]), sum(sizes[: place + 1]))
 
 
 def _sliced(lies: _Lies, node: Node) -> _Lies | None:

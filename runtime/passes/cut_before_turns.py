@@ -12,7 +12,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, static_dims
 
 #: Parts of rows are read in place if they consist of words of 16 bytes: so many 16-bit floats.
 _WORD = 8
@@ -60,8 +60,8 @@ def cut_columns(graph: Graph) -> Iterator[str]:
         if not before or not after or len(after) < len(before) + 1:
             continue
         axis = len(before) - 1
-        inner = [size for size in after[axis + 1 :] if isinstance(size, int)]
-        if before[:-1] != after[:axis] or None in before or len(inner) < len(after) - axis - 1:
+        inner = static_dims(after[axis + 1 :])
+        if before[:-1] != after[:axis] or None in before or inner is None:
             continue
         counts = [dims[axis] for dims in sizes if dims and isinstance(dims[axis], int)]
         if normalize_axis(node.op.axis, len(after)) != axis or len(counts) < len(sizes):

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from ..ir.graph import Graph, Node
-from ..ir.types import TensorType
 from ..ops.movement import Concat, Slice, Split
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, is_static, split_sizes
 
 #: Minimum number of parts of one element that are the steps of an unrolled loop.
 STEPS = 4
@@ -24,12 +23,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices.
     """
     for node in list(graph.nodes):
-        if not isinstance(node.op, Split) or not _is_static(node):
+        found = split_sizes(node)
+        if found is None or not all(map(is_static, (node.inputs[0], *node.outputs))):
             continue
         read = [value for value in node.outputs if value.consumers or graph.is_output(value)]
         joined = [value for value in read if any(_joins(node, c) for c in value.consumers)]
-        axis = normalize_axis(node.op.axis, len(node.outputs[0].tensor.dims))
-        sizes = [value.tensor.dims[axis] for value in node.outputs]
+        axis, sizes = found
         is_steps = len(sizes) >= STEPS and set(sizes) == {1}
         if not is_steps and (not joined or len(joined) == len(read)):
             continue
@@ -42,13 +41,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, [add(Slice(), node.inputs[0], *each) for each in bounds])
         reason = "they are steps" if is_steps else f"a Concat reads {len(joined)} of them"
         yield f"parts of Split '{node.name}' are Slices, as {reason}"
-
-
-def _is_static(node: Node) -> bool:
-    values = (node.inputs[0], *node.outputs)
-    return all(
-        v is not None and isinstance(v.type, TensorType) and v.type.is_static for v in values
-    )
 
 
 def _joins(split: Node, reader: Node) -> bool:

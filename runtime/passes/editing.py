@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
-from ..ir.types import Array, Shape, TensorType
+from ..ir.types import Array, Dim, Shape, TensorType
 from ..ops import elementwise
+from ..ops.movement import Split
 from ..ops.shape import Reshape
+from ..ops.shapes import normalize_axis
 
 
 def shape_of(value: Value | None) -> Shape | None:
@@ -25,6 +28,24 @@ def rank_of(value: Value | None) -> int | None:
     """Return the number of axes, None if unknown."""
     shape = shape_of(value)
     return None if shape is None else len(shape)
+
+
+def static_dims(dims: Iterable[Dim] | None) -> tuple[int, ...] | None:
+    """Return dimensions as integers; None if there are none, or unless all are known."""
+    given = () if dims is None else tuple(dims)
+    known = tuple(size for size in given if isinstance(size, int))
+    return None if dims is None or len(known) < len(given) else known
+
+
+def static_size(dims: Iterable[Dim] | None) -> int | None:
+    """Return the product of dimensions; None unless all are known."""
+    known = static_dims(dims)
+    return None if known is None else prod(known)
+
+
+def is_static(value: Value | None) -> bool:
+    """Whether a value is a tensor whose dimensions are all known."""
+    return value is not None and isinstance(value.type, TensorType) and value.type.is_static
 
 
 def dtype_of(value: Value | None) -> DType | None:
@@ -45,6 +66,17 @@ def cuts_of(node: Node) -> list[tuple[int, slice]] | None:
     along = range(len(starts)) if axes is None else [axis % rank for axis in axes]
     parts = map(slice, starts, ends, [1] * len(starts) if steps is None else steps)
     return list(zip(along, parts, strict=True))
+
+
+def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
+    """Return the axis of a Split and the sizes of its parts; None unless all are known."""
+    rank = rank_of(node.inputs[0])
+    if not rank or not isinstance(node.op, Split):
+        return None
+    axis = normalize_axis(node.op.axis, rank)
+    shapes = [shape_of(part) for part in node.outputs]
+    sizes = static_dims(None if shape is None else shape[axis] for shape in shapes)
+    return None if sizes is None else (axis, sizes)
 
 
 def is_elementwise(op: Op) -> bool:

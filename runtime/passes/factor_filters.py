@@ -17,7 +17,7 @@ from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axes
 from .driver import Context, Reason
-from .editing import Builder, drop, number, shape_of
+from .editing import Builder, drop, number, shape_of, static_dims
 from .fusion import refusal
 from .rounding import Unfit, rounded_bias
 
@@ -192,6 +192,4 @@ def _source(value: Value) -> Value:
 
 def _known(value: Value) -> tuple[int, ...] | None:
     """Return the shape of a tensor if all sizes are known."""
-    found = [size for size in shape_of(value) or () if isinstance(size, int)]
-    shape = shape_of(value)
-    return tuple(found) if shape is not None and len(found) == len(shape) else None
+    return static_dims(shape_of(value))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ..ir.graph import Node
 from ..ir.types import Dim, Shape
 from ..ops.movement import Expand, Transpose
-from .editing import shape_of
+from .editing import shape_of, static_size
 
 
 @dataclass(eq=False, slots=True)
@@ -69,17 +68,11 @@ def _repeat(axes: Axes, shape: Shape) -> Axes | None:
             result.append(axis)
         elif all(factor.size == 1 for factor in axis):
             result.append([Factor(dim, is_repeat=True)])
-        elif _whole(axis) == dim:
+        elif static_size(factor.size for factor in axis) == dim:
             result.append(axis)
         else:
             return None
     return result
-
-
-def _whole(axis: Sequence[Factor]) -> int | None:
-    """Return the size of an axis if all factors are known."""
-    sizes = [factor.size for factor in axis if isinstance(factor.size, int)]
-    return prod(sizes) if len(sizes) == len(axis) else None
 
 
 def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axes | None:

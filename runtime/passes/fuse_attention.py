@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..ops.movement import Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_in
+from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_in, static_size
 from .fusion import obstacle
 from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
@@ -169,9 +168,8 @@ def _is_stacked(one: ScaledOperand) -> bool:
     own, shape = replace(one, stacks=None).permuted(), one.permuted()
     if own is None or shape is None:
         return False
-    sizes, wanted = ([n for n in each if isinstance(n, int)] for each in (own, shape))
-    is_broadcast = len(sizes) == len(own) and prod(sizes) != prod(wanted)
-    return len(wanted) == len(shape) and not is_broadcast
+    size, wanted = static_size(own), static_size(shape)
+    return wanted is not None and size in (None, wanted)
 
 
 def _stacks(scores: Scores, shape: Shape | None) -> tuple[int, ...] | None:

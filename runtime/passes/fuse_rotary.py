@@ -16,7 +16,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
-from .editing import Builder, cuts_of, drop, dtype_of, number, rank_of, shape_of
+from .editing import Builder, cuts_of, drop, dtype_of, number, rank_of, shape_of, split_sizes
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
@@ -188,13 +188,12 @@ def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
     if node is None or source is None:
         return None
     if isinstance(node.op, Split):
-        sizes = [shape[2] for each in node.outputs if len(shape := shape_of(each) or ()) == 4]
-        known = [n for n in sizes if isinstance(n, int)]
-        if node.op.axis not in (2, -2) or len(known) != len(node.outputs):
+        axis, sizes = split_sizes(node) or (None, ())
+        if axis != 2 or rank_of(source) != 4:
             return None
         place = next(i for i, each in enumerate(node.outputs) if each is part)
-        begin = sum(known[:place])
-        return source, range(length)[begin : begin + known[place]]
+        begin = sum(sizes[:place])
+        return source, range(length)[begin : begin + sizes[place]]
     if not isinstance(node.op, Slice):
         return None
     cuts = cuts_of(node) or []

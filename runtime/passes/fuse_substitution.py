@@ -19,7 +19,7 @@ from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.triangles import is_below_diagonal, is_identity
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, shape_of, static_dims
 from .join_written import places_of
 from .pattern import pairs
 
@@ -104,23 +104,22 @@ def _step_of(node: Node) -> _Step | None:
     if not isinstance(node.op, (ScatterElements, ScatterND)) or node.op.reduction != "none":
         return None
     matrix, indices, updates = node.operands[:3]
-    shape, dtype = shape_of(matrix), dtype_of(matrix)
-    sizes = [size for size in shape or () if isinstance(size, int)]
-    if shape is None or len(sizes) != len(shape) or len(shape) < 2 or sizes[-1] != sizes[-2]:
+    shape, dtype = static_dims(shape_of(matrix)), dtype_of(matrix)
+    if shape is None or len(shape) < 2 or shape[-1] != shape[-2]:
         return None
     data, written = indices.data, shape_of(updates)
     if data is None or not data.size or written is None or dtype not in FLOATS:
         return None
-    row, columns = int(data.reshape(-1)[0]), sizes[-1]
+    row, columns = int(data.reshape(-1)[0]), shape[-1]
     if isinstance(node.op, ScatterElements):
         rows = places_of(node)
         is_row = rows is not None and (rows.axis, rows.size) == (len(shape) - 2, 1)
         return _Step(matrix, row, columns, updates) if is_row else None
     columns = written[-1] if written else 0
-    if data.shape[-1] != len(shape) or not isinstance(columns, int) or columns > sizes[-1]:
+    if data.shape[-1] != len(shape) or not isinstance(columns, int) or columns > shape[-1]:
         return None
     row = int(data.reshape(-1, len(shape))[0, -2])
-    places = np.indices((*sizes[:-2], 1, columns)).reshape(len(shape), -1).T
+    places = np.indices((*shape[:-2], 1, columns)).reshape(len(shape), -1).T
     places[:, -2] += row
     if data.size != places.size or not np.array_equal(data.reshape(places.shape), places):
         return None

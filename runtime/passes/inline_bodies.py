@@ -9,7 +9,6 @@ import numpy as np
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import known_elements
-from ..ir.types import TensorType
 from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
@@ -18,7 +17,7 @@ from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, is_static
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -29,7 +28,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if isinstance(node.op, If):
             yield from _choose(graph, node, node.op)
-        elif isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
+        elif (
+            isinstance(node.op, FlexAttention)
+            and node.op.graphs()
+            and all(map(is_static, node.distinct_reads))
+        ):
             _write_out(graph, node, node.op)
             yield f"{node.kind} '{node.name}' became its formula"
 
@@ -40,7 +43,11 @@ def lower(graph: Graph) -> None:
     Nodes without readers are removed: steps write only outputs that are read.
     """
     for node in list(graph.nodes):
-        if isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
+        if (
+            isinstance(node.op, FlexAttention)
+            and node.op.graphs()
+            and all(map(is_static, node.distinct_reads))
+        ):
             _write_out(graph, node, node.op)
     graph.sweep()
 
@@ -54,10 +61,6 @@ def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
     results = graph.splice(node, op.then_branch if chosen else op.else_branch)
     graph.replace(node, results[: len(node.outputs)])
     yield f"If '{node.name}' became its {'then' if chosen else 'else'} branch"
-
-
-def _is_static(node: Node) -> bool:
-    return all(isinstance(v.type, TensorType) and v.type.is_static for v in node.distinct_reads)
 
 
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:

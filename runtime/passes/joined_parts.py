@@ -11,7 +11,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder, cuts_of, drop, shape_of
+from .editing import Builder, cuts_of, drop, shape_of, split_sizes
 
 _VIEWS = (Reshape, Squeeze, Unsqueeze)
 
@@ -115,11 +115,11 @@ def _cut(node: Node, value: Value) -> tuple[int, int, int] | None:
     shape = shape_of(node.operands[0]) or ()
     match node.op:
         case Split():
-            axis = normalize_axis(node.op.axis, len(shape)) if shape else 0
-            sizes = [(shape_of(part) or (None,) * (axis + 1))[axis] for part in node.outputs]
-            known = [size for size in sizes if isinstance(size, int)]
-            place = node.outputs.index(value)
-            return (axis, sum(known[:place]), known[place]) if len(known) == len(sizes) else None
+            place, found = node.outputs.index(value), split_sizes(node)
+            if found is None:
+                return None
+            axis, sizes = found
+            return axis, sum(sizes[:place]), sizes[place]
         case Slice():
             cuts = cuts_of(node)
             axis = cuts[0][0] if cuts and len(cuts) == 1 else 0

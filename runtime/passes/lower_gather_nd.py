@@ -12,7 +12,7 @@ from ..ir.types import Array, TensorType
 from ..ops.gather import Gather, GatherND
 from ..ops.movement import Slice, Transpose
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, static_dims
 
 #: Maximum number of indices examined.
 MAX_INDICES = 1 << 20
@@ -37,8 +37,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if index is None or x is None or shape is None or result is None:
             continue
         depth = _depth(node)
-        sizes = [size for size in (*shape, *result) if isinstance(size, int)]
-        if len(sizes) < len(shape) + len(result) or 0 in sizes:
+        sizes = static_dims((*shape, *result))
+        if sizes is None or 0 in sizes:
             continue
         rest, wanted = sizes[depth : len(shape)], sizes[len(shape) :]
         rows, count, start = prod(sizes[:depth]), index.size, int(index.flat[0])
@@ -114,8 +114,8 @@ def _rows(node: Node) -> Array | None:
     found, shape = _indices(node), shape_of(node.inputs[0])
     if found is None or shape is None or not 0 < found.size <= MAX_INDICES:
         return None
-    outer = [size for size in shape[: found.shape[-1]] if isinstance(size, int)]
-    if len(outer) < found.shape[-1] or 0 in outer:
+    outer = static_dims(shape[: found.shape[-1]])
+    if outer is None or 0 in outer:
         return None
     sizes = np.array(outer, np.int64)
     wrapped = np.where(found < 0, found + sizes, found)

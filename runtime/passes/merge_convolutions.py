@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..ops.conv import Conv
 from ..ops.elementwise import Clip, Unary
 from ..ops.movement import Split
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, static_size
 
 #: Channels of which every part has a multiple, so that slices of both precisions are whole words.
 WORD = 8
@@ -96,8 +95,8 @@ def _branch(graph: Graph, conv: Node) -> _Branch | None:
     found = _Branch(conv, after if after is not None and _is_activation(after) else None)
     if graph.is_output(found.y) or not all(isinstance(n.op, Conv) for n in found.y.consumers):
         return None
-    sizes = [size for size in shape_of(found.y) or () if isinstance(size, int)]
-    if len(sizes) != found.weight.ndim or prod(sizes) > MAX_PIXELS * len(found.weight):
+    size = static_size(shape_of(found.y))
+    if size is None or size > MAX_PIXELS * len(found.weight):
         return None
     return None if len(found.weight) % WORD else found
 

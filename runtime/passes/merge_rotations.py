@@ -13,7 +13,7 @@ from ..ir.op import with_attributes
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.movement import Split
-from .editing import Builder, shape_of
+from .editing import Builder, rank_of, split_sizes
 
 #: Largest difference of a table from another times a number, relative to its greatest element.
 ROUNDING = 1e-6
@@ -83,21 +83,13 @@ def _rotation_of(graph: Graph, value: Value | None, attention: Node) -> _Rotatio
     split = None if rows is None else rows.producer
     if rows is None or split is None or not isinstance(split.op, Split) or heads is None:
         return None
-    widths = _widths(split)
-    if widths is None or split.op.axis not in (-1, 2):
+    axis, widths = split_sizes(split) or (None, ())
+    if axis != 2 or rank_of(rows) != 3:
         return None
     if graph.sole_consumer(rows) is not node or graph.sole_consumer(value) is not attention:
         return None
     place = next(i for i, each in enumerate(split.outputs) if each is rows)
     return _Rotation(node, node.op, split, place, heads, widths[place])
-
-
-def _widths(split: Node) -> list[int] | None:
-    """Return the sizes of the last axis of parts that have three, if they are known."""
-    shapes = [shape_of(each) or () for each in split.outputs]
-    widths = [shape[2] for shape in shapes if len(shape) == 3]
-    known = [size for size in widths if isinstance(size, int)]
-    return known if len(known) == len(shapes) else None
 
 
 def _ratio(some: Sequence[Value | None], others: Sequence[Value | None]) -> float | None:
@@ -129,7 +121,7 @@ def _factor(cos: tuple[Array, Array], sin: tuple[Array, Array]) -> float | None:
 def _rotate(graph: Graph, q: _Rotation, k: _Rotation) -> None:
     """Replace two rotations by one, and the Split in front by one of fewer parts."""
     split, place = q.split, q.place
-    widths = _widths(split) or []
+    _, widths = split_sizes(split) or (2, ())
     whole = [*widths[:place], q.width + k.width, *widths[place + 2 :]]
     value = split.inputs[0]
     outputs = [value]

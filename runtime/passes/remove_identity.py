@@ -22,7 +22,7 @@ from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape
 from ..ops.shapes import ints_of
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, shape_of, stand_in
+from .editing import Builder, drop, is_elementwise, shape_of, stand_in, static_dims
 from .pattern import pairs
 
 #: Constants that leave the other operand as it is, or repeat it. Of floats, -0 + 0 is 0.
@@ -58,12 +58,12 @@ def _neutral(graph: Graph, node: Node) -> Iterator[str]:
     if shape is None:
         return
     for x in _unchanged(node):
-        sizes = [size for size in shape if isinstance(size, int)]
+        sizes = static_dims(shape)
         if x.type == node.output.type and all(isinstance(s, int | Grown) for s in shape):
             graph.redirect(node.output, x)
             graph.remove(node)
             yield f"{node.kind} '{node.name}' changes nothing"
-        elif len(sizes) == len(shape) and shape_of(x) is not None:
+        elif sizes is not None and shape_of(x) is not None:
             wanted = graph.constant(np.array(sizes, np.int64), f"{node.name}.shape")
             stand_in(graph, [node], node, Expand(), [x, wanted])
             yield f"{node.kind} '{node.name}' only repeats '{x.name}'"

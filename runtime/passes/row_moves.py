@@ -14,7 +14,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Evaluate
-from .editing import Builder, shape_of
+from .editing import Builder, shape_of, static_dims
 
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
@@ -41,11 +41,8 @@ class Rows:
     @classmethod
     def of(cls, value: Value | None) -> Rows | None:
         """Return the rows of a tensor of known shape with at least one axis."""
-        shape = shape_of(value)
-        sizes = [size for size in shape or () if isinstance(size, int)]
-        if not shape or len(sizes) != len(shape):
-            return None
-        return cls(prod(sizes[:-1]), sizes[-1])
+        sizes = static_dims(shape_of(value))
+        return cls(prod(sizes[:-1]), sizes[-1]) if sizes else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Unary
 from ..ops.movement import Concat, Transpose
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, is_static, shape_of
 from .pattern import pairs
 from .sink_transposes import FREE, inverse, layer_before
 from .turn_images import RESHAPES, order_of, to_channels_first, to_channels_last
@@ -84,7 +84,7 @@ def _dims(view: Node) -> tuple[int, ...]:
 def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
     """Return the sum of a layer behind views and a tensor that no layer could add instead."""
     shape = shape_of(node.output)
-    if not isinstance(node.op, Add) or not _is_static(node.output):
+    if not isinstance(node.op, Add) or not is_static(node.output):
         return None
     for value, other in pairs(node):
         alike = shape_of(value) == shape_of(other) == shape
@@ -107,7 +107,7 @@ def _views_of_layer(graph: Graph, value: Value) -> list[Node]:
         value = made.operands[0]
     layer = layer_before(graph, value)
     orders = [order for view in views if (order := order_of(view)) is not None]
-    if layer is None or not all(_is_static(view.operands[0]) for view in views):
+    if layer is None or not all(is_static(view.operands[0]) for view in views):
         return []
     if len(orders) > 1:
         return []
@@ -117,11 +117,6 @@ def _views_of_layer(graph: Graph, value: Value) -> list[Node]:
     else:
         fits = order is None or (len(order) > 3 and order == to_channels_first(len(order)))
     return views if fits else []
-
-
-def _is_static(value: Value) -> bool:
-    shape = shape_of(value)
-    return shape is not None and all(isinstance(size, int) for size in shape)
 
 
 def _activated(graph: Graph, node: Node) -> list[Node] | None:

@@ -15,7 +15,7 @@ from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of, split_sizes
 from .pattern import without_addend
 from .turn_images import to_channels_first, to_channels_last
 
@@ -99,14 +99,11 @@ def _on_rows(graph: Graph, node: Node, conv: Node) -> Node:
     return parts
 
 
-def _widths(node: Node) -> list[int] | None:
+def _widths(node: Node) -> tuple[int, ...] | None:
     """Return the sizes of the parts along the last axis."""
-    rank = len(shape_of(node.inputs[0]) or ())
-    if not isinstance(node.op, Split) or not rank or node.op.axis % rank != rank - 1:
-        return None
-    sizes = [(shape_of(value) or (None,))[-1] for value in node.outputs]
-    widths = [size for size in sizes if isinstance(size, int)]
-    return widths if len(widths) == len(sizes) and all(widths) else None
+    axis, widths = split_sizes(node) or (None, ())
+    is_last = axis is not None and axis + 1 == rank_of(node.inputs[0])
+    return widths if is_last and all(widths) else None
 
 
 def _layer(graph: Graph, node: Node) -> tuple[Node, Array | None] | None:

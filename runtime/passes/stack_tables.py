@@ -18,7 +18,7 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_turns import place_of
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, shape_of, static_dims
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of tables, and maximum bytes of all, which are copied.
@@ -72,7 +72,7 @@ def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
     axis = normalize_axis(getattr(concat.op, "axis", 0), len(shape))
     before = _without_ones(shape[:axis])
     is_row = shape[axis:] in ((table.data.shape[1],), (1, table.data.shape[1]))
-    is_known = before == shape[:axis] or all(isinstance(size, int) for size in shape)
+    is_known = before == shape[:axis] or static_dims(shape) is not None
     fits = is_row and is_known and before == _without_ones(places)
     return _Rows(table, index) if fits else None
 

@@ -9,7 +9,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, static_dims, static_size
 
 Order = tuple[int, ...]
 
@@ -37,7 +37,7 @@ def turn_images(graph: Graph) -> Iterator[str]:
             value = heads
         elif _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) in IMAGES:
             *outer, channels, _ = between
-            same = tuple(outer) == before[:1] or _product(outer) == before[0]
+            same = tuple(outer) == before[:1] or static_size(outer) == before[0]
             if not same or None in outer or channels != before[1] or channels is None:
                 continue
             if not isinstance(channels, int):
@@ -50,11 +50,11 @@ def turn_images(graph: Graph) -> Iterator[str]:
             sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
             *outer, channels, _ = between
             same = len(between) == 3 and outer[0] is not None and outer[0] == after[0]
-            if not same and (_product(outer) is None or _product(outer) != after[0]):
+            if not same and (static_size(outer) is None or static_size(outer) != after[0]):
                 continue
             if channels != after[1] or sizes.count(-1) > 1 or not isinstance(channels, int):
                 continue
-            images = 0 if same else _product(outer)
+            images = 0 if same else static_size(outer)
             shape = add.integers((images or 0, *sizes, channels), f"{node.name}.shape")
             turn = Transpose(perm=to_channels_first(len(after)))
             value = add(turn, add(Reshape(), source.inputs[0], shape))
@@ -90,9 +90,8 @@ def _windows(add: Builder, node: Node, source: Node) -> Value | None:
     before, between, after = map(shape_of, (x, node.inputs[0], node.output))
     if x is None or not before or not between or not after:
         return None
-    sizes = [size for size in (*before, *between, *after) if isinstance(size, int)]
     rank = len(between)
-    if len(sizes) < len(before) + rank + len(after) or rank < 5:
+    if static_dims((*before, *between, *after)) is None or rank < 5:
         return None
     inner = range(2, rank)
     first, second = order_of(source), order_of(node)
@@ -121,12 +120,10 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
     Samples and heads may share an axis.
     """
     before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
-    sizes = (*(before or ()), *(between or ()), *(after or ()))
     x = source.inputs[0]
     if x is None or not before or not between or not after or len(between) not in (3, 4):
         return None
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes):
+    if static_dims((*before, *between, *after)) is None:
         return None
     image = before if isinstance(source.op, RESHAPES) else after
     (n,), (batch, *_, size, pixels) = _ints(image, 0), _ints(between, *range(len(between)))
@@ -162,8 +159,8 @@ def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
         return None
     if cut is None or not isinstance(cut.op, RESHAPES) or not isinstance(node.op, RESHAPES):
         return None
-    known = all(isinstance(size, int) for size in (*before, *between, *after))
-    if not known or len(before) != 4 or len(after) != 4 or len(between) < 5:
+    known = static_dims((*before, *between, *after))
+    if known is None or len(before) != 4 or len(after) != 4 or len(between) < 5:
         return None
     if not before[:2] == between[:2] == after[:2]:
         return None
@@ -193,9 +190,3 @@ def _swaps_last(node: Node) -> bool:
     """Whether a Transpose swaps the last two axes."""
     order = order_of(node)
     return order is not None and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
-
-
-def _product(sizes: Sequence[Dim]) -> int | None:
-    """Return the product of sizes; None if one is unknown."""
-    known = [size for size in sizes if isinstance(size, int)]
-    return prod(known) if len(known) == len(sizes) else None

@@ -9,12 +9,11 @@ from math import gcd, prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import TensorType
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, is_static
 
 #: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
@@ -80,7 +79,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _may_end(graph: Graph, node: Node) -> bool:
     """Whether a node is the last of those that only rename axes."""
-    if not _is_static(node.output) or len(node.output.tensor.dims) < 3:
+    if not is_static(node.output) or len(node.output.tensor.dims) < 3:
         return False
     readers = node.output.consumers
     return _renames(node) and not (readers and all(_renames(reader) for reader in readers))
@@ -93,17 +92,13 @@ def _renames(node: Node) -> bool:
     return node.op.view or isinstance(node.op, Transpose)
 
 
-def _is_static(value: Value | None) -> bool:
-    return value is not None and isinstance(value.type, TensorType) and value.type.is_static
-
-
 def _walk(value: Value, depth: int) -> _Walk | None:
     """Return the element of an earlier tensor for each element of this one."""
     node = value.producer
     source = None if node is None else node.inputs[0]
-    if not _is_static(value) or 0 in value.tensor.dims:
+    if not is_static(value) or 0 in value.tensor.dims:
         return None
-    if node is None or source is None or not depth or not _renames(node) or not _is_static(source):
+    if node is None or source is None or not depth or not _renames(node) or not is_static(source):
         dims = value.tensor.dims
         steps = (prod(dims[axis + 1 :]) for axis in range(len(dims)))
         pairs = zip(dims, steps, strict=True)

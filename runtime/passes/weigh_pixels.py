@@ -10,7 +10,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, static_dims
 
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 
@@ -44,10 +44,9 @@ def _image(node: Node) -> Value | None:
         return None
     left, right = node.operands
     shapes = [shape_of(value) or () for value in (left, right, node.output)]
-    sizes = [[size for size in shape if isinstance(size, int)] for shape in shapes]
-    if any(map(lambda a, b: len(a) < len(b), sizes, shapes)):
+    of_left, of_right, of_result = map(static_dims, shapes)
+    if of_left is None or of_right is None or of_result is None:
         return None
-    of_left, of_right, _ = sizes
     if len(of_left) < 3 or len(of_left) != len(of_right) or of_right[-1] != 1:
         return None
     source = left
@@ -56,9 +55,8 @@ def _image(node: Node) -> Value | None:
         if first is None:
             return None
         source = first
-    shape = shape_of(source) or ()
-    dims = [size for size in shape if isinstance(size, int)]
-    if not len(dims) == len(shape) == 4 or source.is_constant or right.is_constant:
+    dims = static_dims(shape_of(source)) or ()
+    if len(dims) != 4 or source.is_constant or right.is_constant:
         return None
     is_image = [prod(of_left[:-2]), *of_left[-2:]] == [*dims[:2], prod(dims[2:])]
     return source if is_image and of_left[:-2] == of_right[:-2] else None
