@@ -33,7 +33,7 @@ def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options
         return options
     kind = getattr(_module(opener), OPTIONS, None)
     if kind is None or not is_dataclass(kind) or not isinstance(kind, type):
-        raise UsageError(f"backend_options: backend '{name}' has no options of its own")
+        raise UsageError(f"backend_options: backend '{name}' has no options")
     own = given if isinstance(given, kind) else _made(name, kind, given)
     return replace(options, backend_options={**options.backend_options, name: own})
 

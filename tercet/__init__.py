@@ -14,7 +14,7 @@ from typing import Any as _Any
 
 from .version import __version__ as __version__
 
-# A checkout keeps the sub-packages beside this folder; an installed package has them inside it.
+# In a checkout the sub-packages are next to this folder; in an installed package, inside it.
 _here = _Path(__file__).resolve().parent
 if not (_here / "runtime").is_dir():
     __path__.append(str(_here.parent))

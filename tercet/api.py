@@ -168,7 +168,7 @@ def to_device(
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: the backend has no device of its own.
+        UsageError: the backend runs on the host.
         InputError: the array is on another device, or not contiguous.
     """
     gpu = _cuda_device(backend, "to_device", device)
@@ -204,7 +204,7 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: the backend has no device of its own, or the dtype does not exist in ONNX.
+        UsageError: the backend runs on the host, or the dtype does not exist in ONNX.
         DeviceError: the system has no more memory to lock.
     """
     kind = TensorType(np.dtype(dtype), tuple(shape))

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             code = _command()(given, prog_name="tercet", standalone_mode=False) or 0
         sys.stdout.flush()
         ended = KeyboardInterrupt() if code == INTERRUPTED else None
-    except SystemExit as end:  # typer's own answer to a pipe that nobody reads
+    except SystemExit as end:  # typer's own answer to a closed pipe
         code, ended = end.code, end.__context__ if is_closed_pipe(end.__context__) else None
     except BaseException as error:
         code, ended = INTERNAL, error

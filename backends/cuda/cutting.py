@@ -62,7 +62,7 @@ class Cutting:
 
     @cached_property
     def _alone(self) -> frozenset[Node]:
-        """The nodes that are groups of their own."""
+        """The nodes that are groups of one."""
         return frozenset(group.nodes[0] for group in self.groups if len(group.nodes) == 1)
 
     @cached_property

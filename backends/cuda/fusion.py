@@ -399,7 +399,7 @@ def _sides(
 def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) -> bool:
     """Whether the sole reader of a value is in its producer's kernel, or reads part of a tensor.
 
-    A part that all rows of a sample share is read where it lies, or costs little to copy.
+    A part that all rows of a sample share is read where it is, or costs little to copy.
     """
     node = value.producer
     if is_whole and node is not None and isinstance(node.op, (Slice, Split)):

@@ -1,7 +1,7 @@
 """Checks whether OpenVINO agrees with the reference: nodes are tried before they are claimed.
 
 There is no list of operators that OpenVINO computes correctly. Each signature (operators,
-attributes, types, small constants) is compiled once by itself, in a process that may crash
+attributes, types, small constants) is compiled once on its own, in a process that may crash
 (`rig.py`), run on ordinary and special numbers, and compared with numpy. Verdicts are cached by
 version of OpenVINO and CPU.
 """
@@ -73,7 +73,7 @@ class TrialRunner:
         self._lock = forks.lock()
 
     def node(self, graph: Graph, node: Node, finite: bool) -> TrialVerdict:
-        """Return whether a node is correct by itself, as it is or decomposed.
+        """Return whether a node alone is correct, as it is or decomposed.
 
         Args:
             graph: the node's.

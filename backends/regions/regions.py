@@ -45,7 +45,7 @@ def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
 
 
 def is_worthwhile(region: Region, minimum: int = MIN_NODES) -> bool:
-    """Whether a region is large enough for an engine of its own."""
+    """Whether a region is large enough for an engine."""
     computing = [node for node in region if not node.op.view]
     return len(computing) >= minimum or any(node.op.dense for node in computing)
 

@@ -1,8 +1,8 @@
 """A separate process for what may crash or needs limits: a vendor's library, a chat template.
 
-The caller has a `Worker` and asks; the process runs `serve`, or a script of its own, and answers.
+The caller has a `Worker` and asks; the process runs `serve`, or another script, and answers.
 Questions and answers are lines of JSON. A crash costs only the answer to one question: the next one
-starts a new process. A process that runs `serve` ends by itself when idle, and each ends with the
+starts a new process. A process that runs `serve` ends when it is idle, and each ends with the
 process that started it.
 """
 
@@ -58,7 +58,7 @@ class TooLarge(Ended):
 
 
 class _Left(Ended):
-    """The process ended by itself because it was idle."""
+    """The process ended because it was idle."""
 
 
 class Worker(Closable):

@@ -18,7 +18,7 @@ from .resources import Resources
 
 
 class Counting:
-    """A node run in a plan of its own with upper bounds as shapes; made by `counting`.
+    """A node run in a separate plan with upper bounds as shapes; made by `counting`.
 
     Args:
         plan: runs the bounded operator; its inputs are named by position.

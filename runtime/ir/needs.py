@@ -1,7 +1,7 @@
 """Sizes that nodes need: the one size of a symbolic dimension with which a model runs.
 
 Some exporters name dimensions that their graphs fix. Types keep such a name, since one name may
-stand for several sizes; whoever makes up inputs has to know the size.
+stand for several sizes; to make up inputs, one has to know the size.
 """
 
 from __future__ import annotations

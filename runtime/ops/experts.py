@@ -170,7 +170,7 @@ class QMoE(Mixture):
 
     @property
     def normalizes(self) -> bool:
-        # Without weights of their own, they are the softmax of the chosen experts' logits.
+        # Without given weights, they are the softmax of the chosen experts' logits.
         return True
 
     @property

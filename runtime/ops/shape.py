@@ -81,9 +81,9 @@ class Reshape(Op):
     """The elements in C order with another shape.
 
     In `shape`, -1 stands for the remaining size, and 0 for the input's own size of that axis, or
-    for 0 with `allowzero`. The specification forbids -1 beside such a 0; the shapes that PyTorch's
-    models compute of empty inputs have both, and the remaining size is that of the axes which are
-    not empty, as in onnxruntime.
+    for 0 with `allowzero`. The specification forbids -1 together with such a 0; the shapes
+    that PyTorch's models compute of empty inputs have both, and the remaining size is that of the
+    axes which are not empty, as in onnxruntime.
     """
 
     view = True

@@ -159,7 +159,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "lower_col2im",
         lower_col2im.run,
-        "beside it: one is often the inverse of the other",
+        "next to it: one is often the inverse of the other",
     ),
     Pass(
         "stack_tables",

@@ -439,7 +439,7 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
 
 
 def _is_norm(node: Node) -> bool:
-    """Whether a node normalizes all rows alike, with constants, and has no other outputs in use."""
+    """Whether a node normalizes all rows equally, by constants, and has no other outputs in use."""
     shape = shape_of(node.inputs[0] if node.inputs else None)
     if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not shape:
         return False

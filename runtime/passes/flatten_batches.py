@@ -22,7 +22,7 @@ _HEADS = 3
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Reshape the operands of a Softmax and the products around it to four axes, and back.
 
-    Windows of images often have an axis of their own: [sample, window, head, position, element].
+    Windows of images often have a separate axis: [sample, window, head, position, element].
     Views move through scales and transposes of heads until they merge with other views.
     """
     for node in list(graph.nodes):

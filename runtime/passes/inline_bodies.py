@@ -64,7 +64,7 @@ def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
 
 
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:
-    """Scale queries and keys alike, and compute in the softmax's dtype, as the function does."""
+    """Scale queries and keys equally, and compute in the softmax's dtype, as the function does."""
     write = Builder(graph, node, origin=(node,))
     q, k, v = (value for value in node.inputs if value is not None)
     dtype = q.tensor.dtype

@@ -216,7 +216,7 @@ def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] |
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     """Return the Transpose and Reshape that turn the result into rows or an image.
 
-    Both are the Transpose if the heads of a row keep an axis of their own.
+    Both are the Transpose if the heads of a row keep a separate axis.
     """
     turn = graph.sole_consumer(node.output)
     if turn is None or not isinstance(turn.op, Transpose):

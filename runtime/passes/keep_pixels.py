@@ -21,7 +21,7 @@ def keep_pixels(graph: Graph) -> Iterator[str]:
     """Split moves of images into one of whole pixels and a Transpose that is free.
 
     Convolutions and poolings read and store images with channels last. Where each head of an
-    attention is an image of its own (MViT), heads are swapped with the axes of pixels before and
+    attention is an image (MViT), heads are swapped with the axes of pixels before and
     behind them: with channels last in between, that copies rows instead of single elements.
     """
     for node in list(graph.nodes):

@@ -186,7 +186,7 @@ FUSIONS = tuple(
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Merge two layers that read the same tensor and are added: ``x A + x B = x (A + B)``.
 
-    A smaller kernel lies within the larger one; the tensor itself, or a BatchNormalization of it,
+    A smaller kernel is part of the larger one; the tensor itself, or a BatchNormalization of it,
     is a convolution with one number per channel. Networks trained with branches (RepVGG, MobileOne,
     FastViT) become plain ones: scales and norms of a sum are folded into the merged layer, which
     may then be merged with another. Sums are computed in float64. An infinity in an image is NaN in

@@ -79,7 +79,7 @@ def _div(node: Node, ranges: Ranges) -> ValueRange:
     bound = a.bound / b.distance if b.distance else inf
     if isfinite(a.size) and b.distance:
         size = a.size / max(b.distance, min(b.size, b.bound))
-    else:  # numerator and denominator grow alike, as in a mean
+    else:  # numerator and denominator grow at the same rate, as in a mean
         size = inf if isfinite(b.size) and not isfinite(a.size) else LIKELY
     return ValueRange(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
 

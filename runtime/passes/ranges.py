@@ -1,6 +1,6 @@
 """Magnitudes of tensors: proven bounds, and likely sizes.
 
-A `ValueRange` has two sides. `low` and `high` are proven: a Sigmoid lies between 0 and 1, a Softmax
+A `ValueRange` has two sides. `low` and `high` are proven: a Sigmoid is between 0 and 1, a Softmax
 times a tensor within that tensor. They are infinite if nothing is known, as in most of a network.
 `size` estimates the root mean square, by four rules:
 

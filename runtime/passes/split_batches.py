@@ -1,4 +1,4 @@
-"""Gives heads that an attention has among its batches an axis of their own."""
+"""Gives heads that an attention has among its batches a separate axis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Reshape the operands [b * h, t, d] of an Attention of one head to [b, h, t, d], and back.
 
     Batched products of three axes need one axis for samples and heads (BoTNet). Heads may be in
-    front of samples, in one axis with them or in one of their own (Set Transformer, AutoInt).
+    front of samples, in one axis with them or in a separate one (Set Transformer, AutoInt).
     With an axis for each, the views compose with those of the layers, which then are read in place.
     """
     for node in list(graph.nodes):
@@ -47,7 +47,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         batch = _batch(graph, node)
         if batch is not None:
             _rewrite(graph, node, batch)
-            yield f"heads of Attention '{node.name}' are no batches of their own"
+            yield f"heads of Attention '{node.name}' have a separate axis"
 
 
 def _batch(graph: Graph, node: Node) -> _Batch | None:
@@ -119,7 +119,7 @@ def _samples(graph: Graph, node: Node) -> int | None:
     if not isinstance(batch, int) or not isinstance(count, int) or not 0 < count < batch:
         return None
     for value, shape in zip(node.operands, shapes, strict=False):
-        # The elements of a head are beside those of others, in a row or among channels.
+        # The elements of a head are next to those of others, in a row or among channels.
         size, source = shape[-1], _source(value)
         if value.is_constant:
             continue

@@ -195,7 +195,7 @@ class _Stack:
         return shaped(add, value, (len(known), *ones, *shape), "wide") if ones else value
 
     def _product(self, add: Builder, nodes: Branches) -> Value:
-        """Return the products of rows by matrices of their own, with what a Gemm adds."""
+        """Return the products of rows by their branches' matrices, with what a Gemm adds."""
         first, count = nodes[0], len(nodes)
         shape = shape_of(first.output) or ()
         rows = tuple(node.operands[0] for node in nodes)
@@ -220,7 +220,7 @@ class _Stack:
         return add(Add(), value, self._operand(add, addends, len(shape)))
 
     def _normalized(self, add: Builder, nodes: Branches) -> Value:
-        """Return rows normalized alike, with scales and shifts of their own."""
+        """Return rows normalized the same way, with their branches' scales and shifts."""
         first, rank = nodes[0], rank_of(nodes[0].output) or 0
         x = self._stacked(tuple(node.operands[0] for node in nodes))
         scale, *shift = (

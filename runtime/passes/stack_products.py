@@ -26,7 +26,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace the products of a Concat by one of stacked operands.
 
     A state-space model that is unrolled over time (Mamba) multiplies the state after each step by
-    a vector of its own, and stacks the results; linear attention multiplies that after each chunk
+    a different vector, and stacks the results; linear attention multiplies that after each chunk
     by its queries, behind zeros for the first one. What steps cut out of one tensor is its own
     stack.
     """

@@ -41,7 +41,7 @@ class _Rows:
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace the Gathers of a Concat by one, of stacked tables.
 
-    A recommender looks up each of its categories in a table of its own (DLRM), and a document model
+    A recommender looks up each of its categories in a separate table (DLRM), and a document model
     the corners of boxes (LayoutLM). An index that is outside of its own table stays outside.
     """
     for node in list(graph.nodes):

@@ -23,7 +23,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``transpose(x) @ w + b`` is ``transpose(x @ w + b)`` if the last axis stays in place. PyTorch's
     nn.MultiheadAttention works on [position, sample, channel]: after the first layer, its Transpose
     merges with that of the heads, and before the last layer likewise. Queries, keys and values may
-    be layers of their own that read one Transpose.
+    be separate layers that read one Transpose.
     """
     for node in list(graph.nodes):
         if node not in graph or not _is_product(node):

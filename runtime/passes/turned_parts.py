@@ -84,7 +84,7 @@ def turn_whole(graph: Graph) -> Iterator[str]:
 
 
 def _same_order(nodes: Sequence[Node | None]) -> tuple[int, ...]:
-    """Return the order of nodes that are all Transposes alike; nothing for others."""
+    """Return the order of nodes that are all equal Transposes; nothing for others."""
     orders = {() if node is None else _order(node) for node in nodes}
     return orders.pop() if len(orders) == 1 else ()
 

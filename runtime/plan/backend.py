@@ -452,7 +452,7 @@ class Claim:
 
 
 class Backend(Protocol):
-    """Claims and runs nodes; one method besides its name and device."""
+    """Claims and runs nodes: a name, a device and one method."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Plans run for callers with arrays on the device, or with streams of their own."""
+"""Plans run for callers with arrays on the device, or with their own streams."""
 
 from __future__ import annotations
 

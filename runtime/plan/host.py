@@ -101,7 +101,7 @@ HOST = HostDevice()
 def array(view: View) -> Array:
     """Return the elements of a host view in memory order, without a copy."""
     if not isinstance(view.buffer, HostBuffer):
-        raise TypeError(f"{view.type} lies on {view.device.name}, not on the host")
+        raise TypeError(f"{view.type} is on {view.device.name}, not on the host")
     memory = view.buffer.memory
     shape = view.format.physical(view.type.dims)
     if memory.dtype == view.type.dtype and memory.shape == shape and view.offset == 0:

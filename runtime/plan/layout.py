@@ -115,6 +115,6 @@ def _check_places(slots: Iterable[Slot]) -> None:
         node = slot.value.producer
         raise ModelError(
             f"'{slot.value.name}' {slot.type} would end {end} bytes after the start of "
-            f"'{root.value.name}' {root.type}, in whose {root.nbytes} bytes it lies",
+            f"'{root.value.name}' {root.type}, in whose {root.nbytes} bytes it is",
             where=f"node '{node.name}' ({node.kind})" if node else None,
         )

@@ -49,7 +49,7 @@ class Memory:
     Attributes:
         activations: arena by device.
         floor: maximum number of bytes alive at any time, by device: a lower bound of every arena.
-        tensors: all activations by device, as if each had memory of its own.
+        tensors: all activations by device, as if each had its own memory.
         workspace: scratch bytes by device: the sum over streams of their largest step.
         workspace_sum: scratch of all steps, as if each had its own.
         weights: constants by device.

@@ -18,7 +18,7 @@ from ..errors import DeviceOutOfMemory
 from ..ir.types import Array, TensorType
 from .host import HostBuffer
 
-#: Minimum size in bytes for reuse; the allocator caches smaller blocks by itself.
+#: Minimum size in bytes for reuse; the allocator itself caches smaller blocks.
 MIN_BYTES = 1 << 22
 #: Maximum pinned buffers of a result: one that a run writes, and one that its caller still holds.
 MAX_PINNED = 2

@@ -65,7 +65,7 @@ class Slot:
         """Return the root and the start in it.
 
         Thousands of steps in place are as deep a chain. What a slot is in never changes, though a
-        root may come to lie in another slot, so all on the way remember how far they got.
+        root may move to another slot, so all on the way remember how far they got.
         """
         path, slot = list[Slot](), self
         while slot.alias is not None:

@@ -24,7 +24,7 @@ _Key = tuple[tuple[int, ...], Hashable]
 _Wanted = tuple[_Key, list[Array], Callable[..., Array]]
 #: Bytes of constants that are packed one after the other.
 _LARGE = 32 << 20
-#: Bytes from which a constant gets an allocation of its own on a device.
+#: Bytes from which a constant gets a separate allocation on a device.
 _SLIGHT = 1 << 20
 
 
@@ -70,7 +70,7 @@ class WeightStore:
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
         """Pack small constants on several threads, so that `packed` finds them.
 
-        Packing a large one may occupy several threads by itself. What cannot be packed is left to
+        Packing a large one may occupy several threads. What cannot be packed is left to
         `packed`, which raises the error for the step that needs it.
 
         Raises:

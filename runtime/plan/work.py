@@ -1,6 +1,6 @@
 """The work of a row: the arithmetic, traffic and launches that no kernel for it avoids.
 
-Traffic is that of its inputs, constants and results, each once; what lies between its nodes needs
+Traffic is that of its inputs, constants and results, each once; tensors between its nodes need
 none. Operators that select elements read only those, experts only the weights of the chosen ones,
 and a scatter in place moves its updates only.
 """

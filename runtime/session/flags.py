@@ -10,7 +10,7 @@ from ..ops.control import If
 from ..ops.elementwise import Cast
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 
-#: Maximum number of such inputs: each combination of values gets a graph of its own.
+#: Maximum number of such inputs: each combination of values gets its own graph.
 MOST = 2
 
 

@@ -1,8 +1,8 @@
 """Sizes that grow from run to run, such as a decoder's past: one program for all of them.
 
 A program for fixed sizes runs faster than one for any size, but takes long to make. So the first
-few sizes get programs of their own; once growth in equal steps is observed, one program is made for
-all further sizes. A size that recurs gets a program of its own.
+few sizes get separate programs; once growth in equal steps is observed, one program is made for
+all further sizes. A size that recurs also gets its own program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Sizes = tuple[int, ...]
 STEPS = 3
 #: Number of recent sizes kept: several sequences may grow in turn.
 REMEMBERED = 32
-#: Recurrences of a size, among the recent ones, that justify a program of its own.
+#: Recurrences of a size, among the recent ones, that justify a separate program.
 AGAIN = 16
 
 
@@ -36,7 +36,7 @@ class _Family:
     Attributes:
         seen: sizes of the last programs made.
         spans: sizes of an earlier program, and their growth steps.
-        runs: sizes of the last runs without a program of their own.
+        runs: sizes of the last runs that have no separate program.
         least: minimum sum of sizes at which a program for all of them is tried.
     """
 
@@ -142,7 +142,7 @@ class Growth:
 
 
 def _span_of(family: _Family, sizes: _Sizes) -> tuple[_Sizes, _Sizes] | None:
-    """Return the initial sizes and growth steps; None if these sizes get a program of their own."""
+    """Return the initial sizes and growth steps; None if these sizes get separate programs."""
     if sum(sizes) < family.least:
         return None
     for span in family.spans:

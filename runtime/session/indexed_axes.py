@@ -1,4 +1,4 @@
-"""Which axes the elements of an input select from: whoever makes up inputs has to stay inside."""
+"""Which axes the elements of an input select from: made-up inputs have to stay inside."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _array_of(info: TensorInfo, dtype: DType, value: Any) -> Array:
 
 
 #: What numbers of Python, alone or in lists, become by the kind of the array that numpy makes of
-#: them. They have no dtype of their own, so they take that of the input, as in numpy's arithmetic.
+#: them. They have no dtype, so they take that of the input, as in numpy's arithmetic.
 _FROM_PYTHON = {"f": FLOATS, "i": FLOATS | INTEGERS}
 
 

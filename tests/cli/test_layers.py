@@ -43,7 +43,7 @@ def test_two_backends(tercet: Tercet) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", "onnxruntime")
     assert done.code == 0
     assert "no mismatch found on onnxruntime" in done.out
-    assert "onnxruntime, each step by itself" in done.out
+    assert "onnxruntime, each step alone" in done.out
 
 
 def test_two_files(tercet: Tercet, edited: Path) -> None:

@@ -408,7 +408,7 @@ def _result(graph: Graph, name: str, values: Values) -> HostValue:
 
 
 def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) -> list[Step]:
-    """Return every step that is wrong by itself, by bisection.
+    """Return every step that alone is wrong, by bisection.
 
     If some steps are wrong together but neither half is, all of them are returned.
 

@@ -31,7 +31,7 @@ _OPSET = 13
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A part of a model that is wrong by itself.
+    """A part of a model that alone is wrong.
 
     Attributes:
         graph: the part.

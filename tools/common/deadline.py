@@ -237,7 +237,7 @@ class Watchdog:
         return seconds
 
     def disarm(self) -> None:
-        """The command has ended by itself."""
+        """The command has ended before it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

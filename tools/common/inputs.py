@@ -160,7 +160,7 @@ def asked(given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()) -> 
     if isinstance(given, InputRequest):
         return replace(given, shapes=(*given.shapes, *chosen[0]), dims=(*given.dims, *chosen[1]))
     if any(chosen):
-        raise UsageError("shapes= and dims= are for random inputs; inputs= has shapes of its own")
+        raise UsageError("shapes= and dims= are for random inputs; inputs= has its own shapes")
     if isinstance(given, str | os.PathLike):
         return InputRequest(folder=rules.path("inputs", given))
     return given

@@ -101,7 +101,7 @@ class Costed(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """Of all calls; None if there is no time of its own."""
+        """Of all calls; None if it has no separate time."""
         ...
 
     @property

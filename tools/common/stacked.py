@@ -1,4 +1,4 @@
-"""Tables that are too wide for a terminal: the longest cell of each row has lines of its own."""
+"""Tables that are too wide for a terminal: the longest cell of each row gets separate lines."""
 
 from __future__ import annotations
 

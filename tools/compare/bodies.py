@@ -20,7 +20,7 @@ Values = Mapping[str, HostValue]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A body as a graph of its own, whose captures are inputs."""
+    """A body as a separate graph, whose captures are inputs."""
 
     graph: Graph
     feeds: dict[str, HostValue]
@@ -62,7 +62,7 @@ def visit_bodies(
         visit: called after each run of a body.
 
     Raises:
-        TercetError: a body cannot run by itself, or reads what is not among `values`.
+        TercetError: a body cannot run alone, or reads what is not among `values`.
     """
     node = pair[0]
     given = [None if v is None else _read(v, values) for v in node.inputs]

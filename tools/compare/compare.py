@@ -195,8 +195,8 @@ def compare(
 ) -> Comparison:
     """Run a model on several backends and compare outputs and latencies.
 
-    All run on the same inputs, onnxruntime in a process of its own: if that crashes, the others are
-    compared nevertheless. Latencies are from arrays to arrays, including transfers to a device;
+    All run on the same inputs, onnxruntime in a separate process: if that crashes, the others are
+    still compared. Latencies are from arrays to arrays, including transfers to a device;
     steady ones are interleaved after a warm-up. Outputs may differ by what rounding costs, as
     determined by runs of the same graph in float64; see `verdict`.
 

@@ -33,7 +33,7 @@ class Layer:
         refused: why the runner does not run it; empty if it does.
         repeatable: whether all runs gave the same bits; None if there was only one.
         ended: how the runner crashed, or did not answer; None if it did not.
-        inside: for wrong control flow, the body that first goes wrong; None if none does by itself.
+        inside: for wrong control flow, the body that first goes wrong; None if none does alone.
         unlike: the first run, from 2, that gave other bits than the first one; None if none did.
     """
 
@@ -96,7 +96,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The steps of a body of control flow, each by itself.
+    """The steps of a body of control flow, each alone.
 
     Attributes:
         body: the attribute that holds it, such as ``then_branch``.

@@ -45,7 +45,7 @@ def show_layers(console: Console, found: Layers) -> None:
 
 
 def _show_runner(console: Console, found: Layers) -> None:
-    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
+    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step alone"
     facts(console, {"runner": f"{found.runner}, {mode}"})
     console.print()
     refused = [layer for layer in found.layers if layer.refused and layer.ended is None]

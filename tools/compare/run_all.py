@@ -252,7 +252,7 @@ class Race:
     def _settle(
         self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
     ) -> None:
-        """Judge what is not ok once more, each of both runners on its own way.
+        """Judge what is not ok once more, each of both runners by its own decisions.
 
         Args:
             bounds: of all outputs.
@@ -265,7 +265,7 @@ class Race:
             return
         for name, each in pair.items():
             if name not in ways:
-                self._say(f"{name}: on its own way in float64")
+                self._say(f"{name}: float64 with its decisions")
                 ways[name] = self._way(name, each, bounds)
         known = {name: way for name in pair if (way := ways[name]) is not None}
         if len(known) == len(pair):

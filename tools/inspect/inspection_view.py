@@ -23,7 +23,7 @@ _NOUNS = {
     "view": ("view",),
     "reformat": ("change of format", "changes of format"),
     "copy": ("copy", "copies"),
-    "host": ("node by itself on the host", "nodes by themselves on the host"),
+    "host": ("single node on the host", "single nodes on the host"),
 }
 
 

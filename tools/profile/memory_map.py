@@ -18,7 +18,7 @@ class PlacedTensor:
     """The location of a tensor in an arena.
 
     Attributes:
-        name: its first value; tensors computed in place, and views, have no location of their own.
+        name: its first value; tensors computed in place, and views, have no separate location.
         offset: its first byte.
         nbytes: size, rounded up to the arena's alignment.
         first: index of the row that writes it; -1 for inputs.

@@ -45,7 +45,7 @@ class ProfiledRow:
         nbytes: bytes to read and to write per call, constants included.
         launches: kernels per call.
         calls: calls per run.
-        seconds: of all its calls in one run; None if it has no time of its own.
+        seconds: of all its calls in one run; None if it has no separate time.
         best: the same in its fastest run.
         in_graph: seconds by which the graph of a whole run takes longer with the row than with
             those before it alone; None if there is no such graph.
@@ -92,7 +92,7 @@ class ProfiledRow:
 
     @property
     def taken(self) -> float | None:
-        """Its seconds in the graph, by itself without one; None if it has no time of its own."""
+        """Its seconds in the graph, alone without one; None if it has no separate time."""
         return self.seconds if self.in_graph is None else self.in_graph
 
     @property

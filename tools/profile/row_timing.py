@@ -102,7 +102,7 @@ class ProfileFrame:
     Attributes:
         key: its name in spans.
         row: the row of a plan, or None.
-        node: the node that runs by itself, or None.
+        node: the node that runs on its own, or None.
         owner: the control-flow node that contains it; empty at the top level.
     """
 

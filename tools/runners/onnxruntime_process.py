@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own: some models end it by a signal, which is no exception.
+"""onnxruntime in a separate process: some models crash it by a signal, which is no exception.
 
 One process serves any number of sessions. It starts while its user does something else, and anew
 after it has ended.
@@ -33,7 +33,7 @@ TIME_LIMIT = "time limit"
 _MEMORY = "/dev/shm"
 #: Lines of what a process printed before it ended that are told.
 _LINES = 3
-#: What may lie behind a signal.
+#: What may have caused a signal.
 _MEANINGS = {
     "SIGFPE": "an integer was divided by zero",
     "SIGSEGV": "it accessed memory that it does not have",
@@ -241,7 +241,7 @@ class _Running:
             self.has_ended = True
             self._process.kill()
             self._process.wait()
-            with suppress(OSError):  # what nobody reads any more
+            with suppress(OSError):  # the pipe has no reader
                 self._channel.close()
             rmtree(self._folder, ignore_errors=True)
 

@@ -134,7 +134,7 @@ class Channel:
         )
 
     def close(self) -> None:
-        """Send nothing any more.
+        """Stop sending.
 
         Raises:
             OSError: nobody receives what was sent last.
@@ -181,7 +181,7 @@ def serve(channel: Channel) -> NoReturn:
                 requests.put(channel.receive())
         except (EOFError, OSError):
             rmtree(channel.folder, ignore_errors=True)
-        except Exception:  # a request that cannot be read: whoever waits for its answer is told
+        except Exception:  # an unreadable request: the caller is told
             print_exc()
             code = 1
         os._exit(code)
@@ -212,7 +212,7 @@ def _answer(sessions: dict[int, Session], number: int, what: str, given: Sequenc
 
 
 def main() -> NoReturn:
-    """Serve whoever started this program, through its standard input and output."""
+    """Serve the process that started this program, through its standard input and output."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_END)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -43,7 +43,7 @@ def distance(found: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
 
     Returns:
         Infinity where a shape differs, an output is missing, texts differ, or NaN or an infinity
-        stands where the other one has something else.
+        is where the other one has something else.
     """
     ours, right = flat(found), flat(exact)
     worst = 0.0

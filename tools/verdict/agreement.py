@@ -41,7 +41,7 @@ class Tolerance:
 
     Attributes:
         relative: share of the reference's largest magnitude.
-        absolute: what is allowed besides.
+        absolute: what is allowed in addition.
         origin: ``float64`` where it was measured by running the graph in float64, ``dtype`` where
             it is what the dtype has by default, ``given`` where a caller chose it.
     """
@@ -115,7 +115,7 @@ class Agreement:
         output: its name.
         type: dtype and shape that were found.
         verdict: ``ok`` if the types are equal, every difference is within the tolerance, and NaN
-            and infinities stand at the same places; ``inconclusive`` where rounding may explain
+            and infinities are at the same places; ``inconclusive`` where rounding may explain
             what differs, but an error might look the same; else ``MISMATCH``.
         max_abs: maximum absolute difference of finite elements; NaN if the types differ.
         max_rel: `max_abs` by `scale`.
@@ -156,7 +156,7 @@ class Agreement:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether numbers differ by more than is agreement, and nobody chose how much is."""
+        """Whether numbers differ by more than is agreement, and no tolerance was given."""
         return not self.ok and self.max_abs == self.max_abs and self.tolerance.origin == "float64"
 
     def to_dict(self) -> dict[str, object]:

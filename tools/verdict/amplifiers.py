@@ -16,7 +16,7 @@ from .shaken import Shaken
 
 #: From this growth on a node amplifies.
 _GROWTH = 16.0
-#: Noise below this share of a tensor harms nobody.
+#: Noise below this share of a tensor is harmless.
 _HARMLESS = 1e-5
 #: Elements of each tensor that are looked at.
 _SEEN = 4096
@@ -54,7 +54,7 @@ def first_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str
         precision: compute precision of float32 tensors.
 
     Returns:
-        The first node that makes noise grow beyond what is harmless; where none does so by itself,
+        The first node that makes noise grow beyond what is harmless; where none does so alone,
         the one that makes it grow most.
     """
     seen: Seen = {}

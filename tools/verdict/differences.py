@@ -46,10 +46,10 @@ class Differences:
         cosine: of the angle between both tensors, taken as vectors; NaN if one is zero.
         psnr: peak signal-to-noise ratio in decibels: the range of the reference, squared, by the
             mean square difference; infinite where nothing differs.
-        ulp: largest distance in units in the last place: how many numbers of the dtype lie
+        ulp: largest distance in units in the last place: how many numbers of the dtype are
             between both, and one.
         ulp_p99: 99 in 100 elements are no further apart.
-        top1: share of vectors along the last axis whose largest element stands at the same place;
+        top1: share of vectors along the last axis whose largest element is at the same place;
             None for vectors of less than two elements.
         top5: share of vectors of at least six elements whose five largest are the same ones, in
             whatever order.

@@ -3,7 +3,7 @@
 What decides is measured on the very inputs that the runners get: the same graph runs in
 float64, once as it is and some times with noise in every step (`shaken`). From these runs comes
 what rounding may cost, element by element (`rounding`). A difference is *ok* if ordinary rounding
-explains it, and if it is so small besides that it would be agreement whatever the graph does. It is
+explains it, and if it is also so small that it would be agreement whatever the graph does. It is
 *inconclusive* if far rougher rounding would explain it, but so would an error. All else is a
 *MISMATCH*.
 """

@@ -1,6 +1,6 @@
-"""The model in float64 on the way of one runner, whose decisions it takes over.
+"""The model in float64 with the decisions of one runner.
 
-A number beside the limit between two steps of a quantizer, or one of two nearly equal scores, may
+A number near the limit between two steps of a quantizer, or one of two nearly equal scores, may
 go either way, and all that follows differs by far more than rounding. What follows is evidence only
 against a float64 run that takes the same way: the results of all nodes that decide are replaced by
 the runner's, and what the graph would have decided there itself is held against them. If noise
@@ -43,7 +43,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is to be said of an output of a runner on its own way.
+    """The verdict on an output of a runner by its own decisions.
 
     Attributes:
         word: the verdict.
@@ -198,7 +198,7 @@ class Retrace:
 
 
 def settled(found: Agreement, ways: Mapping[str, Retrace]) -> Agreement:
-    """Judge an output of two runners, each on its own way.
+    """Judge an output of two runners, each by its own decisions.
 
     Args:
         found: the verdict without.

@@ -3,7 +3,7 @@
 There is the result in float64, and there are *samples*: results of the same graph in float64, every
 step of which was moved at random, *fair* ones about as far as rounding does it and *rough* ones
 many times as far (`shaken`). What is allowed is decided element by element, and for every slice of
-the tensor: where the samples hardly move, neither may a runner, however large the numbers beside it
+the tensor: where the samples hardly move, neither may a runner, however large its neighbours
 are. What fair samples explain is agreement; what not even rough ones do is an error.
 """
 
@@ -46,7 +46,7 @@ _DOUBTFUL, _NEARLY = 0.001, 3.0
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
 _RARE = 0.1
-#: Samples, and elements of their own, of which fewer tell nothing.
+#: Samples, and elements that no sample shows, of which fewer tell nothing.
 _FEWEST = 3
 #: The share of differing decisions that fair samples have to show, where rough ones show all.
 _SEEN = 0.9
@@ -54,7 +54,7 @@ _SEEN = 0.9
 _STEP = 2.0**-10
 #: From so many times what rounding explains on, the number says no more.
 _COUNTABLE = 1e9
-#: Slices of fewer elements have no magnitude of their own.
+#: Slices of fewer elements are not judged by their own magnitude.
 _SLICE = 8
 
 
@@ -163,7 +163,7 @@ def _is_chance(apart: Array, spread: RoundingSpread, slack: float, evidence: Evi
 
 
 def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
-    """Judge floats of one shape; NaN and infinities stand at the same places.
+    """Judge floats of one shape, with NaN and infinities at the same places.
 
     Args:
         a: the reference's, float64 or complex128.
@@ -235,12 +235,12 @@ def _unlike_samples(
 
     Empty where it may be such a run.
 
-    Where decisions make steps, the farthest sample says little of what lies between the steps. So
+    Where decisions make steps, the farthest sample says little about values between the steps. So
     each element has to be near that of some sample, by what elements move without a step: in one
     of four samples. A sample is held against the others in the same way; it tells how many elements
-    have a value of their own because too few combinations of decisions were drawn. What is NaN or
-    infinite in some sample may be anything. Where two results are near each other, nothing tells
-    them apart: both round equal numbers to equal numbers, which noise does not.
+    have a value that no other has, because too few combinations of decisions were drawn. What is
+    NaN or infinite in some sample may be anything. Where two results are near each other, nothing
+    tells them apart: both round equal numbers to equal numbers, which noise does not.
     """
     if len(samples) < _FEWEST:
         return ""

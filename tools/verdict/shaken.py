@@ -427,7 +427,7 @@ def _greatest(value: Value) -> float:
 
 
 def _same_type(x: TensorType, like: TensorType | None = None, **_: Any) -> TensorType:
-    """Return a type whose elements nobody knows: what follows from shapes is rounded as well."""
+    """Return a type whose elements are unknown: what follows from shapes is rounded as well."""
     return x.without_value() if x.dtype == float64 else x
 
 
@@ -448,7 +448,7 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
         return {0: {"floor": _ANY}}
     if node.kind == "LRN":  # libraries add the next channel to a sum and subtract the last one
         return {0: {"across": (1,)}}
-    # Keys are only seen in scores, which have a rounding of their own.
+    # Keys are only seen in scores, which are rounded separately.
     return {1: {"rows": True}} if node.kind in COMPOSED else {}
 
 

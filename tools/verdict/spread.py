@@ -69,7 +69,7 @@ class RoundingSpread:
         """Return how far each element moves at least, whatever few samples show of it by chance.
 
         That is how far its slices move on average, and the tensor nearly everywhere. Of an output
-        whose magnitudes lie far apart both are noise of its largest elements, beside which small
+        whose magnitudes are far apart both are noise of its largest elements, next to which small
         ones may be anything. So an element moves no further than nearly all others do as a share
         of themselves. Noise that does not depend on magnitude has no such share: where terms
         cancel it is large, which leaves the other bounds.

@@ -49,7 +49,7 @@ class Chosen:
 
     Attributes:
         relative: shares of max |reference|.
-        absolute: what is allowed besides.
+        absolute: what is allowed in addition.
     """
 
     relative: ByName = field(default_factory=dict[str, float])
@@ -70,7 +70,7 @@ class Chosen:
                 raise InputError(f"a tolerance for '{name}': no output or dtype is called so{hint}")
 
     def pick(self, output: str, data: Array) -> tuple[float | None, float | None]:
-        """Return both tolerances of an output, None for what nobody gave."""
+        """Return both tolerances of an output, None for one that was not given."""
         names = (output, name_of(data.dtype), _EVERYTHING)
         relative, absolute = (
             next((given[name] for name in names if name in given), None)

@@ -1,4 +1,4 @@
-"""How fast the numpy backend is, beside onnxruntime, and how exact both are, in one run.
+"""How fast the numpy backend and onnxruntime are, and how exact, in one run.
 
     python -m tercet.tools.workshop.cpu_bench
     python -m tercet.tools.workshop.cpu_bench resnet50 squeezenet --reference
@@ -133,7 +133,7 @@ def markdown(
     """Return the report as a Markdown page, which names the options that it was made with."""
     titles = _titles(reference)
     lines = [
-        "# The numpy backend beside onnxruntime",
+        "# The numpy backend and onnxruntime",
         "",
         f"Written by `python -m tercet.tools.workshop.cpu_bench {shlex.join(options)}`. Batch 1, "
         "float32, seeded random weights, everybody on the same number of threads, in turn in one "
@@ -162,7 +162,7 @@ def _save(rows: list[CpuTiming], about: Mapping[str, str], reference: bool, fold
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tercet.tools.workshop.cpu_bench",
-        description="Measure the numpy backend beside onnxruntime.",
+        description="Measure the numpy backend and onnxruntime.",
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--reference", action="store_true", help="run onnx.reference, too, once")

@@ -209,7 +209,7 @@ WINDOW = 128
 
 
 def write(path: Path, shape: DecoderSizes, packing: Packing) -> None:
-    """Write a decoder; its weights lie in a file with `.data` after its name."""
+    """Write a decoder; its weights are in a file with `.data` after its name."""
     w = _DecoderWriter(path, packing)
     try:
         graph = _graph(w, shape)

@@ -292,7 +292,7 @@ def by_genai(folder: Path) -> dict[str, Any]:
 
 
 def strip(path: Path) -> None:
-    """Put the weights into the file, and leave out what nobody reads."""
+    """Put the weights into the file, and leave out what no node reads."""
     model = onnx.load(path)
     graphs = [model.graph]
     for graph in graphs:

@@ -5,7 +5,7 @@ r"""Measure the errors of networks in half precision, against float64 and PyTorc
         --backend cuda
 
 A FOLDER contains files as written by `exported_networks`, ``NAME.onnx`` with ``NAME.npz``, or
-models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
+models in separate folders, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
 ``real_inputs.npz``. ``--networks`` exports networks first (all of them if none is named), for which
 PyTorch and their libraries must be installed.
 

@@ -15,7 +15,7 @@ another order of summation makes:
 - half floats: twice the distance between the model and the float32 model that it was made of, for
   two that round in different places may each be that far from it;
 - quantized models: one step of 8 bits over the output's range, or twice that figure, for numbers
-  that lie next to a tie fall to either side of it, and each may be that far from what is expected;
+  next to a tie fall to either side of it, and each may be that far from what is expected;
 - integers and strings: that figure, which is mostly 0.
 
 In half precision (``--precision float16`` or ``bfloat16``) the numpy backend runs the same model in

@@ -1,4 +1,4 @@
-"""What onnxruntime computes, in a process of its own: some models end it by a signal."""
+"""What onnxruntime computes, in a separate process: some models crash it by a signal."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def measure(folder: Path, repeat: Repeat) -> ModelTiming:
         repeat: how often.
 
     Raises:
-        TercetError: somebody cannot run it.
+        TercetError: a runner cannot run it.
     """
     files = (folder / f"{name}.npz" for name in ("inputs", "real_inputs"))
     feeds: dict[str, Array] = dict(np.load(next(file for file in files if file.exists())))

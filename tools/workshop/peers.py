@@ -133,7 +133,7 @@ def read_bounds(path: Path) -> dict[int, float]:
 
 
 def rest_of(model: Model, feeds: Mapping[str, Array]) -> float:
-    """Return the milliseconds of a plan's rows that are not convolutions, each run by itself."""
+    """Return the milliseconds of a plan's rows that are not convolutions, each run alone."""
     probe = Probe(model)
     try:
         rows = probe.program(feeds).rows

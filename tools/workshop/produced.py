@@ -7,8 +7,8 @@ r"""Make files with every producer that is installed, to be tried by `produced_p
 
 Producers exclude each other's versions, so they may be installed in several environments, each of
 which has what tercet needs: each producer runs in the first one, in the order of `--python`, that
-has what it imports, and in a process of its own, as some end theirs. `PRODUCERS` is the registry:
-converters write networks of their own, and what rewrites ONNX files gets those of `SOURCES`. The
+has what it imports, and in a separate process, as some crash. `PRODUCERS` is the registry:
+converters write their own networks, and what rewrites ONNX files gets those of `SOURCES`. The
 folder of a producer has one file per network and way, and an .npz file with its inputs;
 `produced.json` says where and with which versions, what the producer itself could not do, and why
 it was skipped where it is absent.

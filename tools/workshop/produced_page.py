@@ -68,7 +68,7 @@ class Tried:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files of a producer that have inputs; some producers leave others beside them."""
+    """Return the files of a producer that have inputs; some producers leave others next to them."""
     return [path for path in sorted(folder.glob("*.onnx")) if path.with_suffix(".npz").exists()]
 
 

@@ -73,7 +73,7 @@ def tolerance(path: Path) -> float:
 
 
 def inputs_of(path: Path, kind: str = "input") -> dict[str, Any]:
-    """Return the inputs that lie beside a model, or its outputs."""
+    """Return the inputs in the folder of a model, or its outputs."""
     with np.load(path.with_suffix(".npz")) as file:
         return {k[len(kind) + 1 :]: file[k] for k in file.files if k.startswith(f"{kind}/")}
 
@@ -175,7 +175,7 @@ def page(rows: list[ProducedFile]) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the models below a folder that have inputs beside them."""
+    """Return the models below a folder that have inputs next to them."""
     found = sorted(folder.glob("*/*.onnx"))
     return [path for path in found if path.with_suffix(".npz").exists()]
 

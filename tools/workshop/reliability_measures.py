@@ -52,7 +52,7 @@ def determinism() -> Found:
 
 
 def threads() -> Found:
-    """Run one model on eight threads, each with inputs of its own."""
+    """Run one model on eight threads, each with other inputs."""
     rng = np.random.default_rng(0)
     images = [rng.random((1 + i % 3, 1, 8, 8), np.float32) for i in range(THREADS)]
     with load(DEMO / "digits.onnx") as model:

@@ -10,7 +10,7 @@ those of warps (0, 1, 31, 32, 33, primes). ``tests/gpu/planted.py`` plants two b
 the end of a tensor and a missing barrier, which must be found. Each run is printed and saved when
 it ends; one that is cut off shows what was found until then.
 
-The tests of a run are divided among processes, each under a sanitizer of its own: most of the time
+The tests of a run are divided among processes, each under its own sanitizer: most of the time
 goes into compiling kernels that are not in the cache. One sanitizer for all of them
 (``--target-processes all``) has ten connections, and further processes wait for one until it ends.
 """

@@ -5,7 +5,7 @@
     python -m tercet.tools.workshop.studies --list
 
 ``docs/results/studies.md`` has the latest results, with date, versions and GPU. Some of the studies
-are written to a page of their own.
+are written to a separate page.
 """
 
 from __future__ import annotations

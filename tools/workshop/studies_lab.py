@@ -110,7 +110,7 @@ class StudiedConv:
         kernel: side of the window.
         stride: along both axes.
         dtype: float32 or float16.
-        last: whether image and result lie channels last, at the ends of the model too.
+        last: whether image and result have channels last, at the ends of the model too.
     """
 
     x: Dims
@@ -217,7 +217,7 @@ class Taken:
         whole: the same of all rows.
         workspace: bytes of scratch memory of the step that wants most.
         kernels: what ran for the rows that were requested.
-        formats: in which their first input and their first result lie: ``NCHW`` or ``NHWC``.
+        formats: of their first input and their first result: ``NCHW`` or ``NHWC``.
         nbytes: bytes that all steps read and write, constants left out.
         steps: how many there are, without reformats.
         result: what came out, if it was wanted; else None.

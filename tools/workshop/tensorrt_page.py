@@ -52,7 +52,7 @@ def is_wrong_claim(asked: SurveyedNode) -> bool:
 
 
 def is_wrong_refusal(asked: SurveyedNode) -> bool:
-    """Whether the backend refuses what the library takes, for no reason of its own."""
+    """Whether the backend refuses what the library takes, without giving another reason."""
     return bool(asked.refusal and asked.verdict) and not choice(asked)
 
 

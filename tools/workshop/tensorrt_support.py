@@ -9,7 +9,7 @@ Every region that the backend forms in ONNX's own suite, the nine light models, 
 ``NAME.onnx`` files) goes through the parser and the builder of TensorRT-RTX; so does every kind of
 single node of the suite, of those that the backend declines, and of regions that cannot be built. A
 crash of the library ends only a worker process, and counts as a refusal. The exit code is 1 if the
-backend claims what the library refuses, or declines what it supports without a reason of its own.
+backend claims what the library refuses, or declines what it supports without another reason.
 """
 
 from __future__ import annotations

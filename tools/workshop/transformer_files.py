@@ -5,7 +5,7 @@
 
 transformers' networks are exported by torch.onnx, and then saved by onnxruntime as it optimises
 them (`basic`, `extended`), or by its optimiser of transformers (`O1` to `O4`, as optimum calls
-them). onnxruntime-genai's builder writes decoders of other families. Beside each file lies an .npz
+them). onnxruntime-genai's builder writes decoders of other families. Next to each file is an .npz
 of inputs and of the results of onnxruntime's CPU.
 """
 

@@ -15,7 +15,7 @@ a mismatch, and counted if it is inconclusive. Then `planted` makes wrong output
 that is called ``ok`` is a false accept, unless it is not an error: then its distance from float64,
 element for element, is within twice that of the honest runtimes. That is decided by their distances
 alone, not by the rule that is put to the test. Where they agree with each other more than their
-arithmetic promises, runs in float64 that are moved about as far as float32 rounds stand beside
+arithmetic promises, runs in float64 that are moved about as far as float32 rounds are added to
 them; what only these explain is listed. Half precision and tf32 tell nothing finer than their last
 bits, nor do models with tensors of 16 bits: there an error moves an element by 1 % of the scale,
 and what is less and called ``ok`` is listed as well.

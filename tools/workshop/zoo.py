@@ -6,7 +6,7 @@
 
 Each row is a network in a precision and a batch size: the time of the device for a replay of a CUDA
 graph with the inputs resident, and the relative L2 distance of the first two results from float64.
-Networks are exported and compiled in processes of their own, `--jobs` at once; then each is timed
+Networks are exported and compiled in separate processes, `--jobs` at once; then each is timed
 alone, while the others wait. Several GPUs of one kind (`--devices 0,1,2,3`) share the networks,
 each with as many jobs. A row is written when it is measured, first without peers: these are made
 ready afterwards, and take most of the time. With `--peers` their figures come from an earlier run
@@ -67,7 +67,7 @@ class ZooPeer:
 
 @dataclass(frozen=True, slots=True)
 class ZooKernel:
-    """A kernel of a row; a movement of data that is no kernel of its own has the name of its kind.
+    """A kernel of a row; a movement of data that is no separate kernel has the name of its kind.
 
     Attributes:
         name: its name, without operators and tile.
@@ -337,7 +337,7 @@ def _lost(row: ZooRow) -> tuple[str, ...]:
 
 
 def _place(row: ZooRow) -> tuple[int, str]:
-    """Return where a row stands: in the order of the list, then by name."""
+    """Return the place of a row: in the order of the list, then by name."""
     known = row.network in NETWORKS
     return NETWORKS.index(row.network) if known else len(NETWORKS), "" if known else row.network
 

@@ -44,7 +44,7 @@ Peers = Literal["none", "eager", "compile"]
 REPLAYS, JUDGED = 100, 2
 #: Profiled runs, each a sum of steps that are timed one by one.
 PROFILED = 5
-#: Operators whose kernels, without others beside them, only move data.
+#: Operators whose kernels, unless others join them, only move data.
 _MOVES = frozenset(
     {
         *("Transpose", "Expand", "Tile", "Concat", "Split", "Slice", "Pad", "DepthToSpace"),

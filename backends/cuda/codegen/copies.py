@@ -143,7 +143,7 @@ def _by_squares(
 
 
 def transposition_apart(batch: Ints, moves: Ints, sizes: Ints, word: DType) -> Launch | None:
-    """Return the launch that transposes matrices that lie anywhere; None if it does not apply.
+    """Return the launch that transposes matrices with any strides; None if it does not apply.
 
     Args:
         batch: the axes of the matrices, at most two.

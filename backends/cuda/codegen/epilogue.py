@@ -107,7 +107,7 @@ class Epilogue:
 
     @property
     def apart(self) -> tuple[Tensor, ...]:
-        """The operands whose rows lie elsewhere than those of the result."""
+        """The operands whose rows have other positions than those of the result."""
         return self._of(PLACED, BY_SAMPLE)
 
     def _of(self, *kinds: int) -> tuple[Tensor, ...]:

@@ -96,7 +96,7 @@ class Movement:
     def copies(self) -> int:
         """The number of its nodes that copy; 0 if all of them might be free.
 
-        A part that might be read in place is one, too, beside nodes that copy in any case.
+        A part that might be read in place counts, too, if others copy in any case.
         """
         certain = sum(not may_be_free(node) for node in self.nodes)
         parts = sum(may_be_free(n) and isinstance(n.op, (Slice, Gather)) for n in self.nodes)

@@ -202,7 +202,7 @@ class _Unrolled:
         count = len(self._rows) - first
         last = (count - 1) * self._way
         if any(not 0 <= part.place + last < part.places for part in places):
-            return None  # the last step, whose states nobody reads, has no such part
+            return None  # the last step, whose states are not read, has no such part
         return Recurrence(
             frozenset(nodes),
             body,
@@ -217,7 +217,7 @@ class _Unrolled:
     def _body(self) -> tuple[int, list[Value], list[Value]] | None:
         """Return a step that computes all states: its number, its results, and what it reads.
 
-        The last steps compute fewer: nobody reads their states.
+        The last steps compute fewer: their states are not read.
         """
         at = len(self._rows) - 1
         roots = [self._rows[at].value]

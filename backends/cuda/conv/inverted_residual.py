@@ -345,7 +345,7 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
 
 
 def _code(p: ResidualProblem, first: Epilogue | None = None) -> str:
-    """Return the epilogues, those in between in namespaces of their own, behind all headers.
+    """Return the epilogues behind all headers, those in between in their own namespaces.
 
     Args:
         p: the problem.

@@ -91,7 +91,7 @@ def subpixel(conv: ConvProblem, variant: str = "") -> Answer:
 
 
 def _is_apart(conv: ConvProblem) -> bool:
-    """Whether there are several phases, which are interleaved by a launch of its own."""
+    """Whether there are several phases, which a separate launch interleaves."""
     return prod(conv.view.strides) > 1
 
 
@@ -143,7 +143,7 @@ def _along(kernel: int, stride: int, pad: int, output: int, size: int) -> tuple[
 
 
 def _constant(given: Tensor, dims: Ints, pack: Callable[[Array], Array] | None) -> Tensor:
-    """Return a constant made of another one; without elements of its own if `pack` is None."""
+    """Return a constant made of another one; zeros that take no memory if `pack` is None."""
     assert given.data is not None
     zeros = np.broadcast_to(np.zeros((), given.data.dtype), dims)
     data = zeros if pack is None else pack(given.data)

@@ -38,7 +38,7 @@ class CudaBuffer:
         self._generation = forks.generation()
 
     def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
-        # The driver frees everything by itself then; names of this module may be gone already.
+        # The driver frees everything then; names of this module may be gone already.
         if not ends():
             self.close()
 

@@ -1,4 +1,4 @@
-"""Starts CUDA on a thread of its own, while Python imports what will use it."""
+"""Starts CUDA on a separate thread, while Python imports what will use it."""
 
 from __future__ import annotations
 

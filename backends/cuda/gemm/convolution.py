@@ -101,7 +101,7 @@ class ConvProblem:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every channel has a filter of its own."""
+        """Whether every channel has its own filter."""
         return 1 < self.group == self.x.dims[1] == self.y.dims[1]
 
     @property

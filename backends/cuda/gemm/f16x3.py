@@ -42,7 +42,7 @@ MAX_ALPHA = 2.0**16
 #: What the weights of a term must reach, relative to the greatest of their rows. Products keep all
 #: bits down to 2^-17, on both sides.
 MIN_TERM = 2.0**-13
-#: Elements of weights that a thread of its own looks at.
+#: Elements of weights from which on a separate thread looks at them.
 MIN_JUDGED = 1 << 16
 #: Rows of a product from which they are looked at before the kernel is chosen.
 MIN_ROWS = 64

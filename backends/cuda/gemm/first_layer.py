@@ -50,7 +50,7 @@ def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, 
     place = CHANNELS * pixels
     spans = [span for span in SPANS if span // place + pixels - 1 >= view.kernel[1]]
     if not spans or (pixels == 2 and spans[0] // place + 1 > view.kernel[1]):
-        return None  # pairs lie within the window: no NaN outside is multiplied by zero
+        return None  # pairs are within the window: no NaN outside is multiplied by zero
     span, left = spans[0], view.pads_begin[1]
     width = (view.output[1] - 1) * view.strides[1] + span // place
     packed, launch = packed_image(x, CHANNELS, width, left, pixels)

@@ -1,6 +1,6 @@
 """Products of many matrices with few rows and terms: `short_stacks.cu`.
 
-Where each window has weights of its own (VOLO), 9 rows of 9 terms are multiplied by 32 columns, for
+Where each window has its own weights (VOLO), 9 rows of 9 terms are multiplied by 32 columns, for
 thousands of windows. A tile for each of them would be empty for the most part, and end before its
 block has started.
 """

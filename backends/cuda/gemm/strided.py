@@ -1,6 +1,6 @@
 """Products of stacks of matrices that are read where they are, with the nodes that move them.
 
-Heads beside one another in rows, transposed matrices, and 16-bit floats that are widened where
+Heads next to one another in rows, transposed matrices, and 16-bit floats that are widened where
 nothing bounds a product: such nodes only bring matrices into an order that kernels do not need.
 `multistage.cu` multiplies stacks of 16-bit matrices with two strides and rows of words, and
 `strided.cu` all others; sums are in float32 in any case.
@@ -342,7 +342,7 @@ def _time(products: StridedProducts, setting: Setting) -> float:
 def _parts(setting: Setting, *factors: Tensor) -> int:
     """Return how many tf32 numbers represent one of float32.
 
-    With half precision one does beside a factor of 16 bits, which has no more digits.
+    With half precision one does if the other factor has 16 bits, which have no more digits.
     """
     precision = setting.options.precision
     rounded = precision != "float32" and any(x.dtype in HALVES for x in factors)

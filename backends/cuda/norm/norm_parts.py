@@ -9,7 +9,7 @@ from ..recipe.targets import Target
 
 #: Bytes per load, bytes in flight per thread, and maximum words in flight.
 WORD, UNDER_WAY, MAX_BATCH = 16, 64, 16
-#: For blocks with a group of their own: bytes per warp, the same with fewer groups than
+#: For blocks that each have one group: bytes per warp, the same with fewer groups than
 #: multiprocessors, and the maximum number of warps.
 WARP_BYTES, FEW_BYTES, MAX_WARPS = 8192, 1024, 32
 #: For blocks that share a group: warps per block, minimum bytes per block, blocks per

@@ -31,8 +31,8 @@ SECTORS = 64
 #: these. With 1024 blocks BERT-base at batch 32 took 5 % longer on an H200.
 MAX_EARLY = 264
 #: Maximum rows of which the next kernel starts while this one waits, except in float32: a product
-#: with few rows loads its weights meanwhile; float32 products have multiprocessors of their own.
-#: Others would share them: BERT-base at batch 1 in float16 took 3 % longer on an H100.
+#: with few rows loads its weights meanwhile; float32 products do not share multiprocessors.
+#: With more rows they would: BERT-base at batch 1 in float16 took 3 % longer on an H100.
 MAX_LAUNCHING = 64
 #: Blocks per multiprocessor, more than one and at most so many, that are spread evenly. On an H100
 #: Whisper's encoder, with 1500 rows, takes 4 % less time in float32 then, 3 % in float16; BERT-base

@@ -18,7 +18,7 @@ from ..recipe.source import C_TYPES, arithmetic
 
 #: Elements per step of a block of `accumulate_rows`, and minimum line length for it.
 TILE, LONG = 2048, 256
-#: Minimum line length for a warp of its own.
+#: Minimum length of a line for which it gets a warp.
 SHORT = 8
 
 #: Target numbers of blocks and threads: lines are split into chunks until they are reached.

@@ -97,7 +97,7 @@ class ArgumentError(KernelError):
 
 
 class ArrangedArguments(dict[str, Argument]):
-    """Arguments in the order and types of a kernel's parameters; nobody changes them.
+    """Arguments in the order and types of a kernel's parameters; they are never changed.
 
     Attributes:
         slots: these parameters.

@@ -34,7 +34,7 @@ from .thread_pool import POOL
 #: Runs after which a step tries again whether other threads help, and by which factor a measured
 #: time grows with each run that takes longer, as the machine may have become busy.
 TRIES, AGE = 50, 1.01
-#: The factor by which a step alone must be faster: what it reads then lies in the caller's cache.
+#: The factor by which a step alone must be faster: what it reads is then in the caller's cache.
 MARGIN = 0.95
 
 #: A tape: calls without arguments, executed in order.

@@ -260,10 +260,10 @@ class Separable:
         return as_strided(matrix, (*shape[:2], self.wide, self.channels), strides, writeable=False)
 
     def _gaps(self, padded: Array, start: int, count: int) -> list[Array]:
-        """Return what lies between the columns of rows, the first of which begins at `start`.
+        """Return what is between the columns of rows, the first of which begins at `start`.
 
         A gap is the padding behind some columns and in front of the next ones. One of the last
-        phase lies in front of the first row, too.
+        phase is in front of the first row, too.
         """
         gaps: list[Array] = []
         slot = self.pitch * self.channels

@@ -1,7 +1,7 @@
 """Windows reduced along one row: images are one after another, and a tap is the same row, shifted.
 
 A call on a whole row takes a fraction of the time of one on strided or short rows. What it computes
-beyond the windows, between strides and across the ends of an image's rows, nobody reads.
+beyond the windows, between strides and across the ends of an image's rows, is never read.
 """
 
 from __future__ import annotations

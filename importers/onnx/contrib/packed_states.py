@@ -12,7 +12,7 @@ from .builder import NodeBuilder
 from .declaration import Float32, Int32, Kind, Results, T, contrib
 from .requests import Requests, need_capacity
 
-#: Gates, which may be of float32 beside data of fewer bits.
+#: Gates, which may be of float32 although the data have fewer bits.
 G = Annotated[str, Kind("G", dtypes.FLOATS)]
 _SPECULATIVE = "export the model without speculative decoding"
 #: Names of the gates of Kimi Delta Attention.

@@ -1,6 +1,6 @@
 """TensorRT's operators for narrow formats, which NVIDIA's Model Optimizer writes.
 
-They are ONNX's QuantizeLinear and DequantizeLinear with defaults of their own. The dynamic ones
+They are ONNX's QuantizeLinear and DequantizeLinear with other defaults. The dynamic ones
 also compute the scale of each block, from its largest magnitude.
 """
 

@@ -1,7 +1,7 @@
 """Large initializers, read from a file straight to where they stay.
 
 Protobuf would copy a file's bytes three times: into memory, into messages, and out of them. Here a
-message is made without the raw data of large initializers. Where these were, a token stands that
+message is made without the raw data of large initializers. In their place is a token that
 occurs nowhere else, and the data are read from the file under it.
 """
 
@@ -127,7 +127,7 @@ def _varint(number: int) -> bytes:
 
 
 def split(file: BufferedReader, size: int) -> tuple[bytes, Mapping[bytes, Array]] | None:
-    """Return a ModelProto's bytes without large raw data, and these by what stands in their place.
+    """Return a ModelProto's bytes without large raw data, and these by what is in their place.
 
     Args:
         file: open for reading.

@@ -140,7 +140,7 @@ def _models(folder: str) -> str:
 
 
 def _nearest(path: str) -> str:
-    """Return a suggestion of the file beside a missing one whose name is nearest, if any.
+    """Return a suggestion: the file in a missing one's folder with the nearest name, if any.
 
     Its name may have slips before the suffix, or in it, but not in both.
     """

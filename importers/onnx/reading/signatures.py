@@ -35,7 +35,7 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
 _HEAD, _SHOWN = 4096, 40
 #: Encoded bytes from which on binary data are known to be encoded.
 _MARKS = 16
-#: Line ends of which one would not be that of Windows if nobody had converted them.
+#: Line ends, of which one is not that of Windows unless something has converted them.
 _LINES = 8
 
 
@@ -164,7 +164,7 @@ def _wire_type(kind: int) -> int:
 def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield the number, wire type and end of each top-level protobuf field, until one is damaged.
 
-    The end of a truncated field lies behind that of the data.
+    The end of a truncated field is behind that of the data.
     """
     at = 0
     while at < len(data):

@@ -23,7 +23,7 @@ class FileSource:
         data_dir: the folder of its external data, if not its own.
         maps_data: whether external data are mapped rather than read.
         mapped: the files mapped so far.
-        apart: raw data of tensors by what stands in their place; see `large_tensors`.
+        apart: raw data of tensors by what is in their place; see `large_tensors`.
     """
 
     file: str | None = None

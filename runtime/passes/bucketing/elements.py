@@ -57,7 +57,7 @@ from ...ops.shapes import normalize_axis, product
 from .registry import rule
 from .writer import GraphWriter, fill_of, operand
 
-# ── each element by itself ────────────────────────────────────────────────────────────────────────
+# ── each element separately ───────────────────────────────────────────────────────────────────────
 
 
 @rule(

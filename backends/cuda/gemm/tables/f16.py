@@ -13,7 +13,7 @@ from ..tile import Cost, CtaTile, with_deep
 #: before others of their size, and are chosen where the estimates are equal, with one block per
 #: multiprocessor: in chains of products on an H100 whose weights are not in the cache, they take 5
 #: to 20 % less. The split cost of w64x96 is from ten products of 128 to 256 rows and 3072 terms,
-#: measured in whole networks on an H200: by itself it would be half of that.
+#: measured in whole networks on an H200: for products alone it would be half of that.
 MULTISTAGE = (
     *with_deep(
         10, CtaTile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.105, 1.473))

@@ -23,13 +23,13 @@
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TN = CHUNK / 8;
 constexpr int BOX_H = (TILE_H - 1) * STEP_H + KH, BOX_W = (TILE_W - 1) * STEP_W + KW;  // what the windows cover
 constexpr int ROWS_IN = (BOX_H * BOX_W + 15) / 16 * 16;
-// Rows of halves are an odd number of words of 16 bytes apart, so that eight of them lie in different banks; four pixels of
+// Rows of halves are an odd number of words of 16 bytes apart, so that eight of them are in different banks; four pixels of
 // the box, of which a thread stores two numbers each, as well.
 constexpr int PITCH_IN = (TERMS / 8 | 1) * 16, PITCH = CHUNK * 4 + 32;
 // The weights of a chunk in bytes: of the expansion in halves with factors and a bias; of the windows with a bias.
 constexpr int LOW = CHUNK * PITCH_IN, FACTORS = 2 * LOW, SHIFTS = FACTORS + CHUNK * 4, WINDOW = SHIFTS + CHUNK * 4;
 constexpr int WINDOW_SHIFTS = WINDOW + KH * KW * CHUNK * 4, WEIGHTS = WINDOW_SHIFTS + CHUNK * 4;
-// Where everything lies in shared memory: the image in halves, low parts behind high ones; inverse scales of its pixels,
+// The layout of shared memory: the image in halves, low parts behind high ones; inverse scales of its pixels,
 // negative outside of it; the expanded box; weights of two chunks.
 constexpr int LOW_IMAGE = ROWS_IN * PITCH_IN, INVERSE = 2 * LOW_IMAGE;
 constexpr int BOX = INVERSE + ROWS_IN * 4, CHUNKS = BOX + BOX_H * BOX_W * PITCH;
@@ -197,7 +197,7 @@ expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
         const int turn = CHUNKS + chunk % 2 * WEIGHTS;
         cp_async_wait<0>();
-        __syncthreads();  // nobody reads what comes
+        __syncthreads();  // all threads have read what is overwritten
         if (chunk + 1 < p.chunks)
             load_weights(base + CHUNKS + (chunk + 1) % 2 * WEIGHTS, of_chunks + (long long)(chunk + 1) * WEIGHTS);
         expand(shared, turn);

@@ -26,7 +26,7 @@ constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_
 constexpr int COPIES = STEP_W % 2 ? 2 : 1;
 // Copies begin half a row of banks apart.
 constexpr int IMAGE = ((ROWS * COLUMNS * 8 + 127) / 128 * 128) + 64;
-// Rows of weights and results are an odd number of words of 16 bytes apart, so that eight lie in different banks.
+// Rows of weights and results are an odd number of words of 16 bytes apart, so that eight are in different banks.
 constexpr int PITCH_B = STEPS * 32 + 16, PITCH_C = FILTERS * sizeof(R) + 16;
 // Low parts are behind high ones. Results take the place of the image and the weights, if these are in parts.
 constexpr int LOW_IMAGE = COPIES * IMAGE, LOW_WEIGHTS = FILTERS * PITCH_B;
@@ -193,7 +193,7 @@ few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bia
                     for (int q = 0; q < 4; ++q) totals[i][j][q] += own[i][j][q];
         }
     }
-    if constexpr (RESULTS == 0) __syncthreads();  // nobody reads what results replace
+    if constexpr (RESULTS == 0) __syncthreads();  // all threads have read what results replace
 
 #pragma unroll
     for (int j = 0; j < TN; ++j) {

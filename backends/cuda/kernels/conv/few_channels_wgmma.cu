@@ -280,7 +280,7 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const __gr
         }
 #pragma unroll
         for (int staged = 0; staged < FILTERS; staged += STAGED) {
-            if (PARTS == 2 || staged > 0) __syncthreads();  // nobody reads what results replace
+            if (PARTS == 2 || staged > 0) __syncthreads();  // all threads have read what results replace
 #pragma unroll
             for (int j = 0; j < STAGED / 8; ++j) {
                 const int column = j * 8 + lane % 4 * 2, channel = first + staged + column;

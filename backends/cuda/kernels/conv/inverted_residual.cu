@@ -1,5 +1,5 @@
 // An inverted residual as one kernel: a 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1
-// convolution that projects them. What lies in between never leaves the multiprocessor.
+// convolution that projects them. Tensors in between never leave the multiprocessor.
 //
 // A block computes TILE_H x TILE_W pixels of the result. It keeps the part of the image that their windows read, and takes
 // CHUNK of the expanded channels at a time: it expands the pixels, and stores them in the box that the windows cover, which
@@ -35,7 +35,7 @@ constexpr int BOX_H = (TILE_H - 1) * STEP_H + KH, BOX_W = (TILE_W - 1) * STEP_W 
 constexpr int ROWS_IN = (BOX_H * BOX_W + 15) / 16 * 16;
 constexpr int STEPS = CHUNK / 16 / PARTS, TN = COLUMNS / 8;
 constexpr int IN_WORD = 16 / sizeof(T);  // elements
-// Rows are an odd number of words of 16 bytes apart, so that eight of them lie in different banks.
+// Rows are an odd number of words of 16 bytes apart, so that eight of them are in different banks.
 __device__ constexpr int pitch(int elements) { return (elements / IN_WORD | 1) * 16; }
 constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
 constexpr int WIDTH = COLUMNS + 8, WORDS = COLUMNS / 8;  // of a row of sums
@@ -53,7 +53,7 @@ struct alignas(16) Word {
 #include "conv/residual_16_bits.cuh"
 #endif
 
-// Where everything lies in shared memory, twice what changes from chunk to chunk. Sums take the place of weights.
+// The layout of shared memory, with two buffers for what changes from chunk to chunk. Sums take the place of weights.
 constexpr int BOX = BOX_H * BOX_W * PITCH_BOX, HIDDEN = EXPANDS ? ROWS_IN * PITCH_IN : 0;
 constexpr int EXPANSION = HIDDEN + 2 * BOX, PROJECTION = EXPANSION + 2 * FIRST, PLACES = PROJECTION + 2 * SECOND;
 constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? ROWS_OUT * WIDTH * 4 : 0;

@@ -12,7 +12,7 @@ constexpr int BIAS_IN = CHUNK * PITCH_IN, FIRST = EXPANDS ? BIAS_IN + CHUNK * 4 
 constexpr int WINDOW = PROJECTS ? COLUMNS * PITCH : 0, BIAS_OUT = WINDOW + PAIRS * CHUNK * 8, SECOND = BIAS_OUT + CHUNK * 4;
 
 // Where a column of a box is in its row: odd ones behind even ones if windows are two pixels apart, so that neighbouring
-// windows read adjacent pixels, which lie in different banks.
+// windows read adjacent pixels, which are in different banks.
 __device__ __forceinline__ constexpr int place_in_row(int column)
 {
     return STEP_W == 2 ? column % 2 * ((BOX_W + 1) / 2) + column / 2 : column;

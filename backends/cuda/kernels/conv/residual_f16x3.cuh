@@ -6,7 +6,7 @@
 // Where a column of a box is in its row.
 __device__ __forceinline__ constexpr int place_in_row(int column) { return column; }
 
-constexpr int PITCH_BOX = (CHUNK / 8 | 1) * 32;  // so that two floats of four pixels lie in different banks
+constexpr int PITCH_BOX = (CHUNK / 8 | 1) * 32;  // so that two floats of four pixels are in different banks
 // The weights of a chunk in bytes: of the expansion with a bias and the scales of its rows; of the projection and the windows
 // with a bias. The scales of results are behind the weights of all chunks.
 constexpr int BIAS_IN = CHUNK * PITCH_IN, SCALES_IN = BIAS_IN + CHUNK * 4, FIRST = EXPANDS ? SCALES_IN + CHUNK * 4 : 0;

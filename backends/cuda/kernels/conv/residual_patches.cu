@@ -33,7 +33,7 @@ constexpr int ROWS = KH / STEP + 1, DONE = 2 / STEP, CARRY = ROWS - DONE;
 constexpr int TURNS = STEP == 1 ? (PATCH_H + KH) / 2 : PATCH_H + KH / 2, UNROLLED = TURNS % 2 ? 1 : 2;
 constexpr int SPAN = (PATCH_W - 1) * STEP + KW;
 constexpr int BOX_H = (DOWN - 1) * PATCH_H * STEP + 2 * TURNS, BOX_W = (TILE_W - 1) * STEP + KW;
-// Rows are an odd number of words of 16 bytes apart, so that eight of them lie in different banks.
+// Rows are an odd number of words of 16 bytes apart, so that eight of them are in different banks.
 __device__ constexpr int pitch(int elements) { return (elements / 8 | 1) * 16; }
 constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
 // Sums of a set of patches: eight adjacent rows are two rows of a column of each.
@@ -46,7 +46,7 @@ static_assert(CHUNK % 16 == 0 && COLUMNS % (16 * SLICES) == 0 && PITCH_BOX >= BO
 constexpr int BIAS_IN = EXPANDS ? CHUNK * TERMS * 2 : 0, WINDOW = EXPANDS ? BIAS_IN + CHUNK * 8 : 0;
 constexpr int SHIFT = WINDOW + KH * KW * CHUNK * 4;
 constexpr int FIRST = SHIFT + CHUNK * 4, SECOND = COLUMNS * PITCH;
-// Where everything lies in shared memory: the image, filtered pixels, and weights.
+// The layout of shared memory: the image, filtered pixels, and weights.
 constexpr int FILTERED = (BOX_H * PITCH_BOX + 1) * PITCH_IN, WEIGHTS = FILTERED + STAGES * ROWS_OUT * PITCH;
 
 struct alignas(16) Word {

@@ -102,7 +102,7 @@ struct Float8e8m0 {
     }
 };
 
-// An integer of BITS bits in a byte of its own; the other bits are ignored when it is read, and hold
+// An integer of BITS bits in one byte; the other bits are ignored when it is read, and hold
 // the sign or zero extension of the number when it is written.
 template <int BITS, bool SIGNED>
 struct SmallInt {

@@ -156,7 +156,7 @@ drop_seeded(const X* x, const R* ratio, const bool* training, const unsigned* st
     const bool trains = !training || *training;
     const double share = ratio ? double(float(*ratio)) : 0.5;
     for (long long first = 0; first < count; first += STATE / 2) {
-        for (int begin = 0; begin < STATE; begin += BEHIND) { // words that need none of their own round
+        for (int begin = 0; begin < STATE; begin += BEHIND) { // words that need none of this round
             __syncthreads();
             const int i = begin + threadIdx.x, end = min(STATE, begin + BEHIND);
             const unsigned word = i < end

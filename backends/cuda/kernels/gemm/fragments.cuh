@@ -120,7 +120,7 @@ struct Share {
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) fragments[i].store(results);
         }
-        if (waits) inbox.wait_received();  // also without a share: nobody may send to a block that has ended
+        if (waits) inbox.wait_received();  // also without a share: no block may send to one that has ended
     }
 
 #if BLOCKWISE

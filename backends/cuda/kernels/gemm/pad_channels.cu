@@ -9,7 +9,7 @@ struct alignas(sizeof(T) * WORD) Words {
     T at[WORD];
 };
 
-// `pitch` elements lie between pixels of x.
+// Pixels of x are `pitch` elements apart.
 extern "C" __global__ void __launch_bounds__(256)
 pad_channels(const T* x, T* y, int words, int channels, int pitch)
 {

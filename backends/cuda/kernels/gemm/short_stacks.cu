@@ -1,5 +1,5 @@
 // y[p][m][n] = epilogue(sum over k of a[p][m][k] * b[p][k][n]) of many products p of matrices with few rows and terms,
-// such as the pixels of windows by weights of their own: memory is what counts. A thread computes the columns of one
+// such as the pixels of windows, each by its own weights: memory is what counts. A thread computes the columns of one
 // word in all rows; the left matrices of a block are in shared memory.
 //
 // Compile-time: M, N and K, rows, columns and terms; PRODUCTS of a block, a multiple of a word's elements; THREADS;

@@ -1,6 +1,6 @@
 // Computes the scores and the class of a row from its sums. A is the type of the arithmetic. Compile-time: TRANSFORM,
 // one of those below; PAIR, how the one sum of a binary classifier is interpreted; FIRST, whether the first class
-// has a score of its own.
+// has its own score.
 
 #pragma once
 

@@ -5,7 +5,7 @@
 
 enum { AVERAGE, SUM, MIN, MAX };
 
-// Marks that nothing has been added yet: a NaN with a payload of its own.
+// Marks that nothing has been added yet: a NaN with a reserved payload.
 constexpr long long NOTHING = 0x7ff8dead00000000;
 __device__ __forceinline__ bool is_nothing(A sum) { return !COVERED && __double_as_longlong(sum) == NOTHING; }
 __device__ __forceinline__ A neutral()

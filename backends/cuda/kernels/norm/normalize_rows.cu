@@ -2,7 +2,7 @@
 // epilogue(x / max(multiple * |x|, epsilon)), with a sum instead of the maximum, or the mean instead of |x|, read once: WARPS
 // warps, or LANES threads of a warp, keep a row in registers, so that the variance is summed up of differences from the mean.
 // X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32.
-// Rows of x may lie further apart than they are long.
+// The row stride of x may exceed the length of a row.
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
 //
