@@ -43,7 +43,7 @@ def test_the_table() -> None:
         "page-locked memory 9.25 1.00",
         "floor 9.25 ms: 8 times the longest stage",
         "100% of what can be hidden is hidden",
-        "89.0 MB would take 1.80 ms a run from page-locked memory, 8.70 ms from ordinary memory",
+        "89.0 MB would take 1.80 ms per run from page-locked memory, 8.70 ms from ordinary memory",
     ):
         assert words in " ".join(text.getvalue().split()), words
 

@@ -192,8 +192,8 @@ def _show_legend(console: Console, comparison: Comparison) -> None:
         Text(
             "max rel: max abs by the greatest magnitude of the reference. "
             f"rounding: the most that it may cost an element, {_bounds_text(comparison)}. cold: "
-            "first run after loading. steady: median of later runs in turns, arrays in to arrays "
-            "out.",
+            "first run after loading. steady: median of later runs, interleaved, arrays in to "
+            "arrays out.",
             "dim",
         )
     )

@@ -29,7 +29,7 @@ from ...runtime.base.notebook import Shown
 from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ...version import PACKAGE, __version__
-from ..common.console import Say, bytes_text, grid, lines, silent, text_of
+from ..common.console import Say, bytes_text, counted, grid, lines, silent, text_of
 from ..profile.peaks import Peaks, all_peaks, show_peaks
 from .libraries import SharedLibrary, libraries
 
@@ -206,9 +206,9 @@ def _numpy() -> Check:
     config: Any = np.show_config(mode="dicts")
     library = config.get("Build Dependencies", {}).get("blas", {})
     threads = blas.threads()
-    using = f"{threads} threads" if threads else "threads not known"
+    using = counted(threads, "thread") if threads else "threads not known"
     name = f"{library.get('name', 'BLAS')} {library.get('version', '')}".strip()
-    found = f"{np.__version__}, {name}, {using}, {usable_cpus()} CPUs"
+    found = f"{np.__version__}, {name}, {using}, {counted(usable_cpus(), 'CPU')}"
     return Check("numpy", True, found)
 
 

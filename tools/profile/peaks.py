@@ -38,7 +38,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import Backend, Device, Run, View
 from ...runtime.plan.host import HOST
 from ...runtime.session.model import Model
-from ..common.console import Say, bytes_text, count_text, grid, silent
+from ..common.console import Say, bytes_text, count_text, counted, grid, silent
 from ..common.roofline import Rates
 
 #: Sizes beyond all caches that keep every core busy.
@@ -292,11 +292,13 @@ def _steps(
 
 def show_peaks(console: Console, found: Sequence[Peaks]) -> None:
     """Print a table."""
-    titles = "copy/s", "FLOP/s", "ridge", "upload/s", "download/s", "us a launch"
+    titles = "copy/s", "FLOP/s", "ridge", "upload/s", "download/s", "us per launch"
     table = grid("measured peaks", "on", *titles, left=2)
     for each in found:
         transfers = (bytes_text(int(n)) if n else "-" for n in (each.upload, each.download))
-        where = each.device if each.threads is None else f"{each.device}, {each.threads} threads"
+        where = each.device
+        if each.threads is not None:
+            where += f", {counted(each.threads, 'thread')}"
         rates = bytes_text(int(each.copy)), count_text(int(each.flops)), f"{each.ridge:.1f}"
         launch = f"{each.launch * 1e6:.2f}" if each.launch else "-"
         table.add_row(each.backend, where, *rates, *transfers, launch)

@@ -73,7 +73,7 @@ def _peaks_text(peaks: Peaks) -> str:
     said = [
         f"{bytes_text(int(peaks.copy))}/s copied",
         *(f"{count_text(int(rate))}FLOP/s of {name}" for name, rate in products.items()),
-        *([f"{peaks.launch * 1e6:.2f} us a launch"] if peaks.launch else []),
+        *([f"{peaks.launch * 1e6:.2f} us per launch"] if peaks.launch else []),
         *(
             f"{bytes_text(int(rate))}/s {way}"
             for rate, way in ((peaks.upload, "up"), (peaks.download, "down"))

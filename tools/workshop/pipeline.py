@@ -275,7 +275,7 @@ def show_pipeline(console: Console, found: PipelineTimes) -> None:
     if found.weights:
         console.print(
             f"the weights stay on the device: {found.weights / 1e6:.1f} MB would take "
-            f"{ms_text(found.reupload)} ms a run from page-locked memory, "
+            f"{ms_text(found.reupload)} ms per run from page-locked memory, "
             f"{ms_text(found.reupload_pageable)} ms from ordinary memory"
         )
 

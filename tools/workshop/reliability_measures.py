@@ -25,9 +25,9 @@ from .fuzz.trial import inputs_for
 #: What is found, and whether that is enough.
 Found = tuple[str, bool]
 
-RUNS, THREADS, RUNS_A_THREAD, SESSIONS = 100, 8, 1000, 1000
+RUNS, THREADS, RUNS_PER_THREAD, SESSIONS = 100, 8, 1000, 1000
 #: Kilobytes of resident memory that a run may leave, and all sessions together.
-KB_A_RUN, KB_OF_SESSIONS = 1.0, 8192
+KB_PER_RUN, KB_OF_SESSIONS = 1.0, 8192
 
 
 def models() -> Iterator[tuple[Model, dict[str, Array]]]:
@@ -60,11 +60,11 @@ def threads() -> Found:
 
         def work(i: int) -> int:
             feeds = {model.inputs[0].name: images[i]}
-            return sum(_bits(model, feeds) != expected[i] for _ in range(RUNS_A_THREAD))
+            return sum(_bits(model, feeds) != expected[i] for _ in range(RUNS_PER_THREAD))
 
         with ThreadPoolExecutor(THREADS) as pool:
             wrong = sum(pool.map(work, range(THREADS)))
-    return f"{THREADS} threads x {RUNS_A_THREAD} runs, {wrong} unlike serial ones", not wrong
+    return f"{THREADS} threads x {RUNS_PER_THREAD} runs, {wrong} unlike serial ones", not wrong
 
 
 def half(folder: Path) -> Found:
@@ -120,9 +120,9 @@ def leaks() -> Found:
         before = _resident()
         for _ in range(10_000):
             model(image)
-        a_run = (_resident() - before) / 10_000
-    said = f"{SESSIONS} sessions: {sessions:+.0f} kB, {left:+d} files; {a_run:+.3f} kB a run"
-    return said, sessions < KB_OF_SESSIONS and left <= 0 and a_run < KB_A_RUN
+        per_run = (_resident() - before) / 10_000
+    said = f"{SESSIONS} sessions: {sessions:+.0f} kB, {left:+d} files; {per_run:+.3f} kB a run"
+    return said, sessions < KB_OF_SESSIONS and left <= 0 and per_run < KB_PER_RUN
 
 
 def soak(seconds: float) -> Found:
