@@ -38,9 +38,9 @@ from .samples import samples
 #: Constants of at most this many bytes are part of a signature; of larger ones (weights), only
 #: dtype and shape are, except for weights of bytes, which are included in full.
 SMALL = 1 << 14
-#: Tolerances of results: relative to themselves, and to the largest number next to them.
-RELATIVE, BESIDE = 1e-4, 2e-6
-#: Upper limit of the numbers next to an element of an elementwise result.
+#: Tolerances of results: relative to themselves, and to the largest one among them.
+RELATIVE, OF_LARGEST = 1e-4, 2e-6
+#: Upper limit of that largest number for an elementwise result.
 ORDINARY = 1e3
 #: Smaller numbers count as zero.
 NOTHING = 1e-36
@@ -253,7 +253,7 @@ def differs(got: Array, want: Array, elementwise: bool) -> str:
 def _close(got: Array, want: Array, elementwise: bool) -> Any:
     ours, theirs = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(theirs)
-    beside = float(np.abs(theirs[finite]).max(initial=0.0))
-    allowed = NOTHING + BESIDE * (min(beside, ORDINARY) if elementwise else beside)
+    largest = float(np.abs(theirs[finite]).max(initial=0.0))
+    allowed = NOTHING + OF_LARGEST * (min(largest, ORDINARY) if elementwise else largest)
     is_near = np.abs(ours - theirs) <= RELATIVE * np.abs(theirs) + allowed
     return np.where(finite, is_near, (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))

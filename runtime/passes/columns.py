@@ -93,14 +93,14 @@ def _found(
     if width is not None:
         ways.append((("batch", "row", ""), (*counts, width), width))
     for axes, given, size in ways:
-        lies: _Lies | None = _Lies(axes, np.arange(size))
+        layout: _Layout | None = _Layout(axes, np.arange(size))
         for each, result in path:
-            lies = lies and _moved(lies, each, given, result)
+            layout = layout and _moved(layout, each, given, result)
             given = shape_of(result) or ()
-        if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
+        if layout is not None and layout.axes == ("batch", "", "row", "") and layout.columns.size:
             nodes = tuple(node for node, _ in path)
             is_image = axes[1] == ""
-            found = HeadColumns(value, counts, size, lies.columns, nodes, is_image)
+            found = HeadColumns(value, counts, size, layout.columns, nodes, is_image)
             return found if is_image else _whole(found)
     return None
 
@@ -160,7 +160,7 @@ def _turned(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lies:
+class _Layout:
     """How the elements of rows are arranged in a tensor.
 
     Attributes:
@@ -178,23 +178,23 @@ class _Lies:
         return None if self.axes[axis] else self.axes[:axis].count("")
 
 
-def _moved(lies: _Lies, node: Node, given: Sequence[Dim], result: Value) -> _Lies | None:
+def _moved(layout: _Layout, node: Node, given: Sequence[Dim], result: Value) -> _Layout | None:
     op = node.op
     if isinstance(op, _RESHAPES):
-        return _reshaped(lies, given, shape_of(result) or ())
+        return _reshaped(layout, given, shape_of(result) or ())
     if isinstance(op, Transpose):
-        order = op.order(len(lies.axes))
-        places = [place for axis in order if (place := lies.place(axis)) is not None]
-        axes = tuple(lies.axes[axis] for axis in order)
-        return _Lies(axes, lies.columns.transpose(places))
+        order = op.order(len(layout.axes))
+        places = [place for axis in order if (place := layout.place(axis)) is not None]
+        axes = tuple(layout.axes[axis] for axis in order)
+        return _Layout(axes, layout.columns.transpose(places))
     if isinstance(op, Gather):
-        return _gathered(lies, op.axis, node.inputs[1])
+        return _gathered(layout, op.axis, node.inputs[1])
     if isinstance(op, Split):
-        return _cut(lies, op.axis, _part(node, result))
-    return _sliced(lies, node)
+        return _cut(layout, op.axis, _part(node, result))
+    return _sliced(layout, node)
 
 
-def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies | None:
+def _reshaped(layout: _Layout, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Layout | None:
     """Return the arrangement for another shape, with batches and rows as separate axes."""
     if None in given or None in wanted:
         return None
@@ -213,10 +213,10 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         return isinstance(dim, int)
 
     #: Axes of size 1, which may be anywhere.
-    single = [n for n, dim in zip(lies.axes, given, strict=True) if dim == 1 and n in _COUNTS]
+    single = [n for n, dim in zip(layout.axes, given, strict=True) if dim == 1 and n in _COUNTS]
     place = 0
     while place < len(given):
-        name, dim = lies.axes[place], given[place]
+        name, dim = layout.axes[place], given[place]
         if name and dim == 1 and name in _COUNTS:
             if name in single and left and left[0] == 1:
                 single.remove(name)
@@ -227,7 +227,7 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         if name:
             while left and left[0] == 1 and dim != 1:
                 take()
-            in_order = lies.axes[place : place + 2] == ("high", "wide")
+            in_order = layout.axes[place : place + 2] == ("high", "wide")
             pixels = static_size((dim, given[place + 1])) if in_order else None
             if left and pixels is not None and left[0] == pixels:
                 name, dim = "row", pixels
@@ -238,7 +238,7 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
             place += 1
             continue
         end = place
-        while end < len(given) and not lies.axes[end]:
+        while end < len(given) and not layout.axes[end]:
             end += 1
         whole, found = prod(n for n in given[place:end] if isinstance(n, int)), 1
         while found < whole:
@@ -254,18 +254,18 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         take()
     if single:
         return None
-    return _Lies(tuple(axes), lies.columns.reshape(sizes))
+    return _Layout(tuple(axes), layout.columns.reshape(sizes))
 
 
-def _gathered(lies: _Lies, axis: int, index: Value | None) -> _Lies | None:
-    place = lies.place(axis)
+def _gathered(layout: _Layout, axis: int, index: Value | None) -> _Layout | None:
+    place = layout.place(axis)
     if place is None or index is None or index.data is None or index.data.ndim > 1:
         return None
-    columns = np.take(lies.columns, index.data.astype(np.int64), place)
-    axes = list(lies.axes)
+    columns = np.take(layout.columns, index.data.astype(np.int64), place)
+    axes = list(layout.axes)
     if index.data.ndim == 0:
         del axes[axis % len(axes)]
-    return _Lies(tuple(axes), columns)
+    return _Layout(tuple(axes), columns)
 
 
 def _part(node: Node, result: Value) -> slice | None:
@@ -278,11 +278,11 @@ def _part(node: Node, result: Value) -> slice | None:
     return slice(sum(sizes[:place]), sum(sizes[: place + 1]))
 
 
-def _sliced(lies: _Lies, node: Node) -> _Lies | None:
+def _sliced(layout: _Layout, node: Node) -> _Layout | None:
     cuts = cuts_of(node)
     if cuts is None:
         return None
-    found: _Lies | None = lies
+    found: _Layout | None = layout
     for axis, part in cuts:
         if part.step <= 0:
             return None
@@ -290,8 +290,8 @@ def _sliced(lies: _Lies, node: Node) -> _Lies | None:
     return found
 
 
-def _cut(lies: _Lies, axis: int, part: slice | None) -> _Lies | None:
-    place = lies.place(axis)
+def _cut(layout: _Layout, axis: int, part: slice | None) -> _Layout | None:
+    place = layout.place(axis)
     if place is None or part is None:
         return None
-    return replace(lies, columns=lies.columns[(slice(None),) * place + (part,)])
+    return replace(layout, columns=layout.columns[(slice(None),) * place + (part,)])

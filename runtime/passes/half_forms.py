@@ -299,7 +299,7 @@ def is_outweighed(value: Value, node: Node, ranges: Ranges) -> bool:
     return greatest >= _GREATER * ranges[value].size
 
 
-def is_beside_greater(node: Node, ranges: Ranges) -> bool:
+def vanishes_in_sum(node: Node, ranges: Ranges) -> bool:
     """Whether all readers of a node add it to something much larger."""
     value = node.output
     waiting, seen = list(value.consumers), set[Node]()
@@ -337,7 +337,7 @@ def holds_mask(mask: Array, *, whole: bool) -> bool:
 
 
 def fits(
-    data: Array, half: DType, known: ValueRange, *, divides: bool = False, beside: bool = False
+    data: Array, half: DType, known: ValueRange, *, divides: bool = False, may_vanish: bool = False
 ) -> bool:
     """Whether a constant survives rounding.
 
@@ -349,7 +349,7 @@ def fits(
         half: the 16-bit type.
         known: the range of its elements.
         divides: whether it is a divisor, of which no element may become 0.
-        beside: whether elements may vanish, because their result is added to larger numbers.
+        may_vanish: whether elements may become 0, because their result is added to larger numbers.
     """
     one = data.ravel(order="K") if any(data.strides) else data.reshape(-1)[:1]
     is_usual = one.size > 1 and not divides and _surely_fits(half, known)
@@ -370,7 +370,7 @@ def fits(
         return True
     if whole or (one.size == 1 and abs(float(one[0].astype(half))) == 1):
         return False
-    return beside or lost <= _LOST * total
+    return may_vanish or lost <= _LOST * total
 
 
 def _surely_fits(half: DType, known: ValueRange) -> bool:

@@ -55,13 +55,13 @@ from .half_forms import (
     fits,
     fragile_nodes,
     holds_mask,
-    is_beside_greater,
     is_open_product,
     is_open_quotient,
     is_outweighed,
     is_slight,
     is_spectrum,
     is_square,
+    vanishes_in_sum,
 )
 from .range_rules import ranges_of
 from .ranges import large_constants
@@ -189,15 +189,15 @@ class _Narrow:
             for v in touched
             if v.data is None
         )
-        beside = is_beside_greater(node, ranges)
+        may_vanish = vanishes_in_sum(node, ranges)
         divisor = node.inputs[1] if isinstance(node.op, elementwise.Div) else None
-        return (beside or not vanishing) and all(
+        return (may_vanish or not vanishing) and all(
             fits(
                 value.data,
                 self._half,
                 ranges[value],
                 divides=value is divisor,
-                beside=beside or is_slight(value, node, ranges),
+                may_vanish=may_vanish or is_slight(value, node, ranges),
             )
             for value in wide
             if value.data is not None

@@ -11,13 +11,13 @@ from .compress import Compression
 
 def show_compression(console: Console, found: Compression) -> None:
     """Print the file, each weight, and the changes of outputs."""
-    size, beside = found.exported.nbytes
+    size, external = found.exported.nbytes
     where = str(found.exported.file or "in memory")
     facts(
         console,
         {
             "model": found.exported.model,
-            "written": f"{where}, {bytes_text(size + beside)}",
+            "written": f"{where}, {bytes_text(size + external)}",
             "constants": f"{bytes_text(found.before)} before, {bytes_text(found.after)} after: "
             f"{_ratio(found.before, found.after)}",
             "Huffman codes": f"would need {bytes_text(found.huffman)}: "

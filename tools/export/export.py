@@ -424,7 +424,7 @@ def write_model(
         model=model_title(source),
         file=path,
         proto=proto,
-        nbytes=(proto.ByteSize(), _size_beside(path, proto)),
+        nbytes=(proto.ByteSize(), _external_size(path, proto)),
         operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
         rewrites=model.rewrites.counts,
     )
@@ -455,8 +455,8 @@ def check_other_file(source: Loadable, target: Path) -> None:
     if not isinstance(source, str | os.PathLike):
         return
     given = Path(os.fsdecode(source))
-    beside = target.with_name(f"{target.name}.data")
-    for written in (target, beside):
+    data_file = target.with_name(f"{target.name}.data")
+    for written in (target, data_file):
         if written.exists() and given.exists() and written.samefile(given):
             raise UsageError(
                 f"{written} is the model itself; write to another file, or allow it with "
@@ -469,6 +469,6 @@ def model_title(source: Loadable) -> str:
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "model"
 
 
-def _size_beside(path: Path | None, proto: ModelProto) -> int:
+def _external_size(path: Path | None, proto: ModelProto) -> int:
     outside = any(tensor.external_data for tensor in proto.graph.initializer)
     return path.with_name(f"{path.name}.data").stat().st_size if path and outside else 0

@@ -15,10 +15,10 @@ from .export import ExportResult
 def show_exported(console: Console, found: ExportResult) -> None:
     """Print the file, the numbers of nodes before and after, and the verdict."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in found.opsets.items())
-    size, beside = found.nbytes
+    size, external = found.nbytes
     written = f"{found.file}, {bytes_text(size)}"
-    if beside:
-        written += f", and {bytes_text(beside)} in {found.file}.data"
+    if external:
+        written += f", and {bytes_text(external)} in {found.file}.data"
     facts(
         console,
         {

@@ -192,14 +192,14 @@ def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
     """Return a row of the table."""
     near = [p for p in peers if (p.model, p.position) == (row.model, row.position)]
     best = min(near, key=lambda each: each.ms, default=None) if row.batch == 1 else None
-    beside = "" if best is None else f"{1e3 / best.ms:.0f} ({best.dtype} {best.way})"
+    peer = "" if best is None else f"{1e3 / best.ms:.0f} ({best.dtype} {best.way})"
     step, rate, share = row.device_ms, row.tokens_per_second, row.share
     return (
         *(row.model, row.form, str(row.batch), str(row.position)),
         *("" if step is None else f"{step:.3f}", "" if rate is None else f"{rate:.0f}"),
         "" if row.floor_ms is None else f"{row.floor_ms:.3f}",
         "" if share is None else f"{share:.0%}",
-        *(beside, f"{row.host_ms:.3f}"),
+        *(peer, f"{row.host_ms:.3f}"),
         "" if row.sampled_ms is None else f"{row.sampled_ms:.3f}",
         "" if row.error is None else f"{row.error:.1e}" + _of_layers(row.layers),
     )
@@ -233,7 +233,7 @@ def markdown(
             range(2, 6),
         ),
     ]
-    beside = [
+    pytorch = [
         "",
         "PyTorch, one sequence, a static cache, one CUDA graph per step:",
         "",
@@ -264,7 +264,7 @@ def markdown(
         *head("Decoders step by step", text, about),
         *table(TITLES, (cells(row, peers) for row in rows), range(TEXT, len(TITLES))),
         *(reading if prompts else ()),
-        *(beside if peers else ()),
+        *(pytorch if peers else ()),
         "",
     ]
     return "\n".join(lines)

@@ -129,16 +129,16 @@ def cells(row: PeerTiming) -> tuple[str, ...]:
     """Return a row of the table."""
     p10, p50, p90 = (f"{ms:.3f}" for ms in (row.device.p10, row.device.median, row.device.p90))
     best = row.peers[0] if row.peers else None
-    beside = ("", "", "", "")
+    of_best = ("", "", "", "")
     if best is not None:
         error = "" if best.error is None else f"{best.error:.1e}"
-        beside = (best.name, f"{best.median:.3f}", error, f"{row.ratio:.2f}")
+        of_best = (best.name, f"{best.median:.3f}", error, f"{row.ratio:.2f}")
     size = str(row.batch)
     share = "" if row.limit is None else f"{row.limit / row.device.median:.0%}"
     return (
         *(row.model, row.precision, size, row.backend),
         *(p50, f"{p10}–{p90}", share, f"{row.error:.1e}"),
-        *(*beside, row.verdict),
+        *(*of_best, row.verdict),
     )
 
 

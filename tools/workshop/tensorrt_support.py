@@ -79,9 +79,9 @@ def light() -> Iterator[Source]:
 def real(folder: Path) -> Iterator[Source]:
     """Yield the models of a folder, with their inputs."""
     for file in sorted(folder.glob("*/model.onnx")):
-        beside = (file.with_name(name) for name in ("inputs.npz", "real_inputs.npz"))
+        found = (file.with_name(name) for name in ("inputs.npz", "real_inputs.npz"))
         feeds: dict[str, Any] | None = None
-        for inputs in [each for each in beside if each.is_file()][:1]:
+        for inputs in [each for each in found if each.is_file()][:1]:
             with np.load(inputs) as data:
                 feeds = {name: data[name] for name in data.files}
         yield Source(f"real/{file.parent.name}", importer.load(file).graph, feeds)
@@ -92,9 +92,9 @@ def exported(folder: Path) -> Iterator[Source]:
     files = sorted(folder.glob("*.onnx"), key=_size)
     for file in files:
         graph = importer.load(file).graph
-        beside = (file.with_suffix(end) for end in (".npz", ".peer.npz"))
+        found = (file.with_suffix(end) for end in (".npz", ".peer.npz"))
         shapes = None
-        for inputs in [each for each in beside if each.is_file()][:1]:
+        for inputs in [each for each in found if each.is_file()][:1]:
             with np.load(inputs) as data:
                 sizes = [data[f"in{i}"].shape for i in range(len(graph.inputs))]
             shapes = dict(zip((v.name for v in graph.inputs), sizes, strict=True))
@@ -102,8 +102,8 @@ def exported(folder: Path) -> Iterator[Source]:
 
 
 def _size(file: Path) -> int:
-    beside = file.with_name(f"{file.name}.data")
-    return file.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
+    external = file.with_name(f"{file.name}.data")
+    return file.stat().st_size + (external.stat().st_size if external.is_file() else 0)
 
 
 def sources(chosen: argparse.Namespace) -> Iterator[Source]:

@@ -294,9 +294,9 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
     processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)
     waves, resident = blocks / processors, form.resident(p)
-    beside = resident if p.wide else min(resident, ceil(waves))
+    running = resident if p.wide else min(resident, ceil(waves))
     chunk = (ceil_div(items, warps) * item + rest) / cost.alone
-    chunk += beside * (items * item + warps * rest) / ISSUED
+    chunk += running * (items * item + warps * rest) / ISSUED
     chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
     time = ceil(waves / resident) * (chunks * chunk + cost.factor * ends / CLOCK)
     time *= ROLLED if p.rolls else 1.0

@@ -210,8 +210,8 @@ class PatchForm:
         ends += 7 * ceil_div(rows, self.warps) * ceil_div(row * self.terms(p), 256)
         tile = self.chunks(p) * (self.walks * walk + project) + ends
         waves, resident = self.tiles(p) / p.target.processors, self.resident(p)
-        beside = ceil_div(min(resident, ceil(waves)) * self.warps, 4) * 4
-        time = ceil(waves / resident) * tile * (1 / ALONE + beside / ISSUED)
+        running = ceil_div(min(resident, ceil(waves)) * self.warps, 4) * 4
+        time = ceil(waves / resident) * tile * (1 / ALONE + running / ISSUED)
         memory = 2 * (p.x.size + p.y.size) / MEMORY
         return BEGIN + self.chunks(p) * self.weights(p) / LOADED + max(time, memory)
 

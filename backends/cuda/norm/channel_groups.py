@@ -204,8 +204,8 @@ def _time(images: Images, slabs: Slabs, target: Target) -> float:
         waste = 1 + 0.1 * log2(max(1.0, LINE / run)) if run % SECTOR == 0 else 1 + SECTOR / run
     nbytes = slabs.chunk * run * waste
     most = MOST_THREADS // threads
-    beside = min(ceil_div(blocks, target.processors), most)
-    rate = min(ALONE[threads], TOGETHER[threads] / beside)
+    resident = min(ceil_div(blocks, target.processors), most)
+    rate = min(ALONE[threads], TOGETHER[threads] / resident)
     waves = ceil_div(blocks, most * target.processors)
     is_cached = min(blocks, most * target.processors) * nbytes <= CACHE
     moves = 2.0 if slabs.kept else CACHED if is_cached else READ_AGAIN

@@ -62,8 +62,8 @@ def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     if refused:
         return refused
     axis = normalize_axis(op.axis, x.rank)
-    lie = order(x.rank, x.format)
-    inner = prod(x.dims[a] for a in lie[lie.index(axis) + 1 :])
+    layout = order(x.rank, x.format)
+    inner = prod(x.dims[a] for a in layout[layout.index(axis) + 1 :])
     words = widest_words(x.dtype, inner)
     elements = words.itemsize // x.dtype.itemsize
     count = y.size // elements

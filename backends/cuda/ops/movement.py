@@ -268,16 +268,18 @@ def _padded(
     offset = sum(-min(a, 0) * step for a, step in zip(before, x.strides, strict=True))
     grown = tuple(max(a, 0) for a in before)
     left = tuple(max(n, 0) for n in sizes)
-    lie = order(x.rank, x.format)
+    layout = order(x.rank, x.format)
     of_axes = {
         **{"results": y.dims, "before": grown, "sizes": left},
         **{"strides": x.strides, "places": y.strides},
     }
-    args: dict[str, Ints] = {name: tuple(these[a] for a in lie) for name, these in of_axes.items()}
+    args: dict[str, Ints] = {
+        name: tuple(these[a] for a in layout) for name, these in of_axes.items()
+    }
     word = words_of(x.dtype)
     zeros = value is None or (value.data is not None and not any(value.data.tobytes()))
-    if lie and zeros and grown[lie[-1]] == 0 and left[lie[-1]] == y.dims[lie[-1]]:
-        run = gcd(*args["strides"][:-1], *args["places"][:-1], y.dims[lie[-1]], offset)
+    if layout and zeros and grown[layout[-1]] == 0 and left[layout[-1]] == y.dims[layout[-1]]:
+        run = gcd(*args["strides"][:-1], *args["places"][:-1], y.dims[layout[-1]], offset)
         word = widest_words(x.dtype, run)
     per = word.itemsize // x.dtype.itemsize
     if per > 1:  # whole rows of words

@@ -80,8 +80,8 @@ def spread(
     if parameter is None or (parameter.size == 1 and not block):
         return _spread(1, 1, 1, 0, 0, 0)
     axis = 0 if len(dims) == 1 else normalize_axis(axis, len(dims))
-    lie = order(len(dims), format)
-    dims, axis = tuple(dims[a] for a in lie), lie.index(axis)
+    layout = order(len(dims), format)
+    dims, axis = tuple(dims[a] for a in layout), layout.index(axis)
     inner = prod(dims[axis + 1 :])
     if not block:
         return _spread(inner, dims[axis], 1, 0, 1, 0)

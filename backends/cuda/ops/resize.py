@@ -191,20 +191,20 @@ def _passes(
     """
     compute = _arithmetic(x.dtype)
     between = x.dtype if op.mode == "nearest" else compute
-    lie = order(x.rank, x.format)
-    passes = sorted((replace(one, axis=lie.index(one.axis)) for one in passes), key=_axis)
+    layout = order(x.rank, x.format)
+    passes = sorted((replace(one, axis=layout.index(one.axis)) for one in passes), key=_axis)
     stages = _stages(passes, x, y)
     by_channel = x.is_channels_last or x.rank == 4
     if epilogue.reads_channels and (len(stages[-1]) == 1 or not by_channel):
         return "constants per channel in the epilogue of one axis"
-    dims = [x.dims[axis] for axis in lie]
+    dims = [x.dims[axis] for axis in layout]
     launches: list[Launch] = []
     largest = 0
     for one in passes:
         dims[one.axis] = len(one.indices)
         largest = max(largest, prod(dims) * between.itemsize)
     room = -(-largest // 256) * 256
-    dims = [x.dims[axis] for axis in lie]
+    dims = [x.dims[axis] for axis in layout]
     source: Tensor | Scratch = x
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1

@@ -61,16 +61,16 @@ def save(
     if external is None:
         model = written(embedded)
     else:
-        beside = path.with_name(f"{path.name}.data")
-        with replacing(beside) as stream:
-            model = written(_Beside(stream, beside.name, external))
+        data_file = path.with_name(f"{path.name}.data")
+        with replacing(data_file) as stream:
+            model = written(_ExternalData(stream, data_file.name, external))
     form = FORMATS.get(path.suffix.lower())
     with replacing(path) as stream:
         stream.write(model.SerializeToString() if form is None else text_of(model, form))
     return model
 
 
-class _Beside:
+class _ExternalData:
     """Appends large constants to a stream.
 
     Args:
