@@ -55,7 +55,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     else:
         own = tmp_path_factory.getbasetemp()
         folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
-    folder.mkdir(0o700, parents=True, exist_ok=True)  # nobody else may write there, or none is kept
+    folder.mkdir(0o700, parents=True, exist_ok=True)  # others may not write there, or none is kept
     return folder
 
 
@@ -75,7 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.param("cudnn", marks=pytest.mark.gpu),
         # tools/workshop/tensorrt_check.py asks for it, where TensorRT is.
         *(["tensorrt"] if os.environ.get("TERCET_TEST_TENSORRT") else []),
-        # Trials of every node take minutes: whoever works on this backend asks for it.
+        # Trials of every node take minutes: they run only on request.
         *(["openvino"] if os.environ.get("TERCET_TEST_OPENVINO") else []),
     ]
 )
@@ -138,9 +138,9 @@ def same_random_numbers() -> None:
 
 @pytest.fixture(autouse=True)
 def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let GPU tests of several processes run side by side, and one marked `alone` by itself.
+    """Let GPU tests of several processes run side by side, and one marked `alone` without others.
 
-    The gate is held while somebody waits for the others to finish, so that nobody begins meanwhile.
+    The gate is held while a test waits for the others to finish, so that none begins meanwhile.
     """
     if not request.node.get_closest_marker("gpu"):
         yield

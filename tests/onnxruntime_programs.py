@@ -1,4 +1,4 @@
-"""Programs in place of the one that runs onnxruntime in a process of its own: some end or hang.
+"""Programs in place of the one that runs onnxruntime in a separate process: some end or hang.
 
 Which models onnxruntime itself does not survive depends on its version and on the CPU.
 """

@@ -39,7 +39,7 @@ MODULES = (
     "tercet.backends.cuda.ops.norm",
 )
 
-#: Appends pieces to modules, in a process of its own: operators are registered for good.
+#: Appends pieces to modules, in a separate process: operators are registered for good.
 APPEND = """
 import importlib, sys
 import numpy as np
@@ -130,7 +130,7 @@ def test_the_operator_runs_on_cuda(tmp_path: Path, libraries: Path) -> None:
     run(f"LIBRARIES = {str(libraries)!r}\n{ON_CUDA}", MODULES, tmp_path)
 
 
-#: Adds an elementwise operator, in a process of its own, to the module and to both tables.
+#: Adds an elementwise operator, in a separate process, to the module and to both tables.
 ELEMENTWISE = """
 import numpy as np
 from tercet.backends.cuda.codegen import elementwise as on_cuda

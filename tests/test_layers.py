@@ -156,7 +156,7 @@ def test_imports_only_what_its_layer_may(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", ROOMS)
 def test_every_room_is_in_the_table(folder: str) -> None:
-    """And every room imports only what stands above its line, so that the table has no circle."""
+    """And every room imports only what is above its line, so that the table has no circle."""
     here = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
     here |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
     rooms = ROOMS[folder]
@@ -182,7 +182,7 @@ def test_rooms_import_only_what_they_may(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", ["backends/numpy", "importers", "tools"])
 def test_no_files_import_each_other_in_a_circle(folder: str) -> None:
-    """Not even where a function imports: what is left when all that import nobody left are gone."""
+    """Not even within functions: what is left without modules that import none of the rest."""
     files = {file.relative_to(ROOT).with_suffix("").as_posix() for file in modules(folder)}
     left = {file: arrows(ROOT / f"{file}.py") & files - {file} for file in files}
     while ends := {file for file, targets in left.items() if not targets & left.keys()}:

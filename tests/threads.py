@@ -5,7 +5,7 @@ from threading import Thread
 
 
 def together(work: Callable[[int], object], count: int) -> None:
-    """Call `work` with 0, 1, …, each on a thread of its own, and wait for all of them."""
+    """Call `work` with 0, 1, …, each on a separate thread, and wait for all of them."""
     threads = [Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()

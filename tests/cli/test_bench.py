@@ -101,7 +101,7 @@ def test_json_has_everything(tercet: Tercet) -> None:
 
 
 def test_what_each_pass_is_worth(tercet: Tercet) -> None:
-    """A batch-norm behind a convolution is folded; without the pass it is a step of its own."""
+    """A batch-norm behind a convolution is folded; without the pass it is a separate step."""
     done = tercet(
         "bench", "classifier.onnx", "-b", "numpy", "-b", "onnxruntime", "--passes", *QUICK
     )

@@ -153,9 +153,9 @@ def test_shared_models_on_numpy(name: str, shared_models: Path) -> None:
 
 
 def check_recipes(model: Model, feeds: Mapping[str, Any]) -> bool:
-    """Lay out a model for cuda without a GPU, with somebody behind it and without.
+    """Lay out a model for cuda without a GPU, with a fallback and without.
 
-    What the one says nobody runs is what the other refuses. False where no plan holds the model.
+    What the one says no backend runs is what the other refuses. False if no plan holds the model.
     """
     dry = pytest.importorskip("tests.kernels.dry", reason="cuda.core is not installed")
     from tercet.backends.cuda.backend import CudaBackend

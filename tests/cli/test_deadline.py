@@ -48,7 +48,7 @@ def test_time_that_is_not_up_changes_nothing() -> None:
     assert not limit.passed
 
 
-def test_an_alarm_of_somebody_else_is_put_back() -> None:
+def test_an_alarm_of_the_caller_is_restored() -> None:
     rung: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     try:
@@ -195,7 +195,7 @@ def test_python_gives_what_there_is(folder: Path) -> None:
 
 
 def in_a_process(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a Python of its own."""
+    """Run a program in another Python process."""
     return subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

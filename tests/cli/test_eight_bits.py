@@ -15,7 +15,7 @@ from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
 
 ROWS, COLUMNS, BLOCK = 24, 64, 32
 RNG = np.random.default_rng(0)
-#: Blocks whose magnitudes lie far apart have limits of their own.
+#: Blocks whose magnitudes are far apart have separate limits.
 X = RNG.standard_normal((3, COLUMNS)) * np.repeat([1.0, 50.0], BLOCK)
 FEEDS: dict[str, Array] = {"x": X.astype(np.float32)}
 

@@ -122,7 +122,7 @@ def test_warnings_are_printed_once_and_part_of_json(
     assert told.json["warnings"] == expected
 
 
-# ── as a process of its own ──────────────────────────────────────────────────────────────────────
+# ── as a separate process ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_other_ends(
     assert words in done.err
 
 
-# ── as a process of its own ──────────────────────────────────────────────────────────────────────
+# ── as a separate process ──────────────────────────────────────────────────────────────────────
 
 
 def python(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

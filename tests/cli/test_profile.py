@@ -89,7 +89,7 @@ def test_json_adds_up(tercet: Tercet, peaks: Peaks) -> None:
 
 
 class Clock:
-    """A clock that stands still but for operators that say how long they take."""
+    """A clock that only operators advance, by the time that they say they take."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -147,7 +147,7 @@ def test_time_in_front_of_the_rows_feeds_them(monkeypatch: pytest.MonkeyPatch) -
 
 
 def loop() -> ModelProto:
-    """A loop of `count` iterations, then a node whose result has a size of its own."""
+    """A loop of `count` iterations, then a node whose result has its own size."""
     return parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[n,4] x, int64 count) => (float[n,4] b, int64[2,k] w) {

@@ -1,4 +1,4 @@
-"""`tercet report`: what the page holds, that it stands alone, and what a browser makes of it."""
+"""`tercet report`: what the page holds, that it needs no other file, and how browsers show it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .test_profile import on_a_device
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FIGURES = {"latency": 2, "heat": 1, "strip": 1, "roofline": 1, "arena": 1, "graph": 1}
-#: Elements that HTML closes by itself.
+#: Elements that HTML closes implicitly.
 EMPTY = {"meta", "wbr"}
 
 Saved = dict[str, dict[str, Any]]
@@ -115,7 +115,7 @@ def test_has_every_figure_and_stands_alone(saved: Saved) -> None:
 
 
 def test_pictures_are_sound(saved: Saved) -> None:
-    """Every mark lies inside its picture, and none has a size or place that is no number."""
+    """Every mark is inside its picture, and all sizes and places are numbers."""
     found = pictures(report(list(saved.values())))
     assert len(found) == sum(FIGURES.values())
     for picture in found:
@@ -151,7 +151,7 @@ def test_any_part_and_several_of_one_kind(saved: Saved) -> None:
 
 
 def test_a_graph_with_copies_between_devices() -> None:
-    """Relu runs on the fake device, Sigmoid on the host: what is read is what lies there."""
+    """Relu runs on the fake device, Sigmoid on the host: what is read is what is there."""
     found = report([on_a_device(Relu(), Sigmoid(), Relu()).to_dict()])
     (graph,) = re.findall(r'data-kind="graph".*?</figure>', found.html, re.S)
     titles = re.findall(r"<title>(.*?)</title>", graph)

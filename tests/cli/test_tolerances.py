@@ -31,7 +31,7 @@ def test_bounds_are_measured(tercet: Tercet) -> None:
     assert output["max_abs"] < output["atol"] < 1e-4 * output["scale"]
 
 
-def test_whoever_is_wrong_is_found(folder: Path) -> None:
+def test_the_wrong_runner_is_found(folder: Path) -> None:
     """The bound is that of the more exact one, so the reference may be the wrong one, too."""
     right = compare("classifier.onnx", ["numpy", "onnxruntime"], repeat=0)
     wrong = right["numpy"].outputs["scores"] + np.float32(1e-4)

@@ -19,7 +19,7 @@ from tercet.tools.conformance.workers import WorkerSettings, run_cases
 
 @pytest.fixture(scope="module")
 def good() -> list[ConformanceCase]:
-    """Cases that pass. To make ONNX's cases takes seconds, so nobody does who only collects."""
+    """Cases that pass. Making ONNX's cases takes seconds, so collecting tests makes none."""
     found = [case for case in all_cases() if case.name.startswith("test_relu")]
     assert found
     return found

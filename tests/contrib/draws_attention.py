@@ -104,7 +104,7 @@ def multi_head(rng: Rng) -> Sample:
     if rng.random() < 0.4 and new <= s:
         attributes["unidirectional"] = 1
     choices = [(True,), (True, True, True), (True, False, False, True), (True, False, True)]
-    # Without both states as outputs, onnxruntime reads memory that nobody has written.
+    # Without both states as outputs, onnxruntime reads uninitialized memory.
     outputs = choices[rng.integers(4) if kind != "past" else 1]
     return Sample(
         "MultiHeadAttention",

@@ -243,7 +243,7 @@ def gated_sum(rng: Rng) -> Sample:
 def padded_chunk(rng: Rng) -> Sample:
     """GroupQueryAttention of chunks that are padded: that of each sequence's own rows.
 
-    Queries and keys are normalized with epsilons of their own.
+    Queries and keys are normalized with different epsilons.
     """
     b, groups, s = (int(rng.integers(1, n)) for n in (4, 3, 6))
     heads, size = groups * int(rng.integers(1, 4)), 16

@@ -44,7 +44,7 @@ def nbits(rng: Rng) -> Sample:
     attributes = {"K": k, "N": n, "block_size": block}
     if bits != 4 or rng.random() < 0.5:
         attributes["bits"] = bits
-    # Level 4 lets onnxruntime round A to eight bits, which nobody else has to.
+    # Level 4 lets onnxruntime round A to eight bits, which other runtimes need not.
     level = int(rng.choice([0, 1, 4]))
     if level:
         attributes["accuracy_level"] = level

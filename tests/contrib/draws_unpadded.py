@@ -61,7 +61,7 @@ def restore(rng: Rng) -> Sample:
 
 
 def attended(qkv: Any, heads: int, counts: np.ndarray, bias: Any, scale: float) -> np.ndarray:
-    """Return attention of each sequence by itself, in float64."""
+    """Return attention of each sequence separately, in float64."""
     rows, first = [], 0
     for i, n in enumerate(counts):
         q, k, v = (

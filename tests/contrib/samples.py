@@ -87,7 +87,7 @@ Draw = Callable[[np.random.Generator], Sample]
 
 
 def _named(samples: Sample | Sequence[Sample]) -> dict[str, Sample]:
-    """Return samples by what stands before their names: nothing for one alone."""
+    """Return samples by the prefix of their names: empty for one alone."""
     if isinstance(samples, Sample):
         return {"": samples}
     return {f"s{i}_": sample for i, sample in enumerate(samples)}
@@ -108,7 +108,7 @@ def model_of(samples: Sample | Sequence[Sample], *, symbolic: bool = False) -> o
 
     Args:
         samples: the nodes; the names of one alone are those of its inputs, and y0, y1, ….
-        symbolic: give every axis of an input but the last `Sample.known` a symbol of its own.
+        symbolic: give every axis of an input but the last `Sample.known` a separate symbol.
     """
     nodes, results, weights = [], [], []
     for at, sample in _named(samples).items():

@@ -38,7 +38,7 @@ PLACES = {
         y = com.microsoft.QuickGelu <alpha = 2.0> (t)
     }""",
     "a result that others read": ENDS + "(y, z, s) { y,,,s = SKIP z = Identity (y) }",
-    "an output that nobody reads": ENDS + "(y) { y,,,s = SKIP }",
+    "an output that is not read": ENDS + "(y) { y,,,s = SKIP }",
     "an output that nothing computes or reads": ENDS + f"(y, s) {{ y,mean,deviation,s = {RMS} }}",
     "states that are the inputs' own": """
     g (float[2,2,4,4] k, float[2,3,8] x) => (y, p) { y, p = HEADS (x, k, k) }""",

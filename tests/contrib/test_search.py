@@ -168,7 +168,7 @@ def test_texts(op: str, seed: int) -> None:
         end = found[0].shape[-1]
     np.testing.assert_array_equal(found[0][..., :end], wanted[0][..., :end])
     for mine, theirs in zip(found[1:], wanted[1:], strict=True):
-        # onnxruntime goes on with texts that are done, and leaves out steps that nobody makes.
+        # onnxruntime goes on with texts that are done, and leaves out steps that have no effect.
         np.testing.assert_allclose(mine, np.where(mine == 0, 0, theirs), rtol=1e-4, atol=1e-4)
 
 

@@ -109,7 +109,7 @@ g (float[4] x, float[4] y, bool go) => (float[4] a, float[8] b, bool c, int64 d)
 }
 """
 
-#: How often it runs is known, so what it stacks has a known size; nobody reads the carried value.
+#: How often it runs is known, so what it stacks has a known size; the carried value is not read.
 STACKED = """
 g (float[2, 3] x, float[3] w) => (float[5, 2, 3] all, float[5] sums, bool[5] flags) {
   m = Constant <value = int64 {5}> ()

@@ -165,7 +165,7 @@ def test_the_host_decides_if_it_is_asked_to(options: dict[str, Any]) -> None:
 
 
 def test_stages_around_what_the_device_decides_on() -> None:
-    """An If in front of a list and one behind it, in plans of their own."""
+    """An If in front of a list and one behind it, in separate plans."""
     branch = "then_branch = t{0} () => (a{0}) {{ a{0} = Sin ({1}) }}, "
     branch += "else_branch = e{0} () => (b{0}) {{ b{0} = Add ({1}, x) }}"
     source = parse_model(

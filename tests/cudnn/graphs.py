@@ -17,7 +17,7 @@ from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Decline
 
-#: Stands for a GPU, and for what lies on it, where nothing is done with it.
+#: Stands for a GPU and its memory where nothing is done with them.
 NOTHING: Any = None
 
 

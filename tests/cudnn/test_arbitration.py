@@ -91,7 +91,7 @@ def test_the_faster_one_gets_the_nodes() -> None:
     assert Fixed({}).on(graph, frozenset(), Options()).meet(wanted, 99.0) is None
 
 
-def test_changes_of_format_count_for_whoever_needs_them() -> None:
+def test_changes_of_format_count_for_the_kernel_that_needs_them() -> None:
     graph, wanted = pooled()
     comparison = (
         Fixed({"Conv": 20.0}, CHANNELS_LAST, 3.0)

@@ -33,7 +33,7 @@ ROWS: list[Ints | None] = [(8, 128, 768)] * 3
 def graph_of(
     shapes: list[Ints | None], dtype: DType = float16, mask: DType | None = None, **attributes: Any
 ) -> Graph:
-    """An Attention whose inputs have these shapes; a mask may have a dtype of its own."""
+    """An Attention whose inputs have these shapes; a mask may have its own dtype."""
     graph = Graph()
     dtypes = [dtype, dtype, dtype, mask or dtype, dtype, dtype, np.dtype(np.int64)]
     inputs = [

@@ -128,7 +128,7 @@ def test_every_other_node_has_a_reason() -> None:
     graph.set_outputs({"y": then(graph, Softmax(), flat, name="softmax")})
     reasons = declines(graph)
     assert not {"pool", "softmax"} - set(reasons)
-    assert "flat" not in reasons, "the planner does views by itself"
+    assert "flat" not in reasons, "the planner itself does views"
     assert reasons["pool"] == "no cuDNN graph starts with MaxPool"
 
 

@@ -149,7 +149,7 @@ def test_axes_merge_into_three(shape, other, dims) -> None:
 
 
 def test_a_column_is_not_repeated_over_a_stack() -> None:
-    """Seen on an H200: the second image got what lies behind the column."""
+    """Seen on an H200: the second image got what is behind the column."""
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, LARGE))
     y = graph.add_input("y", TensorType(float32, (64, 1, 1)))

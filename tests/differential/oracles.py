@@ -144,7 +144,7 @@ def disagreements(sample: Sample) -> Iterator[str]:
     }
     given = {name: found for name, found in answers.items() if not isinstance(found, Absent)}
     if not given:
-        yield f"nobody to compare with: {answers}"
+        yield f"nothing to compare with: {answers}"
         return
     bounds = allowed_errors(replace(sample, inputs=exact), next(iter(given.values())))
     for name, found in given.items():

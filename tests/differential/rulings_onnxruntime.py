@@ -190,7 +190,7 @@ RULINGS: tuple[Ruling, ...] = (
         "STFT",
         "onnxruntime",
         lambda s: s.data(0).shape[-1] == 2,
-        "complex signals, where it reads memory that nobody has written",
+        "complex signals, where it reads uninitialized memory",
         "The input can be real or complex valued: [batch_size][signal_length][2].",
     ),
 )

@@ -1,4 +1,4 @@
-"""Operators as the first opsets had them, which nobody else runs any more: against formulas."""
+"""Operators as the first opsets had them, which no other runtime runs: against formulas."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def pool(op: str, dice: Dice) -> Sample:
         x = dice.distinct(dtype, x.shape) if dtype in FLOATS else x
         attributes |= dice.given(storage_order=(0, 1))
         if "SAME" in attributes.get("auto_pad", ""):
-            attributes.pop("dilations", None)  # which nobody else gets right
+            attributes.pop("dilations", None)  # which no other runtime gets right
         return Sample(op, (x,), attributes, opset, outputs=2, bound=bound)
     taps = int(np.prod(attributes["kernel_shape"]))
     bound = smooth(taps) if op == "LpPool" else summed(taps)

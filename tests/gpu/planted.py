@@ -1,7 +1,7 @@
 """Kernels with faults, planted on purpose; run as a program, in a process of its own.
 
-python tests/gpu/planted.py far      # an address that nobody has: the device notices by itself
-python tests/gpu/planted.py near     # memory that is nobody's yet: compute-sanitizer notices
+python tests/gpu/planted.py far      # an unmapped address: the device notices
+python tests/gpu/planted.py near     # memory that is not allocated yet: compute-sanitizer notices
 python tests/gpu/planted.py print    # a kernel that prints what it computes
 """
 

@@ -54,7 +54,7 @@ def test_control_flow_at_random(seed: int) -> None:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
-def test_runs_are_equal_bit_by_bit_whoever_decides(flow: Flow) -> None:
+def test_bits_do_not_depend_on_where_conditions_are_decided(flow: Flow) -> None:
     with (
         tercet.load(flow.model, "cuda") as model,
         tercet.load(flow.model, "cuda", control="host") as host,

@@ -152,7 +152,7 @@ def test_bfloat16_of_the_host_comes_from_torch() -> None:
             np.testing.assert_array_equal(model.run({"x": data})["y"].astype(np.float32), range(5))
 
 
-def test_results_live_as_long_as_somebody_holds_them(device) -> None:
+def test_results_live_as_long_as_they_are_held(device) -> None:
     before = device.allocated
     with tercet.load(source_of(MLP), "cuda") as model:
         feeds = arrays(0)

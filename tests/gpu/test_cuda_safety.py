@@ -131,7 +131,7 @@ def test_a_hundred_runs_are_bitwise_equal(precision: Precision) -> None:
 
 
 def test_a_fault_names_node_and_kernel() -> None:
-    """A fault ends the process's context, so that it happens in a process of its own."""
+    """A fault ends the process's context, so that it happens in a separate process."""
     script = Path(__file__).with_name("planted.py")
     done = subprocess.run(
         [sys.executable, str(script), "far"], capture_output=True, text=True, timeout=120

@@ -1,4 +1,4 @@
-"""Caches: nobody can plant an entry, and no damage changes a result."""
+"""Caches: no other user can plant an entry, and no damage changes a result."""
 
 import os
 import random
@@ -57,7 +57,7 @@ def test_what_is_written_is_read_and_is_the_users_alone(cache: Cache) -> None:
 
 
 def test_no_damage_is_ever_read(cache: Cache) -> None:
-    """1,000 bit flips, every truncation, other versions, and what lies after the end."""
+    """1,000 bit flips, every truncation, other versions, and bytes after the end."""
     cache.write("a", PAYLOAD)
     file = cache.folder / "a"
     good, rng = file.read_bytes(), random.Random(0)
@@ -105,7 +105,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(
     assert cache.read("a") == PAYLOAD
 
 
-def test_a_folder_of_somebody_else_is_not_used(
+def test_a_folder_of_another_user_is_not_used(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write("a", PAYLOAD)
@@ -204,12 +204,12 @@ def test_a_folder_that_vanishes_or_cannot_be_made_is_no_error(tmp_path: Path) ->
 
 
 def test_without_a_home_there_is_still_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> Path:
+    def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("TERCET_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.setattr(Path, "home", no_home)
     assert default_cache().name == f"tercet-{os.getuid()}"
 
 

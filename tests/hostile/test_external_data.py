@@ -105,7 +105,7 @@ def test_external_data_that_lie(folder: Path, kind: str) -> None:
         load(with_external(folder, [("location", "good"), *pairs]))
 
 
-#: What stands in the place of data that were not downloaded, shorter than them.
+#: What replaces data that were not downloaded, and is shorter than them.
 DOWNLOADS: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "has 0 bytes; was its download interrupted"),
     "a part": (b"\0\0\x80?" * 7, "has 28 bytes; was its download interrupted"),

@@ -39,7 +39,7 @@ def ints(name: str, *values: int) -> TensorProto:
 
 
 def outside(location: str, **entries: int | str) -> Callable[[Path], ModelProto]:
-    """A model whose weight lies in another file."""
+    """A model whose weight is in another file."""
 
     def build(folder: Path) -> ModelProto:
         tensor = TensorProto(name="w", data_type=FLOAT, dims=[2, 3])

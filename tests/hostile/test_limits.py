@@ -174,7 +174,7 @@ def test_no_plan_goes_for_what_can_never_fit(results: str) -> None:
 
 
 def test_values_that_nobody_reads_any_more_do_not_count() -> None:
-    """Each NonZero is a node that runs by itself and gives 32 KiB."""
+    """Each NonZero is a node that runs on its own and gives 32 KiB."""
     chain = "".join(f"i{k} = NonZero (x{k}) x{k + 1} = Squeeze (i{k}) " for k in range(40))
     text = f"g (float[4096] x0) => (y) {{ {chain} y = Identity (x40) }}"
     with loaded(text, max_bytes=600 << 10) as model:

@@ -1,4 +1,4 @@
-"""Whichever results of an operator nobody reads, the others are what they are with all of them."""
+"""If some results of an operator are not read, the others are the same as with all of them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tercet.runtime.ir.types import Array
 def assert_same(one: Graph, other: Graph, image: Mapping[Value, Value] | None = None) -> None:
     """Fail unless `other` computes what `one` does in the same way.
 
-    Names of inner values may differ, and outputs that nobody reads need not be there.
+    Names of inner values may differ, and outputs that are not read need not be there.
 
     Args:
         one: a graph.

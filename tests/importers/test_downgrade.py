@@ -83,7 +83,7 @@ def check(model: ModelProto, case: Case) -> bool:
     ours = numbered(tercet.load(model).run(feeds_of(model, case)).values())
     agree(ours, numbered(case.outputs))
     theirs, before = by_onnxruntime(model, case), by_onnxruntime(case.model, case)
-    if theirs is not None:  # where it has a mind of its own, the opset makes no difference
+    if theirs is not None:  # where it differs, the opset makes no difference
         agree(theirs, numbered(case.outputs) if before is None else before)
     return theirs is not None
 

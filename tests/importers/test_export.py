@@ -32,7 +32,7 @@ from tercet.runtime.ops.shape import Identity, Trilu
 from ..spec.cases import cases_by_operator
 from .same import assert_same, assert_same_data
 
-#: What onnx's checker says no to, whoever wrote it.
+#: What onnx's checker refuses, whichever library wrote it.
 REFUSED_BY_ONNX = {"test_mvn"}
 
 

@@ -1,4 +1,4 @@
-"""Operators that nobody knows: all of them are named, and the rest of the model can be seen."""
+"""Unknown operators: all of them are named, and the rest of the model can be seen."""
 
 from pathlib import Path
 

@@ -99,7 +99,7 @@ def all_compile(
     compiled once, for the oldest. Which instructions a kernel has is a matter of the types, the
     flags and the generated code of a source. Of those that differ in sizes alone, the one with the
     largest is compiled; emulated tests compile the others. The assembler accepts what the compiler
-    writes; what it may refuse is assembly that stands in the sources, and too much shared memory.
+    writes; what it may refuse is assembly in the sources, and too much shared memory.
     So it gets those sources that have assembly which none before them had, but for the numbers of
     registers.
 

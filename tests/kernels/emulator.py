@@ -215,7 +215,7 @@ class _Block:
 
     def __init__(self, nbytes: int) -> None:
         self.buffer = HostBuffer(nbytes)
-        self.buffer.memory[:] = 0xAB  # what nobody wrote must not look right
+        self.buffer.memory[:] = 0xAB  # memory that is not written must not look right
         self.handle = self.buffer.memory.ctypes.data
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None]) -> CudaB
     Args:
         folder: keeps compiled kernels.
         patch: sets an attribute of a module: pytest's `monkeypatch.setattr`, which undoes it, or
-            `setattr` in a process of its own.
+            `setattr` in a separate process.
     """
     patch(stepping, "bind_launch", emulated)
     device: Any = EmulatedDevice(HostCompiler(folder))

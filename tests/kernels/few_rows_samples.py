@@ -78,7 +78,7 @@ class Gated:
         block: weights that share a scale.
         zeros: whether there are zero points.
         bias: "added" behind both products, a part of "both", a part of the "second", or none.
-        reader: who else reads the first product: a "node", or it is an "output", or nobody;
+        reader: who else reads the first product: a "node", or it is an "output", or none;
             likewise the normalized x: a "node behind the norm", or it is an "output of the norm".
         kind: of products with weights of floats: MatMul or Gemm.
         norm: of x: RMSNormalization, LayerNormalization, "shifted" for that with a shift,
@@ -213,7 +213,7 @@ APART = [
     Gated(2, 64, 24, reader="output"),
     Gated(1, 64, 24, bits=4, reader="output"),
 ]
-#: Those whose normalization has a kernel of its own.
+#: Those whose normalization has a separate kernel.
 NORM_APART = [
     Gated(1, 64, 24, norm="RMSNormalization", reader="node behind the norm"),
     Gated(1, 64, 24, gate=alone, norm="shifted", reader="output of the norm"),

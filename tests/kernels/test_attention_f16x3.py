@@ -33,7 +33,7 @@ from .samples import OPTIONS, compare, results_of, sample
 
 #: A shape of each kernel: several tiles of keys, several groups of warps.
 WARPS, GROUPS = WarpShape(1, 2, 2, 16), HopperShape(2, 32, 1)
-#: The same where a kernel of its own cuts keys.
+#: The same where a separate kernel cuts keys.
 CUT = HopperShape(1, 64, 1)
 COMPILES = {
     "attention/attention_f16x3.cu",

@@ -98,7 +98,7 @@ def test_it_runs_between_other_kernels(count: int, dtype: type, emulated: CudaBa
 @needs_compiler
 @pytest.mark.slow
 def test_several_launches_and_outputs(emulated: CudaBackend) -> None:
-    """An output that nobody reads is a null pointer."""
+    """An output that is not read is a null pointer."""
     source = dedent("""
     extern "C" __global__ void half_of(const float* x, float* low, float* high, int half)
     {

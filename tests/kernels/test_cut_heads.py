@@ -109,7 +109,7 @@ def test_results(
 
 @pytest.mark.parametrize("given", [{"size": 32}, {"shown": True}], ids=str)
 def test_other_attention_reads_float32(given: Mapping[str, Any]) -> None:
-    """Heads must have a scale of their own, and nothing else may read them."""
+    """Heads must have a separate scale, and nothing else may read them."""
     formats = [
         slot.format for row in planned(graph_of(terms=TERMS, **given)).rows for slot in row.outputs
     ]
@@ -120,7 +120,7 @@ def test_other_attention_reads_float32(given: Mapping[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_it_compiles(cache: Path) -> None:
-    """For a mask of its own, whole and in halves; nothing spills."""
+    """With results whole and in halves; nothing spills."""
     device = DryDevice()
     planned(graph_of(terms=TERMS), device)
     sources = [x for x in device.compiler.sources if x.file == "attention/attention_f16x3.cu"]

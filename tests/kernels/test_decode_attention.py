@@ -61,7 +61,7 @@ class Decode:
         counted: whether attention gets lengths.
         mask: "flags" or "numbers" that hide every third key; "" for none.
         computed: whether caches come from another node.
-        kept: "keys" if somebody reads the rotated keys, "queries" the queries; "" for nobody.
+        kept: "keys" if another node reads the rotated keys, "queries" the queries; "" for none.
         constant: whether the tables of angles are constants.
         joined: whether queries, keys and values are parts of the rows of one tensor.
         normed: whether the heads of queries and new keys are normalized before they turn.

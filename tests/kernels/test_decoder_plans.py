@@ -79,7 +79,7 @@ def test_rotations_of_transformers_are_done_by_the_attention(
 def test_queries_keys_and_values_are_one_product_of_packed_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Then nobody else reads the normalization in front, which is the product's."""
+    """Then nothing else reads the normalization in front, which is the product's."""
     with following(HALF, SamplingSettings(), monkeypatch) as plan:
         packed = [kernel for kernel in kernels(plan) if kernel.startswith("gemv_packed")]
         assert len(packed) == 5  # of its only layer four; and the scores

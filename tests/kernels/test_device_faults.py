@@ -140,7 +140,7 @@ def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_does_not_outlive_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forked process gets an error at once, and what it drops calls nobody."""
+    """A forked process gets an error at once, and what it drops calls nothing."""
     memory = Memory({})
     device = device_with(memory, monkeypatch)
     buffer = device.allocate(512)

@@ -170,7 +170,7 @@ def test_results_of_warpgroups(
 
 @needs_compiler
 def test_float32_of_any_magnitude(emulated: CudaBackend) -> None:
-    """Images and filters have scales of their own; NaN and infinities stay near their pixel."""
+    """Images and filters have separate scales; NaN and infinities stay near their pixel."""
     scales = np.array([1e-30, 1, 1e30], np.float32).reshape(3, 1, 1, 1)
     x, w = normal(3, 3, 20, 40) * scales, normal(8, 3, 3, 3)
     w *= np.exp2(np.arange(-28, 4, 4, dtype=np.float32)).reshape(8, 1, 1, 1)

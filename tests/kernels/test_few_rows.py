@@ -72,7 +72,7 @@ def test_kernels(gated: Gated, emulated: CudaBackend) -> None:
 
 
 def test_what_the_user_asks_for_is_heeded() -> None:
-    """Products of another algorithm have kernels of their own."""
+    """Products of another algorithm have separate kernels."""
     graph = Gated(1, 64, 24).sample().graph
     found = launches(planned(graph, algorithms={"MatMul": "tensor_cores"}))
     assert "gemv" not in {launch.entry for launch in found}

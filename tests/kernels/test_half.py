@@ -91,7 +91,7 @@ def normalized(dtype: DType) -> Graph:
 
 
 def graphs(dtype: DType = float16) -> list[Graph]:
-    """Everything that has a kernel of its own in 16 bits."""
+    """Everything that has a separate kernel in 16 bits."""
     x = half(2, 16, 9, 11, dtype=dtype)
     return [
         conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4, dtype=dtype),
@@ -404,7 +404,7 @@ def test_every_tile_of_the_copy_engine_compiles(cache: Path) -> None:
 
 
 def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
-    """A run of pixels is the image with its padding; a tap lies so many of them further on."""
+    """A run of pixels is the image with its padding; a tap is that many of them further on."""
     graph = conv(512, 512, 3, 3, x=(32, 512, 14, 14), pads=(1,) * 4)
     (launch,) = launches(planned(graph))
     image, weights = launch.args["a"], launch.args["b"]

@@ -170,7 +170,7 @@ def test_convolutions(
 ) -> None:
     """Each result against float64, relative to the products that it is the sum of.
 
-    Pixels have magnitudes of their own, and one of them is infinite.
+    Pixels have different magnitudes, and one of them is infinite.
     """
     force(monkeypatch, name)
     x = normal(2, w[1], 9, 11) * powers(-60, 60, 2, 1, 9, 11)

@@ -1,4 +1,4 @@
-"""What scatters into a tensor that nobody else needs changes it in place, and copies nothing."""
+"""What scatters into a tensor without other readers changes it in place, and copies nothing."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ FAULTS = {
     "sticky": ("ILLEGAL_ADDRESS", True),
     "lost": ("CONTEXT_IS_DESTROYED", True),
 }
-#: Calls that give something back: where one fails nobody is told, and what it was for stays lost.
+#: Calls that give something back: where one fails no error is raised, and the resource is lost.
 FREES = {"cuMemFreeAsync", "cuMemFreeHost", "cuEventDestroy", "cuGraphDestroy"}
 X, OTHER = normal(5, 6), normal(3, 6)
 
@@ -104,7 +104,7 @@ def wanted() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def finalizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail for errors of finalizers, which nobody else hears of; collect only what a test makes."""
+    """Fail for errors of finalizers, which are otherwise lost; collect only what a test makes."""
     found: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda event: found.append(repr(event.exc_value)))
     gc.collect()

@@ -85,7 +85,7 @@ def test_small_products_are_split_where_blocks_share_their_memory() -> None:
 
 
 def graphs() -> list[Graph]:
-    """Everything that has a kernel of its own, of every type, split and not."""
+    """Everything that has a separate kernel, of every type, split and not."""
     image = (1, 64, 14, 14)
     return [
         *(product((64, 512), (512, 64), (3, 5), types).graph for types in TYPES),

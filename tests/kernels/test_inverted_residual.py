@@ -197,7 +197,7 @@ def test_tiles_of_pairs(
 
 @needs_compiler
 def test_pairs_of_any_magnitude(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pixels and filters have scales of their own; infinities and NaN stay near their pixel."""
+    """Pixels and filters have separate scales; infinities and NaN stay near their pixel."""
     always_in_pairs(monkeypatch)
     scales = np.exp2(np.arange(-96, 96, 12, dtype=np.float32)).reshape(1, 1, 4, 4)
     x = normal(1, 8, 12, 12) * np.tile(scales, (1, 1, 3, 3))
@@ -221,7 +221,7 @@ def test_pairs_of_any_magnitude(hopper: CudaBackend, monkeypatch: pytest.MonkeyP
 
 
 def test_pairs_of_three_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of large ones with strides in float32, the projection stays a layer of its own."""
+    """Of large ones with strides in float32, the projection stays a separate layer."""
     always_in_pairs(monkeypatch)
     assert "expanded_depthwise" not in entries(graph_of(CASES["stride"], float32, float32)[0])
     monkeypatch.setattr(fused, "LARGE", 0)

@@ -169,7 +169,7 @@ def test_quantization_is_part_of_a_convolution(emulated: CudaBackend) -> None:
 
 
 def test_what_comes_channels_last_is_read_so() -> None:
-    """Pictures in NHWC, convolutions between, NHWC again: nobody moves a byte."""
+    """Pictures in NHWC, convolutions between, NHWC again: no byte is moved."""
     net = Net(2, 6, 4, 16)
     image = net.add(Transpose(perm=(0, 3, 1, 2)), net.x, name="in")
     y = net.add(Transpose(perm=(0, 2, 3, 1)), net.conv(net.conv(image, 16), 8), name="out")

@@ -72,7 +72,7 @@ def test_axes_that_all_tensors_walk_alike_are_merged() -> None:
 
 
 class Unknown(Op):
-    """An operator that nobody has kernels for."""
+    """An operator without kernels."""
 
 
 ON_H200 = Setting(H200, Options())

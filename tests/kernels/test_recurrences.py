@@ -96,7 +96,7 @@ def first_alone(net: Net) -> None:
 
 
 def cut_from_rows(net: Net) -> None:
-    """Each step cuts its part from a view of its own, whose rows are those of all steps (Mamba)."""
+    """Each step cuts its part from a separate view, whose rows are those of all steps (Mamba)."""
     a, x = net.rows("a"), net.rows("x")
     h, rows = net.input("h", BATCH, WIDTH), list[Value]()
     for t in range(STEPS):

@@ -58,7 +58,7 @@ def scaled(graph: Graph, x: Value) -> Value:
 
 
 def cropped(graph: Graph, x: Value) -> Value:
-    """What lies outside of the image takes part."""
+    """Pixels outside of the image take part."""
     op = Resize(coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=-3.0)
     roi, sizes = np.array([0, 0, 0.2, -0.2, 1, 1, 0.8, 1.3], np.float32), np.array([2, 3, 9, 8])
     return add(graph, Sigmoid(), add(graph, op, conv(graph, x, 3), roi, None, sizes))

@@ -43,7 +43,7 @@ def step(
 ) -> Sample:
     """Return a step of 4 heads over caches of 2 with 12 places.
 
-    `kept` has somebody else read the rotated keys; `other_mode` is that of the values.
+    `kept` lets another node read the rotated keys; `other_mode` is that of the values.
     """
     graph, feeds = Graph("step"), dict[str, Any]()
 
@@ -124,7 +124,7 @@ def test_results(sample: Sample, emulated: CudaBackend) -> None:
 def test_positions_without_angles_reach_for_no_memory(
     sample: Sample, emulated: CudaBackend
 ) -> None:
-    """As indices of Gather: what lies outside counts as zeros, and is not looked for."""
+    """As indices of Gather: places outside count as zeros, and are not looked for."""
     found = dict(sample.feeds)
     found["places"] = np.array([[2**40, 3], [-(2**31), 19]])
     with Model(sample.graph.clone(), [emulated], OPTIONS, evaluate) as model:

@@ -49,7 +49,7 @@ def test_no_stack_is_left_to_the_general_kernel(name: str, dtype: type) -> None:
 
 
 def test_single_rows_are_not_worth_a_copy() -> None:
-    """Each matrix is read about once, whoever reads it."""
+    """Each matrix is read about once, whichever block reads it."""
     graph = stack((2, 3, 1, 8), (3, 8, 24), np.float32).graph
     assert [launch.entry for launch in launches(planned(graph))] == ["dots"]
 

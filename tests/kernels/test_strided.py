@@ -193,7 +193,7 @@ def test_sums_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
 
 
 def test_a_result_that_is_turned_behind_a_product_that_is_no_faster() -> None:
-    """Of few columns and many terms: the product and the Transpose have kernels of their own."""
+    """Of few columns and many terms: the product and the Transpose have separate kernels."""
     net = Net(float32)
     a, b = net.input("a", 4, 8, 2048), net.input("b", 4, 2048, 4)
     graph = net.done(net.add(Transpose(perm=(1, 0, 2)), net.add(MatMul(), a, b)))

@@ -73,7 +73,7 @@ def test_candidates_are_within_the_workspace() -> None:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_products_of_halves_have_forms(target: Target) -> None:
-    """Every one has a recipe of its own, by the name that is kept."""
+    """Every one has a separate recipe, by the name that is kept."""
     (work,) = works_of(_layers(float16, 1).nodes[:1], Setting(target, Options()))
     algorithm = work.selector.named("tensor_cores")
     assert not isinstance(algorithm, str)

@@ -49,7 +49,7 @@ def square(graph: Graph, x: Value) -> Value:
 
 
 def both(graph: Graph, x: Value) -> Value:
-    """Two operands, each in an order of its own."""
+    """Two operands, each in its own order."""
     one, other = turned(graph, x, 1, 0, 2), turned(graph, x, 1, 0, 2)
     return graph.insert(Add(), [graph.insert(Neg(), [one]).output, other]).output
 

@@ -123,7 +123,7 @@ def test_tiles(title: str, end: str, hopper: CudaBackend, monkeypatch: pytest.Mo
     """Several tiles per block, with rows, columns and terms that no tile divides.
 
     Each result against float64, relative to the products that it is the sum of. Pixels have
-    magnitudes of their own, and one of them is infinite.
+    different magnitudes, and one of them is infinite.
     """
     force(monkeypatch, title)
     channels = 70 if title == "128x64" else 72  # no fours are packed

@@ -92,7 +92,7 @@ inline void bulk_store_commit() {}
 
 template <int COUNT> void bulk_store_wait() {}
 
-// As that of tma.cuh, in an order of its own: bytes of a row, and of eight to the next; one that says
+// As that of tma.cuh, in its own order: bytes of a row, and of eight to the next; one that says
 // nothing of them has rows of 128 bytes without gaps.
 template <int WIDTH> uint64 smem_descriptor_as(int next)
 {

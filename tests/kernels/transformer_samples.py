@@ -79,7 +79,7 @@ def few_queries(dtype: DType) -> Iterator[Sample]:
 
 
 def others(dtype: DType) -> Iterator[Sample]:
-    """Yield what stands around attention."""
+    """Yield the nodes around attention."""
     for count in (1, 5, 100, 1024, 2600):
         x, scale = normal(3, 2, count).astype(dtype), normal(count).astype(dtype)
         yield sample("LayerNormalization", [x, scale, scale])

@@ -99,7 +99,7 @@ def blended(*, apart: bool, last: str = "") -> bytes:
 
 
 def test_beta_is_a_sum(backend: str) -> None:
-    """A residual, y = 1 * conv + 1 * z in the epilogue is what a sum of its own gives, bit by bit.
+    """A residual, y = 1 * conv + 1 * z in the epilogue is what a separate sum gives, bit by bit.
 
     It is where the same kernel makes the sums of both; cuDNN has another engine for each.
     """
@@ -119,7 +119,7 @@ def test_beta_is_a_sum(backend: str) -> None:
 
 
 def test_a_sigmoid_is_in_place(backend: str) -> None:
-    """It takes no kernel of its own, and no buffer."""
+    """It takes no separate kernel, and no buffer."""
     with tercet.load(blended(apart=False, last="Sigmoid"), backend) as model:
         rows = [row for row in model.placement() if row.kind == "step"]
         memory = model.memory()

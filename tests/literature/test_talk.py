@@ -180,7 +180,7 @@ def test_mobilenet() -> None:
 
 
 def kernels_of(proto: ModelProto, between: tuple[str, ...] = ()) -> int:
-    """Return the steps of a plan; those that compute `between` for somebody else are apart."""
+    """Return the steps of a plan; those that compute `between` for other readers are apart."""
     for name in between:
         proto.graph.output.add().name = name
     with tercet.load(proto) as model:

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 class OnnxRuntime:
-    """A model on onnxruntime, without any optimisation of its own."""
+    """A model on onnxruntime, without its optimisations."""
 
     def __init__(self, model: ModelProto) -> None:
         ort = pytest.importorskip("onnxruntime")

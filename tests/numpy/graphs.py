@@ -45,7 +45,7 @@ def model(
 
 
 def node_by_node(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return every tensor of a model, each node run as a model of its own."""
+    """Return every tensor of a model, each node run as a separate model."""
     values = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer} | dict(feeds)
     for each in proto.graph.node:
         inputs = {name: values[name] for name in each.input if name}

@@ -15,7 +15,7 @@ import pytest
 
 from tercet.backends.numpy.numerics import blas, margins, products
 
-#: What numpy's OpenBLAS can take itself to run on; each has kernels of its own.
+#: What numpy's OpenBLAS can take itself to run on; each has its own kernels.
 CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")
 #: Instructions without which a processor cannot run such kernels, as numpy calls them.
 NEEDS = {"Haswell": "AVX2", "Zen": "AVX2", "SkylakeX": "AVX512_SKX"}

@@ -153,7 +153,7 @@ CHAINS: dict[str, tuple[tuple[Nodes, Arrays, Arrays], list[str]]] = {
             {"x": random(1, 30, 100, 90), "z": random(1, 40, 100, 90)},
             {"k": random(1, 70, 1, 1)},
         ),
-        ["Mul + Relu"],  # the inputs are copied to where the Concat lies
+        ["Mul + Relu"],  # the inputs are copied to the memory of the Concat
     ),
 }
 

@@ -11,7 +11,7 @@ from tercet.backends.numpy.numerics.halves import store
 
 @pytest.mark.parametrize("low", [0, 1, 0x800, 0xFFF, 0x1000, 0x1001, 0x1FFF])
 def test_every_exponent(low: int) -> None:
-    """All 19 high bits, and what lies on either side of the places where rounding changes."""
+    """All 19 high bits, and numbers on either side of the places where rounding changes."""
     bits = (np.arange(1 << 19, dtype=np.uint32) << np.uint32(13)) | np.uint32(low)
     source = bits.view(np.float32)
     found = np.empty(source.shape, np.float16)

@@ -67,7 +67,7 @@ def test_memory_and_threads_change_no_bit(core: str) -> None:
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
 
 
-# ── in a process of its own ──────────────────────────────────────────────────────────────────
+# ── in a separate process ────────────────────────────────────────────────────────────────────
 
 
 class Shifted(host.HostBuffer):

@@ -94,7 +94,7 @@ def test_every_geometry(name: str, part: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("last", ["LeakyRelu", "Identity"])
 @pytest.mark.parametrize("part", PARTS)
 def test_halves_are_rounded_once(part: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against float32 with the same numbers: what lies between the convolutions is float32."""
+    """Against float32 with the same numbers: tensors between the convolutions are float32."""
     monkeypatch.setattr(separable, "ROWS", 1 << 14)
     nodes, constants = network(part, (3, 3))
     if part != "before":

@@ -159,7 +159,7 @@ def test_small_images_stay_with_their_caller(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(params=["with spin locks", "without"])
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ThreadPool:
-    """A pool whose threads take themselves to be on processors of their own, and never late."""
+    """A pool whose threads take themselves to be on separate processors, and never late."""
     if request.param == "without":
         monkeypatch.setattr(SpinGate, "new", lambda writes: None)
     elif SpinGate.new(1) is None:

@@ -202,7 +202,7 @@ def test_one_engine_serves_a_range(opened: Callable[..., Any]) -> None:
 def test_what_is_wrong_once_fused_is_declined(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each node is right by itself; what the vendor makes of two is tried, too."""
+    """Each node alone is right; what the vendor makes of two is tried, too."""
     group = TrialRunner.group
 
     def harsh(judge: TrialRunner, graph: Any, nodes: Any, *rest: Any) -> TrialVerdict:

@@ -1,4 +1,4 @@
-"""Graphs in buckets give what onnxruntime gives for true sizes, whatever lies in the padding."""
+"""Graphs in buckets give what onnxruntime gives for true sizes, whatever is in the padding."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_rows_that_are_taken_twice_are_not_moved_back() -> None:
 
 
 def test_parts_of_an_image_stay_slices() -> None:
-    """A part may be read where it lies; an index would make a copy of it."""
+    """A part may be read in place; an index would make a copy of it."""
 
     def build(g: Graph, x: Value) -> Value:
         parts = g.insert(Split(axis=0, num_outputs=2), [x], 2).outputs

@@ -90,7 +90,7 @@ def test_leading_axes_that_are_flattened_around_a_transpose(batch: Dim) -> None:
     np.testing.assert_array_equal(run(after, x, np.float32), run(graph, x, np.float32))
 
 
-def test_what_somebody_else_reads_is_not_computed_twice() -> None:
+def test_what_other_nodes_read_is_not_computed_twice() -> None:
     def build(graph: Graph, x: Value) -> Value:
         flat = apply(graph, Reshape(), x, ints(12, 5, 64))
         turned = apply(graph, Transpose(perm=(0, 2, 1)), flat)

@@ -30,7 +30,7 @@ CASES = {
            h = Cast <to: int = 1> (i) q = Less (h, four_f) t = And (p, q)""",
         4,
     ),
-    "without a limit of its own": ("", "", "j = Add (c, one) t = LessOrEqual (j, four)", 5),
+    "without its own limit": ("", "", "j = Add (c, one) t = LessOrEqual (j, four)", 5),
     "down": ("", "", "j = Sub (c, one) m = Neg (four) t = Greater (j, m)", 4),
     "the limit ends it": ("", "three", "j = Add (c, one) t = Less (j, four)", 3),
     "in twos": ("", "l", "j = Add (c, two) t = Less (j, four)", 2),

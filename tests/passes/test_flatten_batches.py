@@ -1,4 +1,4 @@
-"""Attention in windows, whose samples and windows are axes of their own."""
+"""Attention in windows, whose samples and windows are separate axes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from ..randomness import restarting
 from .graphs import apply, kinds
 
 RNG = restarting(11)
-#: Constants by their logarithm: a layer and what stands behind it.
+#: Constants by their logarithm: a layer and what follows it.
 Chain = Callable[["Net", Value], Value]
 
 

@@ -406,7 +406,7 @@ def test_another_axis(axis: int) -> None:
 
 
 @pytest.mark.parametrize("read", ["scores", "weights"])
-def test_what_somebody_else_reads(read: str) -> None:
+def test_values_with_other_readers(read: str) -> None:
     graph = network(Spelling(of_scores=times(0.3)))
     softmax = next(node for node in graph.nodes if isinstance(node.op, Softmax))
     value = softmax.output if read == "weights" else softmax.inputs[0]

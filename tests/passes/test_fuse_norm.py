@@ -274,7 +274,7 @@ KEPT: dict[str, tuple[Form, tuple[Dim, ...]]] = {
     "a cube": (Form(exponent=3.0), SHAPE),
     "an epsilon by feature": (Form(epsilon=np.full(8, 1e-3)), SHAPE),
     "a negative epsilon": (Form(epsilon=-1e-3), SHAPE),
-    "a size that nobody knows": (Form(scale=False, shift=False), (2, 5, None)),
+    "an unknown size": (Form(scale=False, shift=False), (2, 5, None)),
 }
 
 

@@ -1,4 +1,4 @@
-"""What holds of every fusion: nobody loses a value, origins are kept, refusals have a reason."""
+"""What holds of every fusion: no value is lost, origins are kept, refusals have a reason."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_longest_match_counts() -> None:
     graph = graph_of(lambda g, x: apply(g, Neg(), chain(g, x)))
     fused(graph, Fusion(around, a_relu, longer, 2))
     assert kinds(graph) == ["Relu"]
-    # where somebody reads what is in between, the shorter one is left
+    # where the value in between has another reader, the shorter one is left
     graph = graph_of(lambda g, x: apply(g, Neg(), chain(g, x)))
     graph.set_outputs({**graph.outputs, "z": graph.nodes[1].output})
     _, refused = fused(graph, Fusion(around, a_relu, longer, 2))
@@ -113,7 +113,7 @@ def test_what_stays_may_be_shared() -> None:
     assert kinds(graph) == ["Exp", "Relu"]
     graph = graph_of(chain)
     fused(graph, rule)
-    assert kinds(graph) == ["Relu"]  # and goes when nobody has a use for it
+    assert kinds(graph) == ["Relu"]  # and goes when it has no readers
 
 
 X = Var("x")

@@ -125,7 +125,7 @@ def test_a_bias_that_is_added_twice_stays_twice() -> None:
         (6, 6, Attention(is_causal=1)),
         (4, 6, Attention(right_window_size=2)),
         (1, 6, Attention()),
-        (6, 4, None),  # the last query stands behind the last key
+        (6, 4, None),  # the last query is behind the last key
     ],
 )
 def test_queries_and_keys(queries: int, keys: int, wanted: Attention | None, past: int) -> None:

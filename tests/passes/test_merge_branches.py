@@ -134,7 +134,7 @@ def test_others_stay(name: str) -> None:
     assert_same(graph, after)
 
 
-def test_a_branch_that_somebody_else_reads_stays() -> None:
+def test_a_branch_with_another_reader_stays() -> None:
     def build(g: Graph, x: Value) -> Value:
         three, one = THREE(g, x), ONE(g, x)
         return apply(g, Add(), apply(g, Add(), three, one), apply(g, Relu(), one))

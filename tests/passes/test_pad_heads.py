@@ -51,7 +51,7 @@ def grouped(g: Graph, x: Value) -> Value:
 
 
 def apart(g: Graph, x: Value) -> Value:
-    """Queries have a layer of their own; words of keys and values are whole already but for 12."""
+    """Queries have a separate layer; words of keys and values are whole already but for 12."""
     q, k, v = (layer(g, x, width) for width in (24, 24, 16))
     return layer(g, apply(g, Attention(q_num_heads=2, kv_num_heads=2), q, k, v), 12)
 

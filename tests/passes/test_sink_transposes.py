@@ -231,7 +231,7 @@ def test_signals_stay_as_they_are() -> None:
 
 
 def test_images_of_heads() -> None:
-    """MViT: the heads of a sample are images of their own between convolutions."""
+    """MViT: the heads of a sample are separate images between convolutions."""
 
     def build(graph: Graph, x: Value) -> Value:
         image = apply(graph, Conv(), x, normal(5, 3, 1, 1))

@@ -1,4 +1,4 @@
-"""Parts of a product that gate one another are products of their own."""
+"""Parts of a product that gate one another are separate products."""
 
 from __future__ import annotations
 

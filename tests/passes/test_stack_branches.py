@@ -83,7 +83,7 @@ def test_branches(name: str, batch: Dim) -> None:
 
 
 def test_what_is_computed_alike_is_no_branch() -> None:
-    """Without `merge_duplicates`, each branch may have a copy of a node of its own."""
+    """Without `merge_duplicates`, each branch may have its own copy of a node."""
 
     def build(g: Graph, x: Value) -> Value:
         parts = [apply(g, Relu(), apply(g, Sigmoid(), x)) for _ in range(COUNT)]

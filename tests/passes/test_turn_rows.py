@@ -40,7 +40,7 @@ def sliced(g: Graph, x: Value) -> list[Value]:
 
 
 def separate(g: Graph, x: Value) -> list[Value]:
-    """Those of layers of their own."""
+    """Those of separate layers."""
     products = [apply(g, MatMul(), x, normal(WIDTH, WIDTH)) for _ in range(3)]
     return [apply(g, Add(), y, normal(WIDTH)) for y in products]
 

@@ -1,4 +1,4 @@
-"""A device whose streams do nothing until somebody waits for them, and that exchanges arrays.
+"""A device whose streams do nothing until something waits for them, and that exchanges arrays.
 
 What is not ordered by an event, or kept alive, goes wrong here every time, not now and then.
 """
@@ -34,7 +34,7 @@ class Mark:
 
 @dataclass(eq=False)
 class LazyStream:
-    """Keeps its work until somebody waits for it."""
+    """Keeps its work until something waits for it."""
 
     name: str = ""
     waits: int = 0
@@ -151,7 +151,7 @@ class LazyExchange:
         assert isinstance(array, Foreign)
         place = place_of(array)
         if place != (EXTENSION, 0):
-            raise InputError(f"lies on {place_name(place or (0, 0))}, not here")
+            raise InputError(f"is on {place_name(place or (0, 0))}, not here")
         if array.stream is not None:
             event = self.event()
             event.record(array.stream)

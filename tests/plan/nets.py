@@ -20,7 +20,7 @@ from tercet.runtime.session.model import Model
 
 
 class Net:
-    """A graph in the making, with 1x1 convolutions of weights of its own."""
+    """A graph in the making, with 1x1 convolutions whose weights it makes."""
 
     def __init__(self, *shape: int, dtype: DType = float32) -> None:
         self.graph, self.rng = Graph("test"), np.random.default_rng(0)

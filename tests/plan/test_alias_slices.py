@@ -1,4 +1,4 @@
-"""What Concat joins and Split and Slice cut lies in place, where all that touches it takes that."""
+"""What Concat joins and Split and Slice cut is used in place, where all that touches it can."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_what_was_split_and_is_joined_again_lies_in_the_result() -> None:
 
 
 def test_rows_of_other_axes_are_copied() -> None:
-    """The columns of an image have gaps that nobody knows, and neither has its change of format."""
+    """The columns of an image have unknown gaps, and so has its change of format."""
     net = Net(2, 8, 4, 8)
     a, b = net.add(Split(axis=3, num_outputs=2), net.x, outputs=2, name="split")
     model = check(net, {"y": net.conv(a, 8), "z": net.add(Relu(), b)})

@@ -1,4 +1,4 @@
-"""Memory of large results, which is used again as soon as nobody holds it, and not before."""
+"""Memory of large results, which is used again as soon as it is released, and not before."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_without_the_copies_the_order_is_kept() -> None:
 
 
 def test_parts_of_a_segment_run_one_after_the_other() -> None:
-    """Rows of a later part wait for nobody: all streams have met before it."""
+    """Rows of a later part wait for none: all streams have met before it."""
     device = FakeDevice()
     plan, got = planned(branches(4, 3), device)
     (segment,) = segments(plan.rows)

@@ -1,4 +1,4 @@
-"""The backend of docs/adding_a_backend.md, as a package of its own."""
+"""The backend of docs/adding_a_backend.md, as a separate package."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     (ran, text), (compared, more), (told, table), *faults = json.loads(answer.stdout)
     assert (ran, compared, told) == (0, 0, 0)
-    assert "imported" not in text + more, "it is imported where nobody asked for it"
+    assert "imported" not in text + more, "it is imported although it was not requested"
     assert "RuntimeError: no driver" in " ".join(table.split())  # lines end where paths let them
     assert [code for code, _ in faults] == [5, 5, 9]
     for (_, text), words in zip(faults, ("broken 2", "shut 2", "toy-backend 1"), strict=True):

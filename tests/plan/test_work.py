@@ -64,7 +64,7 @@ def test_multiplications_have_the_dtype_of_their_factors() -> None:
 
 
 def test_bytes_are_inputs_constants_and_results() -> None:
-    """What lies between the nodes of a row costs nothing."""
+    """Tensors between the nodes of a row cost nothing."""
     fused = works(node("g (float[4,8] x) => (float[4,8] z) { y = Exp(x)  z = Add(y, x) }"))
     assert fused == {"Exp + Add": Work({}, 2 * 4 * 32, 0)}
 

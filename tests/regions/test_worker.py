@@ -82,7 +82,7 @@ def test_it_ends_by_itself_unless_it_is_busy() -> None:
         assert worker.start(), "and the next one starts"
 
 
-def test_it_ends_with_whoever_has_it() -> None:
+def test_it_ends_with_its_parent() -> None:
     worker = Worker(MODULE)
     process = worker.ask({})["process"]
     del worker

@@ -123,7 +123,7 @@ def test_streams_take_turns_on_one_plan() -> None:
     assert device.recordings == 1
 
 
-def test_a_run_waits_for_whoever_writes_its_inputs() -> None:
+def test_a_run_waits_for_the_stream_that_writes_its_inputs() -> None:
     device, producer = LazyDevice(), LazyStream("producer")
     x = np.zeros((2, 4), np.float32)
     with model_of(chain(), device) as model:
@@ -287,7 +287,7 @@ def test_bound_on_the_host() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (Foreign(data(0), number=1), "input 'x' lies on DLPack's device 12, number 1"),
+        (Foreign(data(0), number=1), "input 'x' is on DLPack's device 12, number 1"),
         (Foreign(data(0).astype(np.float64)), "dtype float64; the model expects x: float32"),
         (Foreign(data(0)[0]), "the model expects an array of rank 2"),
         (Foreign(data(0)[:, :3].copy()), "axis 1 must be 4"),

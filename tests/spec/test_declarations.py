@@ -105,7 +105,7 @@ def test_inputs(schema: OpSchema, operator: type[Op]) -> None:
     assert arity(operator) == (schema.min_input, None if is_variadic else schema.max_input)
     optional = [NoneType in kinds for kinds in input_kinds(operator)]
     expected = [i.option == Option.Optional for i in schema.inputs]
-    # The first of at least one variadic input is a parameter of its own.
+    # The first of at least one variadic input is a separate parameter.
     if is_variadic and schema.inputs[-1].min_arity == 1:
         expected.append(False)
     assert optional == expected

@@ -79,7 +79,7 @@ def with_constants(
 
 
 def with_symbols(model: ModelProto) -> ModelProto:
-    """Return the model with every size of its inputs as a symbol of its own."""
+    """Return the model with every size of its inputs as a separate symbol."""
     symbolic = ModelProto()
     symbolic.CopyFrom(model)
     for formal in symbolic.graph.input:

@@ -1,4 +1,4 @@
-"""FlexAttention with bodies is a formula: nobody runs it as it is, whatever passes are left out."""
+"""FlexAttention with bodies becomes a formula, whatever passes are skipped."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_without_the_pass(options: dict[str, Any]) -> None:
 
 
 def test_a_body_that_leaves_its_nodes_unread() -> None:
-    """Found by the fuzzer: without passes, nobody would write what nobody reads."""
+    """Found by the fuzzer: without passes, no step would write what is not read."""
     scores = helper.make_tensor_value_info("s", 1, [1, 1, 2, 2])
     nodes = [helper.make_node("Tanh", ["s"], ["t"]), helper.make_node("Mul", ["t", "s"], ["u"])]
     body = helper.make_graph(nodes, "body", [scores], [scores])

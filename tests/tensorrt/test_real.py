@@ -1,4 +1,4 @@
-"""The real parser and builder, in a process of their own: a sample; the tool asks about everything.
+"""The real parser and builder, in a separate process: a sample; the tool asks about everything.
 
 They need no GPU; nothing is run. `python -m tercet.tools.workshop.tensorrt_support` has the whole
 table.

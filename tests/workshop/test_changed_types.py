@@ -57,7 +57,7 @@ CASES = {
     "a class that others name": ("p.b", "    pass", "    y = 1", "bde"),
     "a parameter": ("p.d", "x: Bag", "x: Bag | None", "de"),
     "what passes on a name": ("p.b", "import Box, size", "import Box, guess as size", "bde"),
-    "what nobody reads": ("p.e", "def i()", "def j()", "e"),
+    "what is not read": ("p.e", "def i()", "def j()", "e"),
     "another package's name": ("p.f", "HERE = path.sep", "HERE = path.curdir", "f"),
     "rules of a file": ("p.e", "def i()", "# pyright: strict\ndef i()", "e"),
 }  # fmt: skip
