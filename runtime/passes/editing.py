@@ -70,8 +70,10 @@ def cuts_of(node: Node) -> list[tuple[int, slice]] | None:
 
 def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
     """Return the axis of a Split and the sizes of its parts; None unless all are known."""
+    if not isinstance(node.op, Split):
+        return None
     rank = rank_of(node.inputs[0])
-    if not rank or not isinstance(node.op, Split):
+    if not rank:
         return None
     axis = normalize_axis(node.op.axis, rank)
     shapes = [shape_of(part) for part in node.outputs]

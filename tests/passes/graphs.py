@@ -18,7 +18,7 @@ from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
-from tercet.runtime.passes.driver import Context
+from tercet.runtime.passes.driver import Context, Pass
 
 from ..randomness import restarting
 
@@ -49,9 +49,12 @@ def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
     return graph
 
 
-def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
+def optimised(
+    graph: Graph, passes: tuple[Pass, ...] = SYMBOLIC_PASSES, **options: Any
+) -> tuple[Graph, Rewrites]:
+    """Return a copy of a graph behind some passes, and what these did."""
     copy, log = graph.clone(), Rewrites()
-    optimise(copy, SYMBOLIC_PASSES, Options(**options), evaluate, log)
+    optimise(copy, passes, Options(**options), evaluate, log)
     verify(copy)
     infer(copy)
     return copy, log

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Concat, Split
-from tercet.runtime.options import Options
-from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.ops.random import RandomNormal
+from tercet.runtime.passes import STATIC_PASSES
 
-from .graphs import apply, assert_same, kinds, make
+from .graphs import apply, assert_same, kinds, make, optimised
 
 SHAPE = (2, 12, 3)
 
@@ -36,10 +34,7 @@ def net(joined: tuple[int, ...], axis: int = 1) -> Graph:
 
 
 def cut(graph: Graph) -> Graph:
-    copy = graph.clone()
-    optimise(copy, STATIC_PASSES, Options(), evaluate, Rewrites())
-    verify(copy)
-    infer(copy)
+    copy, _ = optimised(graph, STATIC_PASSES)
     return copy
 
 
@@ -54,6 +49,11 @@ def test_parts_that_go_apart(joined: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("joined", "axis"), [((), 1), ((0, 1, 2), 1), ((0,), 2)])
 def test_parts_that_stay_together(joined: tuple[int, ...], axis: int) -> None:
     assert "Slice" not in kinds(cut(net(joined, axis)))
+
+
+def test_a_node_without_inputs() -> None:
+    graph = make(lambda g, x: apply(g, Add(), x, apply(g, RandomNormal(shape=SHAPE))), SHAPE)
+    assert kinds(cut(graph)) == ["RandomNormal", "Add"]
 
 
 def test_a_part_that_is_read_twice() -> None:

@@ -17,19 +17,16 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.graph import Graph, Node, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, Dim, TensorType
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import BatchNormalization, Softmax
-from tercet.runtime.options import Options
-from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 from tercet.runtime.passes.linear import as_linear
 
 from ..randomness import restarting
-from .graphs import apply, kinds
+from .graphs import apply, kinds, optimised
 
 RNG = restarting(11)
 #: Constants by their logarithm: a layer and what follows it.
@@ -79,14 +76,6 @@ def compute(graph: Graph, x: Array, *, exact: bool = False) -> Array:
     result = known[graph.outputs["y"]]
     assert result is not None
     return result.astype(float64)
-
-
-def folded(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
-    copy, log = graph.clone(), Rewrites()
-    optimise(copy, SYMBOLIC_PASSES, Options(**options), evaluate, log)
-    verify(copy)
-    infer(copy)
-    return copy, log
 
 
 def assert_no_worse(graph: Graph, after: Graph, x: Array, factor: float = 4.0) -> None:
@@ -177,7 +166,7 @@ def test_extremes(case: tuple[DType, tuple[float, float], str, str]) -> None:
     h = LAYERS[layer](net, net.x, first)
     then = BEHIND.get(behind) or (gemm if layer == "gemm" else conv)
     graph = net.ends(then(net, h, second))
-    after, _ = folded(graph)
+    after, _ = optimised(graph)
     for size in (1.0, 1 / first, 1 / (first * second) if first * second < 1e30 else 0.0):
         x = net.some(min(size, float(np.finfo(float32).max)), *shape)
         with np.errstate(over="ignore"):
@@ -189,14 +178,14 @@ def test_ordinary_constants_are_folded_as_ever() -> None:
     for dtype in (float16, float32):
         for behind in BEHIND.values():
             net = Net(dtype, (2, 3, 4, 4))
-            after, log = folded(net.ends(behind(net, conv(net, net.x, 0.1), 0.5)))
+            after, log = optimised(net.ends(behind(net, conv(net, net.x, 0.1), 0.5)))
             assert kinds(after) == ["Conv"]
             assert not log.refused
 
 
 def test_the_reason_is_recorded() -> None:
     net = Net(float16, (2, 3, 4, 4))
-    after, log = folded(net.ends(times(net, conv(net, net.x, 300), 300)))
+    after, log = optimised(net.ends(times(net, conv(net, net.x, 300), 300)))
     assert kinds(after) == ["Conv", "Mul"]
     (one,) = log.refused
     assert one.name == "fold_affine"
@@ -210,7 +199,7 @@ def test_a_dead_channel_does_not_keep_a_layer_from_folding() -> None:
     weight = net.some(0.1, 3, 3, 1, 1)
     weight[1] = 3e-42
     y = net(Conv(), net.x, weight)
-    after, log = folded(net.ends(norm(net, y, 1.0)))
+    after, log = optimised(net.ends(norm(net, y, 1.0)))
     assert kinds(after) == ["Conv"]
     assert not log.refused
 
@@ -237,7 +226,7 @@ def test_chains(case: int) -> None:
         value = steps[int(rng.integers(len(steps)))](net, value, 10.0**exponent)
     graph = net.ends(value)
     for size in (1e-3, 1.0, 1e3):
-        assert_no_worse(graph, folded(graph)[0], net.some(size, *shape).astype(dtype))
+        assert_no_worse(graph, optimised(graph)[0], net.some(size, *shape).astype(dtype))
 
 
 @pytest.mark.parametrize(("q_scale", "k_scale", "fuses"), [(0.5, 0.5, True), (1e-30, 1e-30, False)])
@@ -246,7 +235,7 @@ def test_the_scale_of_an_attention(q_scale: float, k_scale: float, fuses: bool) 
     q, k = (net(ew.Mul(), net.x, np.array(scale)) for scale in (q_scale, k_scale))
     scores = net(MatMul(), q, net(Transpose(perm=(0, 1, 3, 2)), k))
     graph = net.ends(net(MatMul(), net(Softmax(), scores), net.x))
-    after, _ = folded(graph)
+    after, _ = optimised(graph)
     assert any(isinstance(node.op, Attention) for node in after.nodes) == fuses
     assert_no_worse(graph, after, net.some(1, 1, 2, 5, 4).astype(float32))
 
@@ -257,7 +246,7 @@ def test_a_factor_that_half_has_no_number_for(beta: float) -> None:
     y = net(Gemm(beta=beta), net.x, np.zeros((3, 3)), net.x)
     graph = net.ends(y)
     x = net.some(1e-2, 4, 3).astype(float16)
-    assert_no_worse(graph, folded(graph, finite=True)[0], x)
+    assert_no_worse(graph, optimised(graph, finite=True)[0], x)
 
 
 def test_channels_in_front() -> None:

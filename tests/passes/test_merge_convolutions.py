@@ -8,17 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, LeakyRelu, Relu, Sigmoid, Swish
 from tercet.runtime.ops.movement import Concat
-from tercet.runtime.options import Options
-from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES, Rewrites
 
-from .graphs import Build, apply, assert_same, kinds, make, normal
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 
 SHAPE = (2, 8, 6, 5)
 Layer = Callable[[Graph, Value], Value]
@@ -88,11 +84,7 @@ def added(graph: Graph, x: Value, act: Layer, filters: int) -> Value:
 
 
 def merged(graph: Graph) -> tuple[Graph, Rewrites]:
-    copy, log = graph.clone(), Rewrites()
-    optimise(copy, STATIC_PASSES, Options(), evaluate, log)
-    verify(copy)
-    infer(copy)
-    return copy, log
+    return optimised(graph, STATIC_PASSES)
 
 
 TAKEN: dict[str, Build] = {

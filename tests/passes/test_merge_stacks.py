@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.options import Options
-from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES, Rewrites
 
-from .graphs import apply, assert_same, kinds, make, normal
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 
 def product(left: tuple[int, ...], right: tuple[int, ...]) -> Graph:
@@ -22,9 +20,7 @@ def product(left: tuple[int, ...], right: tuple[int, ...]) -> Graph:
 
 
 def rewritten(graph: Graph) -> tuple[Graph, Rewrites]:
-    after, log = graph.clone(), Rewrites()
-    optimise(after, STATIC_PASSES, Options(), evaluate, log)
-    return after, log
+    return optimised(graph, STATIC_PASSES)
 
 
 @pytest.mark.parametrize(

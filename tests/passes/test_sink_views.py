@@ -7,20 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.options import Options
-from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES, Rewrites
 
-from .graphs import Build, apply, assert_same, make, normal
+from .graphs import Build, apply, assert_same, make, normal, optimised
 
 CHANNELS, SIDE = 16, 6
 PIXELS = SIDE * SIDE
@@ -72,11 +68,7 @@ def rows_of_gemm(g: Graph, x: Value) -> Value:
 
 
 def bound(graph: Graph) -> tuple[Graph, Rewrites]:
-    copy, log = graph.clone(), Rewrites()
-    optimise(copy, STATIC_PASSES, Options(), evaluate, log)
-    verify(copy)
-    infer(copy)
-    return copy, log
+    return optimised(graph, STATIC_PASSES)
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.options import Options
-from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES
 
-from .graphs import apply, assert_same, kinds, make
+from .graphs import apply, assert_same, kinds, make, optimised
 
 N, C, H, W = SHAPE = (2, 12, 3, 5)
 
@@ -51,10 +47,7 @@ def half(which: int) -> Graph:
 
 
 def unshuffled(graph: Graph) -> Graph:
-    copy = graph.clone()
-    optimise(copy, STATIC_PASSES, Options(), evaluate, Rewrites())
-    verify(copy)
-    infer(copy)
+    copy, _ = optimised(graph, STATIC_PASSES)
     return copy
 
 
