@@ -428,6 +428,12 @@ class Graph:
             for body in node.op.graphs():
                 yield from body.walk()
 
+    def graphs(self) -> Iterator[Graph]:
+        """Yield this graph, and then all control-flow bodies in it."""
+        yield self
+        for node in self.walk():
+            yield from node.op.graphs()
+
 
 def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Value | None, ...]:
     """Return the values with `new` in place of `old`; a node may have thousands."""

@@ -9,7 +9,7 @@ for, and if it turns out wrong, the user is warned once.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
@@ -69,12 +69,6 @@ def contradicts(found: ValueType | None, declared: ValueType | None) -> bool:
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
-def _all(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph and all bodies in it."""
-    yield graph
-    yield from (body for node in graph.walk() for body in node.op.graphs())
-
-
 def _matters(value: Value) -> bool:
     """Whether anybody reads a value; what a body is given, such as a condition, it may not need."""
     return value.producer is not None or bool(value.consumers)
@@ -96,7 +90,7 @@ class Doubts:
         """Warn of values whose types contradict their declarations, unless already done."""
         if self._told:
             return
-        values = (v for each in _all(graph) for v in each.values.values())
+        values = (v for each in graph.graphs() for v in each.values.values())
         self._tell((v, v.type) for v in values if _matters(v) and contradicts(v.type, v.declared))
 
     def meet(self, value: Value, found: ValueType | None) -> None:

@@ -216,6 +216,5 @@ def _data(value: Value) -> Array:
 
 def arrays_of(graph: Graph) -> set[int]:
     """Return the ids of the arrays of a graph's constants, including those of bodies."""
-    bodies = (body for node in graph.walk() for body in node.op.graphs())
-    values = (value for each in (graph, *bodies) for value in each.values.values())
+    values = (value for each in graph.graphs() for value in each.values.values())
     return {id(value.data) for value in values if value.data is not None}

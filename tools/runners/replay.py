@@ -267,8 +267,7 @@ def prepared(
 def _without_sizes(graph: Graph) -> Graph:
     """Return a copy without sizes, so that none are inferred in branches that are not taken."""
     copy = graph.clone()
-    bodies = (body for node in copy.walk() for body in node.op.graphs())
-    for value in (value for each in (copy, *bodies) for value in each.values.values()):
+    for value in (value for each in copy.graphs() for value in each.values.values()):
         if isinstance(value.type, TensorType) and value.data is None:
             rank = value.type.rank
             value.type = value.type.with_shape(None if rank is None else (None,) * rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -88,7 +88,7 @@ class Oracle:
 def in_float64(graph: Graph) -> Graph:
     """Return a copy of a graph in which every narrower float tensor is float64."""
     copy = graph.clone()
-    for each in _with_bodies(copy):
+    for each in copy.graphs():
         kept = {
             node: [_narrow_dtype(value) for value in node.inputs]
             for node in each.nodes
@@ -138,12 +138,6 @@ def _widen_results(graph: Graph) -> None:
                 value.declared = None
                 graph.redirect(value, cast.output)
                 graph.set_inputs(cast, [value])
-
-
-def _with_bodies(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in graph.walk():
-        yield from node.op.graphs()
 
 
 def _wide_attributes(op: Op) -> dict[str, object]:

@@ -15,7 +15,7 @@ how much and which from the run, as do constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -227,7 +227,7 @@ class _Shake:
         hinge = before_decisions(copy)
         if self._in_bytes:
             self._bytes = {node: byte_operands(node) for node in copy.walk()}
-        for each in _with_bodies(copy):
+        for each in copy.graphs():
             for node in list(each.nodes):
                 if rounds(node):
                     stays = (
@@ -239,7 +239,7 @@ class _Shake:
                     self._shake_inputs(each, node)
                     self._shake_sum(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
-        for each in _with_bodies(copy):
+        for each in copy.graphs():
             for value in each.constants:
                 self._shake_constant(each, value, is_repeated=each is not copy)
         self._open_results(copy)
@@ -450,9 +450,3 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
         return {0: {"across": (1,)}}
     # Keys are only seen in scores, which are rounded separately.
     return {1: {"rows": True}} if node.kind in COMPOSED else {}
-
-
-def _with_bodies(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in graph.walk():
-        yield from node.op.graphs()

@@ -29,7 +29,7 @@ def opened_in_place(graph: Graph) -> Graph:
     if not any(map(opens, graph.walk())):
         return graph
     copy = graph.clone()
-    for each in (copy, *(body for node in copy.walk() for body in node.op.graphs())):
+    for each in list(copy.graphs()):
         for node in list(filter(opens, each.nodes)):
             kept, x, _ = node.operands
             made = each.insert(Opened(), [x, kept], before=node)

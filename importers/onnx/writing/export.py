@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
@@ -103,14 +104,8 @@ def export(
 
 def constant_bytes(graph: Graph) -> int:
     """Return the bytes of all constants in a file, bodies included."""
-    held = {id(data): data for each in _graphs(graph) for data in _arrays(each)}
+    held = {id(data): data for each in graph.graphs() for data in _arrays(each)}
     return sum(map(packed_size, held.values()))
-
-
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in graph.walk():
-        yield from node.op.graphs()
 
 
 def _arrays(graph: Graph) -> list[Array]:
@@ -121,7 +116,7 @@ def _format(graph: Graph, versions: Mapping[str, int]) -> int:
     """Return the lowest IR version for these opsets and element types."""
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     found = max(_MIN_FORMAT, helper.find_min_ir_version_for(imports, ignore_unknown=True))
-    for each in _graphs(graph):
+    for each in graph.graphs():
         for value in each.values.values():
             if isinstance(value.type, TensorType):
                 found = max(found, _FORMATS.get(value.type.dtype, 0))
@@ -291,8 +286,8 @@ def _reads(proto: GraphProto) -> set[str]:
 
 def _shared(graph: Graph) -> Iterator[Value]:
     """Yield the constants of bodies that occur in several graphs; they are written once."""
-    places = Counter(id(data) for each in _graphs(graph) for data in _arrays(each))
-    bodies = (body for node in graph.walk() for body in node.op.graphs())
+    places = Counter(id(data) for each in graph.graphs() for data in _arrays(each))
+    bodies = islice(graph.graphs(), 1, None)
     for value in (value for body in bodies for value in body.constants):
         if places[id(value.data)] > 1:
             yield value

@@ -29,8 +29,7 @@ def with_full_masks(graph: Graph) -> Graph:
     if not any(_lacks_rows(node) for node in graph.walk()):
         return graph
     copy = graph.clone()
-    bodies = [body for node in copy.walk() for body in node.op.graphs()]
-    for each in (copy, *bodies):
+    for each in list(copy.graphs()):
         for node in list(each.nodes):
             if _lacks_rows(node):
                 _expand(each, node)

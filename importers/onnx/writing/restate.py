@@ -34,15 +34,12 @@ def restated(graph: Graph, version: int) -> Graph:
         A new graph with inferred types; the same one if there is nothing to do.
     """
     copy = graph.clone()
-    done = [_rewrite(each, node, version) for each in _all(copy) for node in list(each.nodes)]
+    graphs = list(copy.graphs())
+    done = [_rewrite(each, node, version) for each in graphs for node in list(each.nodes)]
     if not any(done):
         return graph
     infer(copy)
     return copy
-
-
-def _all(graph: Graph) -> Sequence[Graph]:
-    return [graph, *(body for node in graph.walk() for body in node.op.graphs())]
 
 
 def _rewrite(graph: Graph, node: Node, version: int) -> bool:

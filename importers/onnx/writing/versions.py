@@ -118,8 +118,7 @@ def _highest(nodes: Sequence[Node], results: Set[Value], maximum: int) -> int:
 
 def results_of(graph: Graph) -> Set[Value]:
     """Return the results of a graph and of its bodies."""
-    bodies = (body for node in graph.walk() for body in node.op.graphs())
-    return {value for each in (graph, *bodies) for value in each.outputs.values()}
+    return {value for each in graph.graphs() for value in each.outputs.values()}
 
 
 def _refusals(
