@@ -16,15 +16,13 @@ from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
-from ...runtime.plan.backend import Format
+from ...runtime.plan.backend import HALVES_BLOCK, Format
 from .algorithms.registry import IN_HALVES, PLAIN, Stored
 from .attention.cut_heads import CutAttention, cut_attention_at
 from .fusion import FusionGroup
 
 #: Operators whose kernels can store halves, with their epilogues.
 ABLE = LayerNormalization | RMSNormalization | MatMul | Gemm | Attention | Conv
-#: Terms that have one scale.
-BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class Cutting:
         if not isinstance(head.op, ABLE):
             return False
         axis = 1 if isinstance(head.op, Conv) else -1
-        if y.dtype != float32 or len(y.dims) < 2 or y.dims[axis] % BLOCK:
+        if y.dtype != float32 or len(y.dims) < 2 or y.dims[axis] % HALVES_BLOCK:
             return False
         if isinstance(head.op, MatMul | Gemm):
             return self._wants(head, head.operands[0])

@@ -15,6 +15,9 @@ from ..options import Options
 if TYPE_CHECKING:
     from .host import HostBuffer
 
+#: Numbers of a row, or channels of a pixel, that share a scale in the formats of halves.
+HALVES_BLOCK = 64
+
 
 class Format(Enum):
     """The physical order of a tensor's elements; the logical shape is always ONNX's."""
@@ -75,7 +78,7 @@ class Format(Enum):
             return type_.nbytes
         *rows, terms = self.physical(type_.dims)
         count = prod(rows) if self is Format.PIXEL_HALVES else -(-prod(rows) // 8) * 8
-        return 4 * count * terms + 4 * count * terms // 64
+        return 4 * count * terms + 4 * count * terms // HALVES_BLOCK
 
 
 _PLAIN = {Format.HALVES: Format.CONTIGUOUS, Format.PIXEL_HALVES: Format.CHANNELS_LAST}

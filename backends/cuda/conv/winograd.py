@@ -14,13 +14,13 @@ import numpy as np
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
+from ....runtime.plan.backend import HALVES_BLOCK
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import no_epilogue
 from ..gemm import batched
 from ..gemm.atoms import F16X3
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
-from ..gemm.in_halves import BLOCK
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Arguments, Packed, Scratch, by_axis, ceil_div, moves, sizes
@@ -130,7 +130,7 @@ def _inputs_in_halves(conv: ConvProblem, out: int, problem: Problem) -> Launch:
     return Launch(
         "conv/winograd_halves.cu",
         "winograd_inputs_in_halves",
-        grid=(ceil_div(problem.m * (problem.k // BLOCK), THREADS // 32), 1, 1),
+        grid=(ceil_div(problem.m * (problem.k // HALVES_BLOCK), THREADS // 32), 1, 1),
         block=THREADS,
         args={
             **{"x": conv.x, "v": Scratch(0), "tiles": problem.m},

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from ....runtime.ir.types import Array
+from ....runtime.plan.backend import HALVES_BLOCK
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
@@ -69,7 +70,7 @@ def time_in_halves(problem: Problem, setting: Setting) -> float | None:
     It does not depend on what constants are.
     """
     target = setting.target
-    if not target.has_wgmma or setting.options.precision == "tf32" or problem.k % in_halves.BLOCK:
+    if not target.has_wgmma or setting.options.precision == "tf32" or problem.k % HALVES_BLOCK:
         return None
     time = in_halves.ways_of(problem, target)[0].microseconds
     return time if time < HALVES_MARGIN * time_of(problem, setting) else None
@@ -111,7 +112,7 @@ def rows_in_halves(problem: Problem) -> int:
 def stride_in_halves(problem: Problem) -> int:
     """Return the bytes from one matrix a in halves to the next, each like `Format.HALVES`."""
     numbers = rows_in_halves(problem) * problem.k
-    return ceil_div(4 * numbers + 4 * numbers // in_halves.BLOCK, ROW) * ROW
+    return ceil_div(4 * numbers + 4 * numbers // HALVES_BLOCK, ROW) * ROW
 
 
 def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from ....runtime.ops.conv import Conv
-from ....runtime.plan.backend import Format
+from ....runtime.plan.backend import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..recipe.operands import ceil_div, strides
@@ -21,24 +21,8 @@ from .f32 import formats_of
 from .problem import GemmArguments, Image, Problem, RowKind, packed_filters
 from .schedules import halves, image_halves
 from .tables.f16x3 import IMAGE_HALVES
-from .tile import (
-    LAUNCH,
-    MAX_KEPT,
-    MEMORY,
-    TMA_CACHE,
-    BlockWork,
-    Config,
-    TimedConfig,
-    clusters_of,
-    estimate,
-    overlapped,
-    ranked,
-    suited,
-    with_splits,
-)
+from .tile import MAX_KEPT, MEMORY, Config, TimedConfig
 
-#: Channels that have one scale per pixel.
-BLOCK = 64
 #: Results that are cut per microsecond, while nothing else is done; measured on an H100.
 CUTTING = 2e6
 #: Factors by which these convolutions must be estimated to be faster, of windows and of single
@@ -63,8 +47,9 @@ def formats(conv: ConvProblem) -> Formats | str:
         return f"{setting.target.arch} has no wgmma"
     if setting.options.precision == "tf32":
         return "precision tf32"
-    if conv.group > 1 or conv.channels % BLOCK:
-        return f"{conv.channels} channels in {conv.group} groups, not a multiple of {BLOCK} in one"
+    if conv.group > 1 or conv.channels % HALVES_BLOCK:
+        wanted = f"a multiple of {HALVES_BLOCK} in one"
+        return f"{conv.channels} channels in {conv.group} groups, not {wanted}"
     if not conv.is_cut and not setting.asked:
         return "no kernel before that stores halves"
     if refused := image_halves.refusal(_image(conv)):
@@ -121,7 +106,7 @@ def make(conv: ConvProblem, variant: str = "") -> Answer:
     target, epilogue, problem = conv.setting.target, conv.epilogue, _problem(conv)
     if conv.x.format is not Format.PIXEL_HALVES:
         return "an image that is not in halves"
-    if conv.pooled is not None and (conv.filters % BLOCK or conv.view.strides != (1, 1)):
+    if conv.pooled is not None and (conv.filters % HALVES_BLOCK or conv.view.strides != (1, 1)):
         return f"pooling of {conv.filters} filters"
     if variant:
         config = Config.parse(variant, IMAGE_HALVES)
@@ -162,30 +147,7 @@ def _problem(conv: ConvProblem) -> Problem:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def expected(problem: Problem, config: Config, target: Target) -> float:
-    """Return the estimate for a configuration in microseconds."""
-    tile, splits = config.tile, config.splits
-    blocks = tile.blocks(problem) * splits
-    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
-    cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 4 / TMA_CACHE
-    processors: float = target.processors
-    if splits > 2:
-        processors = min(processors, clusters_of(splits, target) * splits)
-    work = BlockWork(blocks, steps, tile.resident, processors, cached, problem.traffic)
-    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
-    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
-
-
 @lru_cache(MAX_KEPT)
 def ways_of(problem: Problem, target: Target, *, whole: bool = False) -> tuple[TimedConfig, ...]:
-    """Return all configurations with their estimates, fastest first.
-
-    Args:
-        problem: the sizes.
-        target: the GPU.
-        whole: whether tiles must have whole blocks of columns, to store or add them in halves.
-    """
-    fitting = [tile for tile in IMAGE_HALVES if not whole or tile.bn % BLOCK == 0]
-    usable = [tile for tile in fitting if halves.shared(Config(tile)) <= target.shared]
-    configs = with_splits(suited(usable, problem), problem, target, clusters=True)
-    return tuple(ranked(configs, lambda config: expected(problem, config, target)))
+    """Return all configurations with their estimates, fastest first; see `halves.timed_configs`."""
+    return halves.timed_configs(IMAGE_HALVES, problem, target, whole=whole)

@@ -6,10 +6,11 @@ write halves, or where it is cheaper to cut rows once, the product has nothing t
 
 from __future__ import annotations
 
-from functools import cache, partial
+from dataclasses import replace
+from functools import lru_cache, partial
 
 from ....runtime.ir.dtypes import float32
-from ....runtime.plan.backend import Format
+from ....runtime.plan.backend import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..recipe.operands import Packed, ceil_div
@@ -20,23 +21,8 @@ from .multiplication import Multiplication
 from .problem import GemmArguments, Linear, Matrix, Problem, packed_matrix
 from .schedules import halves
 from .tables.f16x3 import HALVES
-from .tile import (
-    LAUNCH,
-    MEMORY,
-    TMA_CACHE,
-    BlockWork,
-    Config,
-    TimedConfig,
-    clusters_of,
-    estimate,
-    overlapped,
-    ranked,
-    suited,
-    with_splits,
-)
+from .tile import MAX_KEPT, MEMORY, Config, TimedConfig
 
-#: Terms that have one scale per row.
-BLOCK = 64
 #: Minimum rows. With fewer the products alone are faster, but not networks. On an H200 BERT-base
 #: takes 1 % longer with 128 rows than with `f32`, but 4 to 8 % less time with 256 to 512 rows, and
 #: ViT-B 8 % less with 197.
@@ -62,8 +48,8 @@ def formats(task: Multiplication) -> Formats | str:
     m, n, k = layer.shape
     if m < MIN_ROWS and not task.setting.asked:
         return f"{m} rows, fewer than {MIN_ROWS}"
-    if not m or not n or not k or k % BLOCK:
-        return f"{m} x {n} x {k}: terms must be a multiple of {BLOCK}"
+    if not m or not n or not k or k % HALVES_BLOCK:
+        return f"{m} x {n} x {k}: terms must be a multiple of {HALVES_BLOCK}"
     if layer.y.size >= 2**31 or layer.a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
     return Format.HALVES, Format.CONTIGUOUS
@@ -119,32 +105,9 @@ def _arguments(layer: Linear) -> GemmArguments:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def expected(problem: Problem, config: Config, target: Target) -> float:
-    """Return the estimate for a configuration in microseconds."""
-    tile, splits = config.tile, config.splits
-    m, n, k = problem.m, problem.n, problem.k
-    blocks = tile.blocks(problem) * splits
-    steps = ceil_div(ceil_div(k, tile.bk), splits)
-    cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 4 / TMA_CACHE
-    processors: float = target.processors
-    if splits > 2:
-        processors = min(processors, clusters_of(splits, target) * splits)
-    traffic = 4 * problem.batch * (m * k + m * n + n * k)
-    work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
-    time = overlapped(estimate(tile.cost, work), work, target)
-    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
-
-
-@cache
+@lru_cache(MAX_KEPT)
 def ways_of(problem: Problem, target: Target, *, whole: bool = False) -> tuple[TimedConfig, ...]:
-    """Return all configurations with their estimates, fastest first.
-
-    Args:
-        problem: the sizes.
-        target: the GPU.
-        whole: whether tiles must have whole blocks of columns, to store them in halves.
-    """
-    fitting = [tile for tile in HALVES if not whole or tile.bn % BLOCK == 0]
-    usable = [tile for tile in fitting if halves.shared(Config(tile)) <= target.shared]
-    configs = with_splits(suited(usable, problem), problem, target, clusters=True)
-    return tuple(ranked(configs, lambda config: expected(problem, config, target)))
+    """Return all configurations with their estimates, fastest first; see `halves.timed_configs`."""
+    m, n, k = problem.m, problem.n, problem.k
+    traffic = 4 * problem.batch * (m * k + m * n + n * k)
+    return halves.timed_configs(HALVES, replace(problem, traffic=traffic), target, whole=whole)

@@ -6,13 +6,29 @@ within a cluster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .....runtime.plan.backend import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments
-from ..tile import Config, clusters_of
+from ..problem import GemmArguments, Problem
+from ..tile import (
+    LAUNCH,
+    TMA_CACHE,
+    BlockWork,
+    Config,
+    CtaTile,
+    TimedConfig,
+    clusters_of,
+    estimate,
+    overlapped,
+    ranked,
+    suited,
+    with_splits,
+)
 from .multistage import SplitK
 from .wgmma_rs import FRAGMENT, WHOLE, fitted, registers, shares, threads
 
@@ -77,3 +93,34 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         note=f"{F16X3.title} in halves {config} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
     )
+
+
+def timed_configs(
+    tiles: Sequence[CtaTile], problem: Problem, target: Target, *, whole: bool = False
+) -> tuple[TimedConfig, ...]:
+    """Return all configurations with their estimates, fastest first.
+
+    Args:
+        tiles: those of the kernel.
+        problem: the sizes, and the traffic.
+        target: the GPU.
+        whole: whether tiles must have whole blocks of columns, to store or add them in halves.
+    """
+    fitting = [tile for tile in tiles if not whole or tile.bn % HALVES_BLOCK == 0]
+    usable = [tile for tile in fitting if shared(Config(tile)) <= target.shared]
+    configs = with_splits(suited(usable, problem), problem, target, clusters=True)
+    return tuple(ranked(configs, lambda config: expected(problem, config, target)))
+
+
+def expected(problem: Problem, config: Config, target: Target) -> float:
+    """Return the estimate for a configuration in microseconds."""
+    tile, splits = config.tile, config.splits
+    blocks = tile.blocks(problem) * splits
+    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
+    cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 4 / TMA_CACHE
+    processors: float = target.processors
+    if splits > 2:
+        processors = min(processors, clusters_of(splits, target) * splits)
+    work = BlockWork(blocks, steps, tile.resident, processors, cached, problem.traffic)
+    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
+    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
