@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape
 
-from .dry import normal
+from .dry import apply, normal
 
 TURN = Transpose(perm=(0, 1, 3, 2))
 
@@ -64,9 +64,7 @@ class Block:
         """Return the nodes."""
         graph = Graph("channels")
 
-        def add(op: Any, *inputs: Value | Array) -> Value:
-            values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
-            return graph.insert(op, values).output
+        add = partial(apply, graph)
 
         def unit(part: Value) -> Value:
             """Divide the rows of a part by their lengths, in float32."""

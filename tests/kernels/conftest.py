@@ -19,7 +19,7 @@ def cache(cubins: Path) -> Path:
 
 @pytest.fixture
 def emulated(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    """The cuda backend on an emulated GPU of its own."""
+    """The cuda backend on an emulated A100."""
     from .emulator import open_emulated
 
     return open_emulated(libraries, monkeypatch.setattr)
@@ -32,4 +32,14 @@ def hopper(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBacken
 
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", Target("sm_90a", 2, H200.shared))
+    return emulated
+
+
+@pytest.fixture
+def h200(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """A GPU with wgmma and clusters, and all multiprocessors of an H200."""
+    from tercet.backends.cuda.recipe.targets import H200
+
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", H200)
     return emulated

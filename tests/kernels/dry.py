@@ -16,9 +16,9 @@ from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.control.bounded_outputs import bounded
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer, specialise
-from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.op import OPERATORS, Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, optimise
@@ -51,6 +51,12 @@ class DryDevice:
 
     name: str = "cuda:0"
     compiler: DryCompiler = field(default_factory=DryCompiler)
+
+
+def apply(graph: Graph, op: Op, *inputs: Value | Array) -> Value:
+    """Return the result of a new node; arrays are constants."""
+    values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
+    return graph.insert(op, values).output
 
 
 def single(
@@ -116,6 +122,12 @@ def launches(layout: Layout) -> list[Launch]:
         if isinstance(row.step, KernelStep)
         for launch in row.step.launches
     ]
+
+
+def compiled_files(backend: CudaBackend) -> set[str]:
+    """Return the files of the kernels that a backend has compiled."""
+    compiler: Any = backend.device.compiler
+    return {source.file for source in compiler.sources}
 
 
 def normal(*shape: int) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 from tercet.runtime.ir.types import Array
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryDevice, launches, normal, planned, single
+from .dry import DryDevice, compiled_files, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import results_of, sample
 
@@ -110,8 +109,7 @@ def assert_is_product(backend: CudaBackend, a: Array, b: Array, *, constant: boo
     expected = a.astype(np.float64) @ b.astype(np.float64)
     rounding = 2.0**-8 if a.dtype == bfloat16 else 2.0**-11
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=rounding, atol=3e-4)
-    compiler: Any = backend.device.compiler
-    assert {source.file for source in compiler.sources} == {"gemm/multistage.cu"}
+    assert compiled_files(backend) == {"gemm/multistage.cu"}
 
 
 @pytest.mark.slow

@@ -73,14 +73,6 @@ def divide(patch: pytest.MonkeyPatch, width: int, parts: int, pixels: int, **how
     patch.setattr(channel_groups, "divided", lambda *_: Slabs(512, width, parts, chunk, **given))
 
 
-@pytest.fixture
-def clusters(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    """A Hopper, whose blocks form clusters."""
-    compiler: Any = emulated.device.compiler
-    monkeypatch.setattr(compiler, "target", H200)
-    return emulated
-
-
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -174,7 +166,7 @@ def test_however_images_are_divided(
     groups: int,
     width: int,
     dtype: DType,
-    clusters: CudaBackend,
+    h200: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts = 1 if how in ("alone", "kept") else 3
@@ -183,19 +175,19 @@ def test_however_images_are_divided(
     sample = images((2, 32, 5, 7), groups, dtype, "Add", "Relu")
     entries = recipe(sample)
     assert entries == ["channel_moments"] * ("launches" in how) + ["channel_groups"]
-    compare(sample, clusters)
+    compare(sample, h200)
 
 
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_mean_far_from_zero(
-    parts: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    parts: int, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums of squares would have no digit left of it."""
     divide(monkeypatch, 8, parts, 400, is_cluster=parts > 1)
     sample = images((1, 8, 20, 20), 4, float32, offset=3000.0)
-    with Model(sample.graph.clone(), (clusters,), OPTIONS, evaluate) as model:
+    with Model(sample.graph.clone(), (h200,), OPTIONS, evaluate) as model:
         (got,) = (np.asarray(y) for y in model.run(sample.feeds).values())
     x = sample.feeds["x"].astype(float64).reshape(1, 4, 800) + 3000.0
     want = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
@@ -206,10 +198,10 @@ def test_a_mean_far_from_zero(
 
 @pytest.mark.slow
 @needs_compiler
-def test_what_is_no_number_stays_in_its_group(clusters: CudaBackend) -> None:
+def test_what_is_no_number_stays_in_its_group(h200: CudaBackend) -> None:
     sample = images((1, 16, 5, 5), 4, float32)
     sample.feeds["x"][0, 5, 2, 2] = np.nan
-    with Model(sample.graph.clone(), (clusters,), OPTIONS, evaluate) as model:
+    with Model(sample.graph.clone(), (h200,), OPTIONS, evaluate) as model:
         (y,) = model.run(sample.feeds).values()
     assert np.isnan(np.asarray(y)).all()  # of every channel, by the last convolution
 

@@ -38,14 +38,6 @@ TILES = {str(tile): tile for tile in MULTISTAGE}
 FORMS = [("w64x16", 2), ("w64x64", 3), ("w128x64", 2), ("32x32", 4), ("64x64", 5)]
 
 
-@pytest.fixture
-def clusters(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    """A Hopper, whose blocks form clusters."""
-    compiler: Any = emulated.device.compiler
-    monkeypatch.setattr(compiler, "target", H200)
-    return emulated
-
-
 def force(patch: pytest.MonkeyPatch, tile: CtaTile, splits: int) -> None:
     """Compute all products by `multistage.cu` in this form."""
     for module in (multistage, int8):
@@ -79,7 +71,7 @@ def half(*dims: int) -> Array:
 @needs_compiler
 @pytest.mark.parametrize(("name", "splits"), FORMS)
 def test_convolutions(
-    name: str, splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    name: str, splits: int, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows, and groups of pixels, whose results do not fill their tiles."""
     force(monkeypatch, TILES[name], splits)
@@ -87,18 +79,18 @@ def test_convolutions(
     groups = convolution(half(1, 640, 3, 3), normal(18, 320, 1, 1) / 16, group=2)
     for found in (windows, groups):
         assert {one.cluster for one in launches(planned(found.graph))} == {(1, 1, splits)}
-        compare(found, clusters)
+        compare(found, h200)
 
 
 @pytest.mark.parametrize("tile", ["w64x16", "w64x96", "w128x64", "32x32", "64x64"])
 @pytest.mark.parametrize("filters", [64, 100])
 def test_words_of_one_block(
-    clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch, tile: str, filters: int
+    h200: CudaBackend, monkeypatch: pytest.MonkeyPatch, tile: str, filters: int
 ) -> None:
     """Lanes exchange sums, some at a time if a tile has many; 100 filters are no whole words."""
     force(monkeypatch, TILES[tile], 1)
     found = convolution(half(1, 64, 9, 9), half(filters, 64, 1, 1) / 8, adds=True)
-    compare(found, clusters)
+    compare(found, h200)
 
 
 @pytest.mark.slow
@@ -106,7 +98,7 @@ def test_words_of_one_block(
 @pytest.mark.parametrize("layout", ["run", "squares", "tapwise"])
 @pytest.mark.parametrize("splits", [1, 5])
 def test_groups_and_taps_of_the_copy_engine(
-    layout: str, splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    layout: str, splits: int, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups of 24 channels, alone or joined, whose weights a block keeps; steps that are split."""
 
@@ -123,12 +115,12 @@ def test_groups_and_taps_of_the_copy_engine(
     found = convolution(half(2, 96, 7, 9), weights, adds=layout == "run", **how)
     (launch,) = launches(planned(found.graph))
     assert (launch.entry, launch.cluster) == ("mma_bulk", (1, splits, 1))
-    compare(found, clusters)
+    compare(found, h200)
 
 
 @pytest.mark.slow
 @needs_compiler
-def test_integers(clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integers(h200: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums that wrap around or are NaN as float32: they are sent as they are, and exact."""
     force(monkeypatch, TILES["64x64"], 3)
     rng = np.random.default_rng(0)
@@ -138,13 +130,13 @@ def test_integers(clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> Non
     found = sample("MatMulInteger", [a, b], (1,))
     (launch,) = [one for one in launches(planned(found.graph)) if one.file == "gemm/multistage.cu"]
     assert launch.cluster == (1, 1, 3)
-    compare(found, clusters)
+    compare(found, h200)
 
 
 @needs_compiler
 @pytest.mark.parametrize("splits", [3, 5])
 def test_results_that_are_pooled(
-    splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    splits: int, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One block finishes all four results of a maximum, so that shares are not equal."""
 
@@ -160,7 +152,7 @@ def test_results_that_are_pooled(
     infer(found.graph)
     (launch,) = launches(planned(found.graph))
     assert (launch.entry, launch.cluster) == ("mma_bulk", (1, splits, 1))
-    compare(found, clusters)
+    compare(found, h200)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tercet.runtime.options import Options
 
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
-from .dry import DryDevice, launches, normal, planned, single
+from .dry import DryDevice, compiled_files, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import ERROR, Sample, compare, sample
 
@@ -199,7 +199,7 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     if tile.ping_pong:
         compare(layer(m, n, 136, "gelu"), hopper)  # sums begin with the bias
         compare(layer(m, n + 3, 136, "cast"), hopper, error=ERROR[float16])
-    assert files(hopper) == {"gemm/tma_persistent.cu"}
+    assert compiled_files(hopper) == {"gemm/tma_persistent.cu"}
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_tiles_in_patches_of_weights_of_run_time(
     monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 2)
     m, n = 2 * tile.bm + 5, tile.bn + 72
     compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
-    assert files(hopper) == {"gemm/tma_persistent.cu"}
+    assert compiled_files(hopper) == {"gemm/tma_persistent.cu"}
 
 
 @pytest.mark.slow
@@ -245,13 +245,7 @@ def test_factors_of_samples(
     net.graph.set_outputs({"y": y})
     infer(net.graph)
     compare(Sample(net.graph, feeds), hopper, error=ERROR[float16])
-    assert files(hopper) == {"gemm/tma_persistent.cu", "elementwise/elementwise.cu"}
-
-
-def files(backend: CudaBackend) -> set[str]:
-    """Return which kernels it has compiled."""
-    compiler: Any = backend.device.compiler
-    return {source.file for source in compiler.sources}
+    assert compiled_files(hopper) == {"gemm/tma_persistent.cu", "elementwise/elementwise.cu"}
 
 
 @pytest.mark.slow
@@ -283,7 +277,7 @@ def test_windows(
     monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
     arrays = [normal(2, 40, 9, 7), normal(36, 40, *kernel) / 12, normal(36)]
     compare(sample("Conv", [a.astype(float16) for a in arrays], (1, 2), **attributes), hopper)
-    assert "gemm/tma.cu" in files(hopper)
+    assert "gemm/tma.cu" in compiled_files(hopper)
 
 
 @pytest.mark.slow
@@ -327,7 +321,7 @@ def test_slices_of_images(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) 
     infer(net.graph)
     options = Options(skip=("fold_constants", "merge_branches"))
     compare(Sample(net.graph, {"x": x}), hopper, options=options)
-    assert "gemm/tma_persistent.cu" in files(hopper)
+    assert "gemm/tma_persistent.cu" in compiled_files(hopper)
 
 
 @pytest.mark.slow
@@ -360,4 +354,4 @@ def test_attention(
     graph.set_outputs({"y": graph.insert(op, inputs).output})
     infer(graph)
     compare(Sample(graph, feeds), hopper)
-    assert files(hopper) == {"attention/attention_wgmma.cu"}
+    assert compiled_files(hopper) == {"attention/attention_wgmma.cu"}

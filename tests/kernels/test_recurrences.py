@@ -23,7 +23,7 @@ from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .cubins import all_compile
-from .dry import launches, normal, planned
+from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -50,8 +50,7 @@ class Net:
         return self.input(name, BATCH, STEPS, WIDTH)
 
     def apply(self, op: Op, *inputs: Value | Array) -> Value:
-        values = [v if isinstance(v, Value) else self.graph.constant(v) for v in inputs]
-        return self.graph.insert(op, values).output
+        return apply(self.graph, op, *inputs)
 
     def at(self, x: Value, t: int, *, squeezed: bool = True) -> Value:
         """Return one step of a tensor."""

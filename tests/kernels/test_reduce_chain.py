@@ -30,18 +30,13 @@ from tercet.runtime.ops.reduce import (
 )
 
 from .cubins import all_compile
-from .dry import launches, normal, planned
+from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
 FILE = "reduce/reduce_chain.cu"
 COMPILES = {"reduce/reduce_chain.cu"}
 DIMS = (3, 5, 6, 40)
-
-
-def apply(graph: Graph, op: Op, *inputs: Value | Array) -> Value:
-    values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
-    return graph.insert(op, values).output
 
 
 def axes(*of: int) -> Array:

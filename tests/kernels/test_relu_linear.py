@@ -25,7 +25,7 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
-from .dry import DryDevice, launches, normal, planned
+from .dry import DryDevice, apply, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS, Sample, compare
 
@@ -44,8 +44,7 @@ class Block:
         self.x = self.graph.add_input("x", TensorType(dtype, self.shape))
 
     def add(self, op: Any, *inputs: Value | Array) -> Value:
-        values = [v if isinstance(v, Value) else self.graph.constant(v) for v in inputs]
-        return self.graph.insert(op, values).output
+        return apply(self.graph, op, *inputs)
 
     def split(self, axis: int) -> tuple[Value, ...]:
         """Return q, k, v: of matrices of pixels and channels (3), or of channels and pixels (2)."""

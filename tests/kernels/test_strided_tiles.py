@@ -27,7 +27,7 @@ from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.shape import Reshape
 
 from .cubins import all_compile
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, sample
 
@@ -205,8 +205,7 @@ def test_heads(
 ) -> None:
     force(title, monkeypatch)
     compare(heads.sample(), hopper, error=1e-6)
-    compiler: Any = hopper.device.compiler
-    assert {source.file for source in compiler.sources} == {FILE}
+    assert compiled_files(hopper) == {FILE}
 
 
 @needs_compiler
@@ -220,8 +219,7 @@ def test_results(made: Sample, hopper: CudaBackend, monkeypatch: pytest.MonkeyPa
     """Results that are stored transposed, with an operand that is not, or in 16 bits."""
     force("32x32", monkeypatch)
     compare(made, hopper)
-    compiler: Any = hopper.device.compiler
-    assert {source.file for source in compiler.sources} == {FILE}
+    assert compiled_files(hopper) == {FILE}
 
 
 @needs_compiler

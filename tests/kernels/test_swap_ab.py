@@ -23,7 +23,7 @@ from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 
 from .cubins import all_compile, assert_arguments, registers
-from .dry import launches, normal, planned, single
+from .dry import compiled_files, launches, normal, planned, single
 from .emulator import needs_compiler
 from .few_rows_samples import Gated, geglu
 from .packed_samples import nbits
@@ -77,12 +77,6 @@ def assert_linear(found: Sample, got: Any) -> None:
     assert np.abs(got.astype(np.float64) - exact).max() <= bound * np.abs(exact).max()
 
 
-def files(backend: CudaBackend) -> set[str]:
-    """Return the files of the kernels that it has compiled."""
-    compiler: Any = backend.device.compiler
-    return {source.file for source in compiler.sources}
-
-
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ def test_packed_weights(
     """More stages than fit in shared memory at a time, and less than one step."""
     forced(way, monkeypatch)
     (got,) = results_of(found, [hopper])
-    assert files(hopper) == COMPILES
+    assert compiled_files(hopper) == COMPILES
     assert_exact(found, got)
 
 
@@ -126,7 +120,7 @@ def test_pairs_of_16_bits(
 ) -> None:
     forced(way, monkeypatch)
     compare(gated.sample(), hopper, error=ERROR[gated.dtype])
-    assert files(hopper) == COMPILES
+    assert compiled_files(hopper) == COMPILES
 
 
 @pytest.mark.slow
@@ -152,7 +146,7 @@ def test_weights_of_16_bits(
     forced(way, monkeypatch)
     found = linear(*sizes, dtype)
     (got,) = results_of(found, [hopper])
-    assert files(hopper) == COMPILES
+    assert compiled_files(hopper) == COMPILES
     assert_linear(found, got)
 
 

@@ -21,17 +21,12 @@ from tercet.runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
 from tercet.runtime.ops.reduce import ReduceL2, ReduceMean
 
 from .cubins import all_compile
-from .dry import launches, planned
+from .dry import apply, launches, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
 ROWS = np.random.default_rng(0).standard_normal((2, 3, 5, 40)).astype(np.float32)
 Step = Callable[[Graph, Value], Value]
-
-
-def apply(graph: Graph, op: Op, *inputs: Value | Array) -> Value:
-    values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
-    return graph.insert(op, values).output
 
 
 def number(of: float) -> Array:
