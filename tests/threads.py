@@ -1,7 +1,12 @@
-"""Callers at one time."""
+"""Callers at one time, and the threads that steps share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
+
+import pytest
+
+from tercet.backends.numpy.numerics import blas
 
 
 def together(work: Callable[[int], object], count: int) -> None:
@@ -11,3 +16,15 @@ def together(work: Callable[[int], object], count: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+@contextmanager
+def two_threads() -> Iterator[None]:
+    """Have two threads for each step, whatever the machine has."""
+    before = blas.threads()
+    if before is None or not blas.set_threads(2):
+        pytest.skip("numpy's BLAS is not OpenBLAS: steps run on their callers alone")
+    try:
+        yield
+    finally:
+        blas.set_threads(before)

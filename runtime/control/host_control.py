@@ -44,17 +44,17 @@ class Bodies(Protocol):
 def run_if(op: If, bodies: Bodies, values: Values) -> list[HostValue]:
     """Run the branch that the condition selects."""
     (cond,) = values
-    return bodies.run(op.then_branch if _is_true(cond, "cond") else op.else_branch, ())
+    return bodies.run(op.then_branch if bool(_element(cond, "cond")) else op.else_branch, ())
 
 
 def run_loop(op: Loop, bodies: Bodies, values: Values, tally: Tally) -> list[HostValue]:
     """Run the body until the trip count is reached or the condition is false."""
     m, cond, *carried = (*values, *(None,) * (2 - len(values)))
-    count = None if m is None else _integer(m, "M")
+    count = None if m is None else int(_element(m, "M"))
     going: HostValue = np.array(True) if cond is None else cond
     stacks = _Stacks(len(bodies.node.outputs) - len(carried), bodies, tally)
     number = 0
-    while _is_true(going, "cond") and (count is None or number < count):
+    while bool(_element(going, "cond")) and (count is None or number < count):
         check_time()
         going, *results = bodies.run(op.body, (np.array(number), going, *carried))
         carried = _replaced(carried, results[: len(carried)], tally)
@@ -204,15 +204,9 @@ def _tensor(value: HostValue, what: str) -> Array:
     return value
 
 
-def _is_true(value: HostValue, name: str) -> bool:
+def _element(value: HostValue, name: str) -> Array:
+    """Return a tensor of one element as a scalar."""
     data = _tensor(value, name)
     if data.size != 1:
         raise ShapeError(f"{name} has shape {list(data.shape)}; expected one element")
-    return bool(data.reshape(()))
-
-
-def _integer(value: HostValue, name: str) -> int:
-    data = _tensor(value, name)
-    if data.size != 1:
-        raise ShapeError(f"{name} has shape {list(data.shape)}; expected one element")
-    return int(data.reshape(()))
+    return data.reshape(())

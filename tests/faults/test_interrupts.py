@@ -5,8 +5,7 @@ from __future__ import annotations
 import dis
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,6 +20,8 @@ import pytest
 import tercet
 from tercet.backends.numpy.engine import cost, thread_pool
 from tercet.backends.numpy.numerics import blas
+
+from ..threads import two_threads
 
 ROOT = Path(tercet.__file__).parent.parent
 #: Where a run may be interrupted.
@@ -89,15 +90,6 @@ def interrupted(call: Callable[[], object], at: int, files: frozenset[str] = FIL
     finally:
         sys.settrace(before)
     return False
-
-
-@contextmanager
-def two_threads() -> Iterator[None]:
-    before = blas.threads()
-    if before is None or not blas.set_threads(2):
-        pytest.skip("numpy's BLAS is not OpenBLAS: steps run on their callers alone")
-    yield
-    blas.set_threads(before)
 
 
 class Late:

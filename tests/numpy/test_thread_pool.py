@@ -22,6 +22,7 @@ from tercet.backends.numpy.engine.step import Sharing
 from tercet.backends.numpy.engine.thread_pool import ThreadPool
 from tercet.backends.numpy.numerics import blas
 
+from ..threads import two_threads
 from .graphs import model, node, random
 
 X = random(1, 16, 80, 80)
@@ -46,12 +47,8 @@ SMALL = model((*NODES[:-2], node("Identity", ["d"], "y")), {"x": X}, CONSTANTS)
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """Two threads, whatever the machine has."""
-    before = blas.threads()
-    if before is None or not blas.set_threads(2):
-        pytest.skip("numpy's BLAS is not OpenBLAS: steps run on their callers alone")
-    yield
-    blas.set_threads(before)
+    with two_threads():
+        yield
 
 
 def counting(count: int, workers: int = 2) -> tuple[list[int], list[list[list[partial[None]]]]]:

@@ -18,7 +18,7 @@ from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, by_axis, ceil_div, sizes
-from .pack_residual import pitch
+from .pack_residual import padded_floats, pitch
 from .residual_forms import ResidualProblem, Tile
 
 #: Pixels of the result per block, rows and columns; expanded channels at a time; threads.
@@ -139,7 +139,7 @@ def pack_weights(*arrays: Array, biases: tuple[bool, ...]) -> Array:
     halves = [_wide(part) for part in cut(np.ldexp(rows, TOP + 1 - exponents(rows)[:, None]))]
     taps = np.zeros((windows[0].size, count), np.float32)
     taps[:, :hidden] = windows.reshape(hidden, -1).T
-    floats = [scales_of(rows)[0], _padded(b, count), *taps, _padded(shift, count)]
+    floats = [scales_of(rows)[0], padded_floats(b, count), *taps, padded_floats(shift, count)]
     parts: list[Array] = []
     for begin in range(0, count, CHUNK):
         here = slice(begin, begin + CHUNK)
@@ -152,10 +152,4 @@ def _wide(rows: Array) -> Array:
     """Return rows `pitch` bytes apart."""
     found = np.zeros((len(rows), pitch(rows.shape[1], 2) // 2), np.float16)
     found[:, : rows.shape[1]] = rows
-    return found
-
-
-def _padded(bias: Array, count: int) -> Array:
-    found = np.zeros(count, np.float32)
-    found[: len(bias)] = bias
     return found

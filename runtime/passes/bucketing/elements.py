@@ -102,16 +102,9 @@ def normalization(writer: GraphWriter, node: Node) -> None:
     writer.read_inputs()
 
 
-@rule(MatMulNBits, MatMulBnb4)
-def packed_product(writer: GraphWriter, node: Node) -> None:
-    """Rows are multiplied independently."""
-    writer.need_closed(node.inputs[0], [len(writer.dims(node.inputs[0])) - 1])
-    writer.read_inputs()
-
-
-@rule(MoE, QMoE)
-def experts(writer: GraphWriter, node: Node) -> None:
-    """Rows choose their experts independently."""
+@rule(MatMulNBits, MatMulBnb4, MoE, QMoE)
+def products_of_rows(writer: GraphWriter, node: Node) -> None:
+    """Rows are multiplied, and choose their experts, independently."""
     writer.need_closed(node.inputs[0], [len(writer.dims(node.inputs[0])) - 1])
     writer.read_inputs()
 
