@@ -37,7 +37,7 @@ class Cutting:
         is_made: returns whether there is a recipe of a group for formats of its tensors that
             stores its result in this way.
         gain: returns the microseconds that a convolution takes less with its image in halves.
-        cost: returns those that it takes to store so many numbers in halves, and whether as they
+        cost: returns those that it takes to store this many numbers in halves, and whether as they
             are as well.
     """
 

@@ -14,7 +14,7 @@ from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .editing import Builder, drop, shape_of, static_dims
 
-#: Parts of rows are read in place if they consist of words of 16 bytes: so many 16-bit floats.
+#: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
 
 

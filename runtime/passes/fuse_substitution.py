@@ -145,7 +145,7 @@ def _substitutes(step: _Step) -> bool:
 
 
 def _unpadded(value: Value, behind: int) -> Value | None:
-    """Return what has so many zeros behind its last axis, and none elsewhere."""
+    """Return what has this many zeros behind its last axis, and none elsewhere."""
     node = value.producer
     if node is None or not isinstance(node.op, Pad) or node.op.mode != "constant":
         return None

@@ -89,7 +89,7 @@ def _is_activation(node: Node) -> bool:
 
 
 def _is_norm(node: Node, channels: int) -> bool:
-    """Whether a node has a fixed factor and addend for each of so many channels."""
+    """Whether a node has a fixed factor and addend for each of this many channels."""
     affine = folded(node)
     return affine is not None and affine[0].shape == (channels,)
 

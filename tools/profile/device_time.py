@@ -17,7 +17,7 @@ from ..common.measure import Timing
 
 WARM_UP = 5
 #: The most rows that are timed in their graph, as many graphs are recorded, and how often: for
-#: about so many seconds.
+#: about this many seconds.
 MAX_ROWS, MIN_ROUNDS, MAX_ROUNDS, SECONDS = 500, 5, 25, 0.5
 
 

@@ -139,7 +139,7 @@ def moved(
         x: any dtype; of what is not float64, bytes move by a step and all else stays.
         like: numbers of whose magnitude the share is taken where it is greater.
         amount: the share.
-        bits: numbers of so many bits stay; whole ones where 0.
+        bits: numbers of this many bits stay; whole ones where 0.
         smallest: the least magnitude that the share is taken of, where a number does not stay.
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
         radius: how far away, along all axes but the first two, the greatest magnitude is looked
@@ -294,7 +294,7 @@ def _stepped(noise: Noise, x: Array) -> Array:
 
 
 def exact(x: Array, bits: int) -> Array:
-    """Return which float64 numbers stay: those of so many bits; whole ones where `bits` is 0."""
+    """Return which float64 numbers stay: those of this many bits; whole ones where `bits` is 0."""
     if not bits:
         return np.asarray(np.rint(x) == x)
     if bits == BITS["float32"]:

@@ -70,7 +70,7 @@ def with_partial_sums(x: Array, inputs: tuple[Array | None, ...], op: Op, times:
     """Return a sum of finite terms, infinite where some add up to more than float32 holds.
 
     Args:
-        x: the result of the operator, which may be so many times less than the sum.
+        x: the result of the operator, which may be this many times less than the sum.
         inputs: what it is computed from.
         op: an operator that adds up its terms, see `operators.sums_by_result`.
         times: by how many times the sum is greater.

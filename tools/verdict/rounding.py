@@ -44,7 +44,7 @@ _COARSE = ("tf32", "float16", "bfloat16")
 #: third as many samples are so by the cube of the factor.
 _DOUBTFUL, _NEARLY = 0.001, 3.0
 _LOCAL = 8.0
-#: Steps that no sample shows at their place may be so many, by those that a sample has.
+#: Maximum number of steps that no sample shows at their place, by that of a sample.
 _RARE = 0.1
 #: Samples, and elements that no sample shows, of which fewer tell nothing.
 _FEWEST = 3
@@ -52,7 +52,7 @@ _FEWEST = 3
 _SEEN = 0.9
 #: The step below the smallest normal number, by that number: 2**-24 in float16.
 _STEP = 2.0**-10
-#: From so many times what rounding explains on, the number says no more.
+#: Beyond this many times what rounding explains, the number says no more.
 _COUNTABLE = 1e9
 #: Slices of fewer elements are not judged by their own magnitude.
 _SLICE = 8

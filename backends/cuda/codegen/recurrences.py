@@ -430,7 +430,7 @@ def aligned(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
 
 
 def _moves(part: Part, other: Part | None, by: int) -> bool:
-    """Whether one part of a tensor is another one, so many places further."""
+    """Whether one part of a tensor is another one, this many places further."""
     return (
         other is not None
         and other.whole is part.whole

@@ -146,7 +146,7 @@ class FewChannels:
                 yield min(sides, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
 
     def _wasted(self, parts: int) -> tuple[bool, int, int]:
-        """Return whether so many parts of the filters are too large, then the padded filters."""
+        """Return whether this many parts of the filters are too large, then the padded filters."""
         own = ceil_div(ceil_div(self.conv.filters, parts), 16) * 16
         return own > MAX_FILTERS, parts * own, parts
 

@@ -50,7 +50,7 @@ MARGIN_EXPANDED = 0.82
 OF_PATCHES = 0.9
 #: Bytes of a large image between layers, about what an L2 cache of 50 MB keeps until it is read.
 LARGE = 1 << 25
-#: Boundaries in networks between layers that are estimated to take less than so many microseconds
+#: Boundaries in networks between layers that are estimated to take less than this many microseconds
 #: on average: MobileNetV2 in float16 takes 3 to 4 % less time at batch 1 on an H200 than with 0.6,
 #: MobileNetV3 1 % less. 1.2 would take 3 % more at batch 8.
 SHORT, BOUNDARY_OF_SHORT = 4.0, 0.9
@@ -76,7 +76,7 @@ class ConvLayer:
 
 @dataclass(frozen=True, slots=True)
 class InvertedResidual:
-    """Convolutions of which each alone reads the previous one.
+    """Convolutions, each of which is the only reader of the previous one.
 
     Attributes:
         expansion: 1x1; None if the depthwise convolution reads the image itself.

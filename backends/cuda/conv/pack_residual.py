@@ -133,7 +133,7 @@ def projection_rows(matrix: Array, count: int, columns: int, scaling: Array | No
 
 
 def _scales(matrix: Array, count: int) -> Array:
-    """Return the factors of the sums of a matrix's rows, padded to so many with 1."""
+    """Return the factors of the sums of a matrix's rows, padded with 1 to `count`."""
     found = np.ones(count, np.float32)
     found[: len(matrix)] = scales_of(matrix)[0, : len(matrix)]
     return found

@@ -406,7 +406,7 @@ class _Product:
         return self._launched(tile, shared, grid, choice, tile.note(rows, products))
 
     def _tiles(self, rows: int) -> int:
-        """Return how many tiles of so many rows there are, at most."""
+        """Return how many tiles of this many rows there are, at most."""
         experts = self.experts
         if rows == 1:
             return experts.pairs

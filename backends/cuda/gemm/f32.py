@@ -67,7 +67,7 @@ CLUSTERED = 118 / 132
 #: are inexact. ResNet-50 at batch 1, where most are within 5 % of each other, took 5 % longer on an
 #: H200 without it (and with other splits).
 MARGIN = 0.95
-#: The same for products of at most so many blocks of TF32 per multiprocessor, whose weights, twice
+#: The same for products of at most `SHORT` blocks of TF32 per multiprocessor, whose weights, twice
 #: as large, come from memory. Within networks at batch 1 on an H100, ResNeXt-50 takes 6 % less time
 #: with it, ResNet-50, GoogLeNet, DLA-60 and RegNetY 2 to 3 %, seven others the same; GoogLeNet with
 #: 32 images 1 % more if it applies to all products.

@@ -90,7 +90,7 @@ class PackedWeights:
         return own if self.other is None else in_turns(own, self.other.factors)
 
     def factor_bytes_of(self, terms: int) -> int:
-        """Return the bytes of scales and zero points of a row for a step of so many terms."""
+        """Return the bytes of scales and zero points of a row for a step of this many terms."""
         each = max(1, terms // self.op.block_size)
         return each * self.scales.dtype.itemsize * (1 if self.zero_points is None else 2)
 
@@ -124,7 +124,7 @@ class PackedWeights:
         return STRIP * (1 if self.zero_points is None else 2)
 
     def blocks_of(self, terms: int) -> int:
-        """Return the blocks per row, in whole steps of so many terms."""
+        """Return the blocks per row, in whole steps of this many terms."""
         whole = max(1, terms // self.op.block_size)
         return ceil_div(self.op.blocks, whole) * whole
 

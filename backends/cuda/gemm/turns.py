@@ -1,4 +1,4 @@
-"""Two constants of one shape in turns: some rows of one, then as many of the other.
+"""Two constants of one shape, interleaved: some rows of one, then as many of the other.
 
 So one product with both weights yields the results of both next to each other.
 """
@@ -19,7 +19,7 @@ TURN = 8
 
 
 def in_turns(one: Packed, other: Packed) -> Packed:
-    """Return the rows of two constants in turns; both have as many, a multiple of `TURN`."""
+    """Return the interleaved rows of two constants; both have as many, a multiple of `TURN`."""
     pack = partial(_turns, one.pack, other.pack, len(one.sources))
     return Packed((*one.sources, *other.sources), ("in turns", one.layout, other.layout), pack)
 
@@ -27,7 +27,7 @@ def in_turns(one: Packed, other: Packed) -> Packed:
 def biases_in_turns(
     biases: Sequence[Tensor | Packed | None], n: int, dtype: DType
 ) -> Packed | None:
-    """Return two biases of `n` elements in turns, zeros for one that is absent; None for both."""
+    """Return two interleaved biases of `n` elements, zeros for an absent one; None for both."""
     if not any(biases):
         return None
     one, other = (_bias(bias, n, dtype) for bias in biases)
@@ -43,7 +43,7 @@ def _bias(bias: Tensor | Packed | None, n: int, dtype: DType) -> Packed:
 def _turns(
     one: Callable[..., Array], other: Callable[..., Array], count: int, *sources: Array
 ) -> Array:
-    """Return the rows of two packed arrays in turns; `count` of the sources are the first's."""
+    """Return the interleaved rows of two packed arrays; `count` sources are the first's."""
     rows = [one(*sources[:count]), other(*sources[count:])]
     both = np.stack([r.reshape(-1, TURN, *r.shape[1:]) for r in rows], axis=1)
     return both.reshape(-1, *rows[0].shape[1:])

@@ -82,7 +82,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue)
 
 
 def at_once(kernel: Ints, nbytes: int) -> int:
-    """Return how many elements of a window a thread loads at once, of so many bytes each.
+    """Return how many elements of a window a thread loads at once, of this many bytes each.
 
     All of them if possible, else those of a plane or of a row.
     """

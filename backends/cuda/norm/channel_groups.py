@@ -38,7 +38,7 @@ CACHE, CACHED, READ_AGAIN = 26e6, 2.2, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What is normalized: `number` images of so many pixels and channels, in groups of `depth`."""
+    """What is normalized: `number` images of pixels and channels, in groups of `depth`."""
 
     number: int
     pixels: int

@@ -118,7 +118,7 @@ def top_k(
 
 
 def _sorts(size: int, kept: int) -> bool:
-    """Whether a warp sorts a line in less time than it finds so many elements one by one."""
+    """Whether a warp sorts a line in less time than it finds this many elements one by one."""
     if size > SORTED:
         return False
     digits = max(5, (size - 1).bit_length())

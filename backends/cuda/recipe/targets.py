@@ -38,7 +38,7 @@ class Target:
         object.__setattr__(self, "has_wgmma", self.arch == "sm_90a")
 
     def alone(self, nbytes: int) -> int:
-        """Return at least so many bytes of shared memory that no two blocks with them share it.
+        """Return bytes of shared memory, at least this many, with which no two blocks share it.
 
         Blocks start while those of the preceding kernel still run, on the multiprocessors that are
         idle then: two on each, if they fit, and so twice as slowly. Kernels with at most one block

@@ -1,8 +1,8 @@
 """The tuner: a search over a planned network for faster ways to run groups of equal steps.
 
 A candidate takes the place of the recipe of all steps of a group, and the whole network is timed
-with and without it, in turns. So it runs between its neighbours, as it will later: its weights come
-from memory, and its blocks start as those of the kernel before it end. The fastest correct
+with and without it, alternately. So it runs between its neighbours, as it will later: its weights
+come from memory, and its blocks start as those of the kernel before it end. The fastest correct
 candidate stays, and the next group is measured with it.
 
 Results are kept on disk by everything they depend on: kernels, GPU, driver, and the network. Names
@@ -28,7 +28,7 @@ from ..families import SELECTORS, provide
 from ..recipe.operands import Tensor
 from .records import Records
 
-#: How often a candidate and the network without it are timed in turns: each, and the best ones.
+#: How often a candidate and the network without it are timed alternately: each, and the best ones.
 ROUNDS, ROUNDS_OF_BEST = 3, 9
 #: How many of the best candidates of a group are timed again.
 FINALISTS = 3
@@ -80,7 +80,7 @@ class PlannedNetwork(Protocol):
         ...
 
     def in_turns(self) -> tuple[float, float]:
-        """Return the microseconds of the network as planned, and as it is, timed in turns."""
+        """Return the microseconds of the network as planned, and as it is, timed alternately."""
         ...
 
     def change(self, group: StepGroup, candidate: Candidate, rounds: int) -> float:

@@ -80,7 +80,7 @@ def cut(data: Array, block: Block) -> Array:
 def blocks(shape: tuple[int, ...], limit: int, workers: int = 1) -> Iterator[Block]:
     """Yield blocks of at most `limit` elements (at least one) that cover `shape` in C order.
 
-    Several blocks are so many that each of the threads gets as many, if possible.
+    If there are several, their number is a multiple of that of the threads, if possible.
     """
     if 0 in shape:
         return

@@ -138,7 +138,7 @@ class _PoolThread:
         stays: whether it may spin for its next order.
         is_awake: whether it looks for its next order before it sleeps.
         is_spinning: whether it waits for that.
-        done: gates for the orders that it is given, in turns: the last one may still be opened.
+        done: gates for the orders that it is given, alternately: the last one may still be opened.
     """
 
     def __init__(self, name: str, pool_lock: Lock) -> None:

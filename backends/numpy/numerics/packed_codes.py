@@ -164,7 +164,7 @@ class PackedProduct:
 
     @staticmethod
     def room(codes: IntegerCodes, rows: int, elements: int) -> int:
-        """Return the size of the workspace for weights of so many rows.
+        """Return the size of the workspace for weights of this many rows.
 
         Args:
             codes: of the weights.

@@ -44,7 +44,7 @@ def shared(config: Config) -> int:
 
 
 def spread(config: Config, tiles: int, target: Target) -> tuple[tuple[int, int, int], int]:
-    """Return the grid for so many tiles, and the shared memory per block in bytes.
+    """Return the grid for this many tiles, and the shared memory per block in bytes.
 
     Blocks take several tiles if there are more than run at once. If all of them run at once, none
     shares a multiprocessor with another.

@@ -19,7 +19,7 @@ depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const
     const int i = blockIdx.x * 128 + threadIdx.x;
     if (i >= count) return;
     int rest = i;
-    const auto next = [&](int size) {  // the last of the places that are left, of so many
+    const auto next = [&](int size) {  // the coordinate along the last remaining axis, of this size
         const int whole = rest / size, found = rest - whole * size;
         rest = whole;
         return found;

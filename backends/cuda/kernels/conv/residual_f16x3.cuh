@@ -198,7 +198,7 @@ struct Filtered {
     }
 };
 
-// Filters this warp's part of the chunk of this number, whose box and weights are so many bytes behind `shared`, and adds its
+// Filters this warp's part of the chunk of this number, whose box and weights are this many bytes behind `shared`, and adds its
 // projection to the sums, or stores it.
 __device__ __forceinline__ void filter_chunk(float (&sums)[RUN][TN][4], unsigned char* shared, const Windows& windows,
                                              u32 rows_of_b, int box, int weights, int part, int chunk,

@@ -2,7 +2,7 @@
 //
 // Compile-time: as halves.cu has them.
 
-// The items of a block: the first one, and every so many as there are blocks. Clusters lie along y.
+// The first item of a block; the next ones are as far apart as there are blocks. Clusters are along y.
 __device__ __forceinline__ int first_item() { return blockIdx.x * gridDim.y + blockIdx.y; }
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────

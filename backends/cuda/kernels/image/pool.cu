@@ -60,7 +60,7 @@ pool(const X* x, R* y, long long* positions, const T* z0, const T* z1, I count, 
     const I i = blockIdx.x * I(128) + threadIdx.x;
     if (i >= count) return;
     I rest = i;
-    const auto next = [&](int size) {  // the last of the places that are left, of so many
+    const auto next = [&](int size) {  // the coordinate along the last remaining axis, of this size
         const I whole = rest / size;
         const int found = rest - whole * size;
         rest = whole;

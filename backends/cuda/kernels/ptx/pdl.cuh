@@ -10,7 +10,7 @@ __device__ __forceinline__ void grid_dependency_sync()
 #endif
 }
 
-// Brings `count` elements into the L2 cache, a line of them per thread of so many: constants that a kernel reads late,
+// Brings `count` elements into the L2 cache, a line of them per thread of `threads`: constants that a kernel reads late,
 // named before it waits. Weights of a large network have displaced them since the last run. Of data that the preceding
 // kernel still writes no old copy remains, as all multiprocessors write through this cache.
 template <typename V>
