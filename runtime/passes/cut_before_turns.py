@@ -183,7 +183,7 @@ def place_of(reader: Node) -> tuple[int, int] | None:
 def _cut_first(
     graph: Graph, reader: Node, source: Value, turn: tuple[int, tuple[int, ...]]
 ) -> None:
-    """Replace the part of a turned tensor by the turned part of it."""
+    """Replace the part of a transposed tensor by the transposed part of it."""
     (cut, perm), last = turn, reader
     add = Builder(graph, reader, reader.name, (reader,))
     if isinstance(reader.op, Gather):

@@ -203,7 +203,7 @@ def _are_aligned(
 
 
 def _without_views(value: Value) -> Value:
-    """Return a value before axes of one place came and went, and others were turned and back."""
+    """Return a value before axes of one place came and went, and others were swapped and back."""
     while (node := value.producer) is not None:
         source = node.operands[0]
         inner, outer = shape_of(source), shape_of(value)

@@ -22,7 +22,7 @@ _PARTS = (2, 0, 3, 1, 4)
 
 
 def split_joined(graph: Graph) -> Iterator[str]:
-    """Split rows into queries, keys and values before heads are turned, where a Concat joins these.
+    """Split rows into queries, keys and values before heads are moved, if a Concat joins these.
 
     Exporters have ``qkv.view(b, t, 3, h, d).permute(2, 0, 3, 1, 4)`` and take its places (Flux).
     """
@@ -99,7 +99,7 @@ def turn_normalized(graph: Graph) -> Iterator[str]:
         graph.redirect(node.output, turned)
         graph.remove(node)
         drop(graph, turn)
-        yield f"Transpose '{name}' turns normalized heads"
+        yield f"Transpose '{name}' moves normalized heads"
 
 
 def turn_joined_heads(graph: Graph) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Sums of turned tensors that are turned back."""
+"""Sums of transposed tensors that are transposed back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def turn_before_sums(graph: Graph) -> Iterator[str]:
             before = back[-1].operands[0].producer
             graph.replace(back[-1], [add(node.op, *operands)])
             drop(graph, before)
-            yield f"{node.kind} '{name}' adds to '{x.name}' before it is turned"
+            yield f"{node.kind} '{name}' adds to '{x.name}' before it is transposed"
             break
 
 

@@ -80,5 +80,5 @@ def made_heads(g: Graph, x: Value) -> Value:
 def test_what_stays(build: Build) -> None:
     graph = make(build, (B, T, H * D))
     after, log = optimised(graph, skip=("sink_transposes", "compose_moves"))
-    assert "before it is turned" not in " ".join(each.text for each in log)
+    assert "before it is transposed" not in " ".join(each.text for each in log)
     assert_same(graph, after)
