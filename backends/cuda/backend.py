@@ -195,7 +195,7 @@ class _Recipes:
 
 
 def _is_empty(node: Node) -> bool:
-    """Whether a node computes no elements, and is no view, which is none to a plan anyway."""
+    """Whether a node computes no elements, and is not a view, which a plan never runs."""
     return not node.op.view and not any(value.tensor.size for value in node.outputs)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def no_collection() -> Generator[None]:
     """Collect no garbage within the block.
 
-    What modules define is no garbage, nor is a graph that is being made, and looking for some takes
+    What modules define is not garbage, nor is a graph that is being made, and looking for it takes
     up to a tenth of the time of importing tercet and of planning.
     """
     if not gc.isenabled():

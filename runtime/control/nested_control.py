@@ -228,7 +228,7 @@ def _captured(node: Node, body: Graph) -> range:
         start, end = end, end + len(each.captures)
         if each is body:
             return range(start, end)
-    raise ValueError(f"'{body.name}' is no body of '{node.name}'")
+    raise ValueError(f"'{body.name}' is not a body of '{node.name}'")
 
 
 def _entering(node: Node) -> tuple[tuple[ValueType | None, ...], ...]:

@@ -145,7 +145,7 @@ def _times(size: Dim, factor: np.float32, extent: np.float32) -> Dim:
     with np.errstate(all="ignore"):
         product = float(np.float32(size) * extent * factor)
     if not 0 <= product < 2**63:
-        raise ShapeError(f"{size} elements times {extent} times {factor} is no size")
+        raise ShapeError(f"{size} elements times {extent} times {factor} is not a size")
     return int(product)
 
 

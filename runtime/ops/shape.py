@@ -336,7 +336,7 @@ def _count(start: Any, limit: Any, delta: Any) -> int:
     with np.errstate(all="ignore"):
         steps = float(limit - start) / float(delta)
     if not isfinite(steps):
-        raise ShapeError(f"from {start} to {limit} by {delta} there is no number of steps")
+        raise ShapeError(f"from {start} to {limit} by {delta} the number of steps is undefined")
     return max(0, ceil(steps))
 
 

@@ -65,7 +65,7 @@ def channels_of(value: Value | None) -> int | None:
 
 
 def _ints(value: Value | None) -> tuple[int, ...] | None:
-    """Return the elements of a constant of integers; None if it is no constant."""
+    """Return the elements of a constant of integers; None if it is not a constant."""
     if value is None or value.data is None or value.data.dtype.kind != "i":
         return None
     return tuple(int(n) for n in value.data.flat)

@@ -17,7 +17,7 @@ from ..runtime.options import Options
 from ..runtime.session.model import Model, TensorInfo
 from .single import model_of
 
-#: Arguments of ONNX's runner for `prepare` that are no options: it uses them to compare results.
+#: Arguments of ONNX's runner for `prepare` that are not options: it uses them to compare results.
 _TOLERANCES = frozenset({"rtol", "atol"})
 
 

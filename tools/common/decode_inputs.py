@@ -103,7 +103,7 @@ def read_tokens(text: str) -> tuple[int, ...]:
     except OSError as error:
         raise FileError(error.errno, error.strerror, str(file)) from error
     except ValueError as error:
-        raise UsageError(f"--tokens {text}: is no text: {error}") from error
+        raise UsageError(f"--tokens {text}: is not text: {error}") from error
     try:
         return _tokens(f"--tokens {text}", _of_text(data))
     except (LookupError, TypeError, ValueError) as error:

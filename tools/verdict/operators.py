@@ -194,7 +194,7 @@ def decisions(graph: Graph, known: Mapping[str, Ancestry]) -> list[Value] | None
 
 
 def _is_exact(value: Value) -> bool:
-    """Whether a value is no result, and of whole numbers or the like: no noise reaches it."""
+    """Whether a value is not a result, and of whole numbers or the like: no noise reaches it."""
     return value.producer is None and not _may_be_float(value)
 
 

@@ -122,7 +122,7 @@ def build(network: str) -> tuple[Any, tuple[Any, ...]]:
         "hf": _transformers,
     }
     if kind not in makers:
-        raise UsageError(f"'{network}' is no network: timm:NAME, tv:NAME and hf:NAME are")
+        raise UsageError(f"'{network}' is not a network: timm:NAME, tv:NAME and hf:NAME are")
     net, inputs = makers[kind](name)
     _settle(net.eval(), inputs)
 

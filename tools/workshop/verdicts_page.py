@@ -25,7 +25,7 @@ class Proof:
         planted: number of wrong outputs.
         mismatch: those that were called so.
         inconclusive: those that were.
-        unchanged: those that are no error: nothing but rounding changed.
+        unchanged: those that are not errors: nothing but rounding changed.
         noise: those of them that are within the noise of float32, though not of honest runs.
         small: errors of less than 1 % of the scale that were called ok in coarse arithmetic.
         accepted: errors that were called ok.

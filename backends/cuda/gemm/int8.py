@@ -247,7 +247,7 @@ def sums_of_columns(b: Array) -> Array:
 def formats_of(op: Convolution, x: Tensor, w: Tensor) -> Formats:
     """Return the formats of input and result: channels-last where that is faster.
 
-    A filter with one channel, which is no matrix product, accepts either.
+    A filter with one channel, which is not a matrix product, accepts either.
     """
     if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= BYTES:
         return CONTIGUOUS

@@ -214,7 +214,7 @@ def _is_part_of_rows(node: Node) -> bool:
 
 
 def _is_divided(nodes: Sequence[Node]) -> bool:
-    """Whether a part of rows becomes several rows each, which are no slice of the larger tensor."""
+    """Whether a part of rows becomes several rows each, not a slice of the larger tensor."""
     part, *views = (node.output.tensor.dims for node in nodes)
     return views[-1][-1] != part[-1] and all(isinstance(node.op, VIEWS) for node in nodes[1:])
 

@@ -23,7 +23,7 @@ _MAGNITUDE, _EXPONENT, _THIRTEEN = np.int32(0x7FFFFFFF), np.int32(0x7F800000), n
 _HALF = np.array(0.5, float32)
 #: Exponent of 1/2 in float16's place, and the sign of a float16.
 _OFFSET, _SIGN = np.int32(126 << 10), np.int32(0x8000)
-#: Bits of the first float32 that is no finite float16, and of infinity.
+#: Bits of the first float32 that is not a finite float16, and of infinity.
 _OVER, _INFINITE = 0x47800000, 0x7F800000
 #: Sign, exponent and fraction of a float16 in float32's places, and what the exponent lacks.
 _PLACES, _SCALE = np.int32(-0x70002000), np.array(2.0**112, float32)

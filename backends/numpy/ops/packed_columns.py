@@ -64,7 +64,7 @@ class ColumnProduct:
 
         Args:
             chain: a MatMulNBits without groups.
-            few: rows of the other operand whose sums are no matter.
+            few: rows of the other operand whose sums do not matter.
         """
         op = chain.head.op
         assert isinstance(op, MatMulNBits)

@@ -283,7 +283,7 @@ class _RegexParser:
         is_negated = (char == "P") != name.startswith("^")
         name = name.removeprefix("^")
         if name not in categories():
-            raise self._error(f"a class {name!r}, which is no general category of Unicode,")
+            raise self._error(f"a class {name!r}, which is not a general category of Unicode,")
         return self._of_case(categories()[name], is_negated)
 
     def _escaped_character(self) -> str:

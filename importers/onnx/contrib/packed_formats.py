@@ -73,7 +73,7 @@ def _unpacked(b: NodeBuilder, data: str, kind: int, columns: int) -> str:
     if layout is None:
         raise b.unsupported(f"packed_type={kind}: a format that is not read", _REMEDY)
     if columns < 1 or columns % layout.numbers:
-        raise b.error(f"K={columns} is no multiple of the {layout.numbers} numbers of a block")
+        raise b.error(f"K={columns} is not a multiple of the {layout.numbers} numbers of a block")
     width = b.extent(data, -1)
     wanted = columns // layout.numbers * layout.bytes
     if width not in (None, wanted):
