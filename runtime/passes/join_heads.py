@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
-from ..ir.types import Array, Shape
+from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.conv import Conv
 from ..ops.elementwise import Add, Clip, Div, Max
@@ -20,7 +20,7 @@ from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
-from .editing import Builder, drop, shape_of, static_dims, static_size
+from .editing import Builder, drop, shape_of
 from .joined_heads import join_rows
 from .pattern import without_addend
 
@@ -111,7 +111,7 @@ def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
     if shape is None or len(shape) != 4:
         return None
     batch, heads, places, size = shape
-    width = static_size((heads, size))
+    width = _whole(heads, size)
     if width is None:
         return None
     add = Builder(graph, node, f"{value.name}.turned")
@@ -216,7 +216,7 @@ def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] |
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     """Return the Transpose and Reshape that turn the result into rows or an image.
 
-    Both are the Transpose if the heads of a row keep a separate axis.
+    Both are the Transpose if the heads of a row keep an axis of their own.
     """
     turn = graph.sole_consumer(node.output)
     if turn is None or not isinstance(turn.op, Transpose):
@@ -229,10 +229,10 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     result = shape_of(join.output)
     if not result:
         return None
-    width = static_size((heads[1], heads[3]))
+    width = _whole(heads[1], heads[3])
     if None in result or width is None:
         return None
-    known = static_dims(result) is not None
+    known = all(isinstance(size, int) for size in result)
     if turn.op.order(4) == _PIXELS_BEHIND:
         fits = len(result) in (3, 4) and known and result[:2] == (heads[0], width)
     else:
@@ -293,6 +293,16 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
             value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
         value = _in_shape(add, value, (*heads.counts, heads.columns.size))
     return value
+
+
+def _whole(*dims: Dim) -> int | None:
+    """Return the product of dimensions if all are known."""
+    total = 1
+    for dim in dims:
+        if not isinstance(dim, int):
+            return None
+        total *= dim
+    return total
 
 
 def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:

@@ -12,7 +12,7 @@ from ..ops.movement import Concat, Split
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, shape_of, static_dims
+from .editing import Builder, drop, shape_of
 
 #: Maximum number of branches.
 MAX_BRANCHES = 4
@@ -58,7 +58,7 @@ def _count(node: Node) -> int | None:
         [1 - len(shape)],
     ):
         return None
-    known = static_dims(shape[1:]) is not None
+    known = all(isinstance(size, int) for size in shape[1:])
     return count if isinstance(count, int) and known and 1 < count <= MAX_BRANCHES else None
 
 

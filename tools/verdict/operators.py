@@ -57,7 +57,7 @@ BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "S
 _FAITHFUL = {"Add", "Cast", "CastLike", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "Einsum"}
 _FAITHFUL |= {"DequantizeLinear", "DynamicQuantizeLinear", "Gemm", "MatMul", "MatMulInteger", "Mul"}
 _FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub", "Sum"}
-#: Operators with an intermediate result between their products, which runtimes may round to the
+#: Operators between whose products there is a result of its own, which runtimes may round to the
 #: format of their inputs.
 COMPOSED = {"Attention", "FlexAttention"}
 #: Operators that add up terms which they round: see `rounds_terms`.
@@ -77,7 +77,7 @@ _SAMPLING = {"DeformConv", "GridSample", "RoiAlign"}
 #: The greatest number that Keys' polynomials round on the way to a cubic weight: (d - 5) * d at a
 #: distance of 2.
 _KEYS = 6
-#: Operators that add up, or multiply, the elements in front of each one along an axis.
+#: Operators that add up, or multiply, what lies in front of each element along an axis.
 _CUMULATIVE = {"CumProd", "CumSum"}
 #: Operators whose only products are those of their inputs.
 PRODUCTS = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul"}
@@ -194,7 +194,7 @@ def decisions(graph: Graph, known: Mapping[str, Ancestry]) -> list[Value] | None
 
 
 def _is_exact(value: Value) -> bool:
-    """Whether a value is not a result, and of whole numbers or the like: no noise reaches it."""
+    """Whether a value is no result, and of whole numbers or the like: no noise reaches it."""
     return value.producer is None and not _may_be_float(value)
 
 

@@ -186,8 +186,9 @@ def _split(
         sizes = b.ints(keys * size, keys * size, inner * width)
         parts = b.several("Split", 3, query, sizes, axis=-1, num_outputs=3)
     if heads.keys < 1 or heads.values % heads.keys:
-        keys = f"{heads.keys} of queries"
-        raise b.error(f"{heads.values} heads of values are not a multiple of {keys}")
+        raise b.error(
+            f"{heads.values} heads of values are not a multiple of {heads.keys} of queries"
+        )
     wanted = ((heads.keys, heads.key_size),) * 2 + ((heads.values, heads.value_size),)
     q, k, v = (
         b.reshape(b.cast(part, dtypes.float32), -1, *form)
