@@ -71,7 +71,7 @@ def _places(cuts: set[int]) -> Array:
 
 
 def _pays(group: ChannelGroup, places: Places) -> bool:
-    """Whether some channels are not whole words, and padding them adds few."""
+    """Whether some channels are no whole words, and padding them adds few."""
     if not any((where < 0).any() for where in places.values()):
         return False
     cut = {part.part for part in group.parts if part.is_cut}
