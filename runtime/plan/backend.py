@@ -15,9 +15,6 @@ from ..options import Options
 if TYPE_CHECKING:
     from .host import HostBuffer
 
-#: Numbers of a row, or channels of a pixel, that share a scale in the formats of halves.
-HALVES_BLOCK = 64
-
 
 class Format(Enum):
     """The physical order of a tensor's elements; the logical shape is always ONNX's."""
@@ -81,6 +78,8 @@ class Format(Enum):
         return 4 * count * terms + 4 * count * terms // HALVES_BLOCK
 
 
+#: Numbers of a row, or channels of a pixel, that share a scale in the formats of halves.
+HALVES_BLOCK = 64
 _PLAIN = {Format.HALVES: Format.CONTIGUOUS, Format.PIXEL_HALVES: Format.CHANNELS_LAST}
 
 
