@@ -19,10 +19,9 @@ from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 
 from .cubins import OptimizedPtxCompiler, registers
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, results_of
-from .test_linear import files
 from .transformer_samples import attention
 
 
@@ -138,7 +137,7 @@ def test_attention_of_many_queries(
     """Two blocks deal with all heads; some groups of warps have no rows."""
     more = () if mask is None else (normal(*mask),)
     compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
-    assert files(hopper) == {"attention/attention_long.cu"}
+    assert compiled_files(hopper) == {"attention/attention_long.cu"}
 
 
 @pytest.mark.slow
@@ -155,7 +154,7 @@ def test_attention_of_a_prompt_to_caches(
     more = (None, None, None, counts)
     found = attention((2, 4, 2), (67, 500), size, float16, *more, **attributes)
     compare(found, hopper)
-    assert files(hopper) == {"attention/attention_long.cu"}
+    assert compiled_files(hopper) == {"attention/attention_long.cu"}
     dirty = {name: x.copy() for name, x in found.feeds.items()}
     for i, count in enumerate(counts):
         dirty["x1"][i, :, count:] = np.nan

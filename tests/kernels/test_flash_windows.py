@@ -17,10 +17,9 @@ from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import compare
-from .test_linear import files
 from .transformer_samples import attention
 
 COMPILES = {"attention/attention_windows.cu"}
@@ -64,7 +63,7 @@ def test_masks(mask: str, dtype: DType, hopper: CudaBackend) -> None:
     found = masks()[mask]
     sample = attention((18, 2, 2), (19, 37), (16, 24), dtype, *([] if found is None else [found]))
     compare(sample, hopper)
-    assert files(hopper) == {"attention/attention_windows.cu"}
+    assert compiled_files(hopper) == {"attention/attention_windows.cu"}
 
 
 @pytest.mark.slow
@@ -83,7 +82,7 @@ def test_heads_of_any_size(
 ) -> None:
     """Grouped heads, whose samples do not divide among blocks."""
     compare(attention((21, 4, 2), lengths, size, float16, **attributes), hopper)
-    assert files(hopper) == {"attention/attention_windows.cu"}
+    assert compiled_files(hopper) == {"attention/attention_windows.cu"}
 
 
 @pytest.mark.parametrize("size", [10, 16, 32])

@@ -19,10 +19,9 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, f
 from tercet.runtime.ir.types import Array
 
 from .cubins import OptimizedPtxCompiler, registers
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, results_of, sample
-from .test_linear import files
 from .transformer_samples import LOWEST, attention
 
 LONG, SHORT, MMA = (f"attention/attention_{name}.cu" for name in ("long", "wgmma", "mma"))
@@ -123,6 +122,6 @@ def test_masks(
         given[..., 3, :-8] = -1e10
     found = sample("Attention", [q, k, v, given], constant=(3,) if constant else ())
     (y,) = results_of(found, [hopper])
-    assert files(hopper) == {file}
+    assert compiled_files(hopper) == {file}
     want = exact(q, k, v, given)
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())

@@ -50,7 +50,7 @@ def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
 
 
 def optimised(
-    graph: Graph, passes: tuple[Pass, ...] = SYMBOLIC_PASSES, **options: Any
+    graph: Graph, passes: tuple[Pass, ...] = SYMBOLIC_PASSES, /, **options: Any
 ) -> tuple[Graph, Rewrites]:
     """Return a copy of a graph behind some passes, and what these did."""
     copy, log = graph.clone(), Rewrites()
