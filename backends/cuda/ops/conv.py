@@ -134,7 +134,7 @@ def _explicit_floor(conv: ConvProblem) -> float:
 
 
 def _depthwise_floor(conv: ConvProblem) -> float:
-    """Return 0, or infinity unless every channel has its own filter."""
+    """Return 0, or infinity unless every channel has a filter of its own."""
     return 0.0 if conv.is_depthwise else inf
 
 
