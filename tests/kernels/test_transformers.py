@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tercet
 from tercet.backends.cuda.attention.flash import HEIGHTS
 from tercet.backends.cuda.attention.flash_mma import SHAPES
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -147,7 +149,8 @@ def test_few_rows_are_shared_by_more_blocks(target: Target) -> None:
     )
     if target.has_wgmma:
         assert few.entry == many.entry == "attention_wgmma"
-        assert (few.grid[0], many.grid[0]) == (4 * 12, 4 * 12 * 32)  # of 64 rows each
+        # Of 64 rows each, and of all rows of a head.
+        assert (few.grid[0], many.grid[0]) == (4 * 12, 12 * 32)
     else:
         assert few.grid[0] == 7 * 12  # of 32 rows each, whose keys four groups of warps share
         assert (dict(few.constants)["WARPS_N"], dict(many.constants)["WARPS_N"]) == (4, 1)
@@ -183,6 +186,63 @@ def test_idle_rows_of_small_blocks(
     short = transformer_samples.attention(heads, lengths, (64, 64), float16, is_causal=causal)
     compare(short, hopper)
     assert [source.file for source in compiler.sources] == ["attention/attention_wgmma.cu"]
+
+
+@pytest.mark.parametrize(
+    ("heads", "length", "attributes", "rounds"),
+    [
+        ((32, 12, 12), 197, {}, 4),
+        ((64, 12, 12), 197, {}, 1),  # two waves of blocks
+        ((16, 12, 12), 197, {}, 2),
+        ((8, 12, 12), 197, {}, 1),  # all blocks run at a time
+        ((32, 16, 16), 197, {}, 1),  # many places would be idle
+        ((32, 16, 16), 128, {"is_causal": 1}, 2),
+        ((32, 16, 16), 128, {"left_window_size": 100}, 1),  # rows see other keys
+        ((32, 12, 12), 256, {}, 1),  # fewer blocks would have room
+    ],
+    ids=str,
+)
+def test_blocks_process_more_rows_where_all_run_at_once(
+    heads: tuple[int, int, int], length: int, attributes: dict[str, int], rounds: int
+) -> None:
+    graph = attention(heads, (length, length), (64, 64), **attributes)
+    (launch,) = launches(planned(graph, on(H200)))
+    assert dict(launch.constants)["ROUNDS"] == rounds
+    assert launch.grid[0] == heads[0] * heads[1] * ceil_div(ceil_div(length, 64), rounds)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("heads", "lengths", "mask", "attributes", "processors", "rounds"),
+    [
+        ((2, 3, 3), (197, 197), None, {}, 2, 4),
+        ((2, 3, 3), (150, 160), None, {}, 4, 2),  # half of the blocks have one tile
+        ((2, 6, 2), (330, 150), None, {}, 4, 6),
+        ((2, 4, 4), (190, 100), (2, 1, 1, 77), {"softcap": 2.0}, 2, 3),
+        ((2, 3, 3), (150, 160), None, {"is_causal": 1}, 2, 3),
+    ],
+    ids=str,
+)
+def test_blocks_of_several_tiles_of_rows(
+    heads: tuple[int, int, int],
+    lengths: tuple[int, int],
+    mask: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    processors: int,
+    rounds: int,
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU that is full of them, whose queries take turns in two places."""
+    compiler: Any = hopper.device.compiler
+    monkeypatch.setattr(compiler, "target", replace(H200, processors=processors))
+    more = () if mask is None else (normal(*mask).astype(float16),)
+    case = transformer_samples.attention(heads, lengths, (64, 64), float16, *more, **attributes)
+    compare(case, hopper)
+    (source,) = compiler.sources
+    assert source.file == "attention/attention_wgmma.cu"
+    assert dict(source.constants)["ROUNDS"] == rounds
 
 
 def on(target: Target) -> DryDevice:

@@ -3,10 +3,12 @@
 // stay in registers.
 //
 // A block is one warpgroup and processes 64 rows of queries of one head; several blocks share a multiprocessor, so that
-// one computes a softmax while another multiplies. Keys are loaded in tiles of KEYS, often all at once.
+// one computes a softmax while another multiplies. Keys are loaded in tiles of KEYS, often all at once. Where shared memory
+// has room for all of them, a block may go on to further rows of its head, in up to ROUNDS rounds; it loads the queries of
+// a round during the one before.
 //
 // Compile-time, besides the constants of online_softmax.cuh: KEYS; STAGES, tiles of keys and values in shared memory;
-// RESIDENT, blocks per multiprocessor; and two wgmma instructions.
+// ROUNDS; RESIDENT, blocks per multiprocessor; and two wgmma instructions.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -24,6 +26,8 @@ constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS && !MASK_TILES;
 
 constexpr int THREADS = 128, ROWS = 64, SIZE = 64;
 constexpr int BYTES_Q = ROWS * SIZE * 2, BYTES_K = KEYS * SIZE * 2;
+constexpr bool AGAIN = ROUNDS > 1;
+constexpr int PLACES = AGAIN ? 2 : 1;  // of queries, with a barrier of their own only if there are further ones
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
@@ -32,105 +36,132 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
                 float softcap, int tiles)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    const u32 queries = shared_address(shared), keys = queries + BYTES_Q;
+    const u32 queries = shared_address(shared), keys = queries + PLACES * BYTES_Q;
     const u32 values = keys + STAGES * BYTES_K, masks = values + STAGES * BYTES_K;
-    const u32 full_k = masks + STAGES * BYTES_MASK, full_v = full_k + STAGES * 8;
-    float* const biases = (float*)(shared + BYTES_Q + STAGES * (2 * BYTES_K + BYTES_MASK + 16));
+    const u32 full_k = masks + STAGES * BYTES_MASK, full_v = full_k + STAGES * 8, full_q = full_v + STAGES * 8;
+    const u32 end = full_q + (AGAIN ? PLACES * 8 : 0);
+    float* const biases = (float*)(shared + (end - queries));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pair = blockIdx.x / tiles, m0 = (tiles - 1 - blockIdx.x % tiles) * ROWS;
-    const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
-    const Keys range = keys_of(m0, min(m0 + ROWS, s.rows) - 1, s.total, s);
-    const int begin = range.begin / KEYS * KEYS;
-    const int count = max(0, (range.end - begin + KEYS - 1) / KEYS);
+    // Of the rows of a head, those that see most keys come first.
+    const int blocks = (tiles + ROUNDS - 1) / ROUNDS, last = tiles - 1 - blockIdx.x % blocks;
+    const int pair = blockIdx.x / blocks, head = pair % s.heads, n = pair / s.heads;
+    const int kv_head = head / (s.heads / s.kv_heads);
+    const auto keys_at = [&](int m0) { return keys_of(m0, min(m0 + ROWS, s.rows) - 1, s.total, s); };
+    const int begin = keys_at(last * ROWS).begin / KEYS * KEYS;
+    const auto steps_at = [&](int m0) { return max(0, (keys_at(m0).end - begin + KEYS - 1) / KEYS); };
 
-    const auto load_tile = [&](int step) {
+    const auto load_queries = [&](int round) {
+        const int m0 = (last - round * blocks) * ROWS;
+        if (m0 < 0) return;
+        const u32 place = round % PLACES, full = full_q + place * 8;
+        mbarrier_expect_tx(full, BYTES_Q);
+        tma_load_4d(queries + place * BYTES_Q, &q, full, 0, m0, head, n);
+    };
+    const auto load_keys = [&](int step) {
+        const bool with_queries = !AGAIN && step == 0;
         const u32 stage = step % STAGES, of_k = full_k + stage * 8, of_v = full_v + stage * 8;
-        mbarrier_expect_tx(of_k, (step == 0 ? BYTES_Q : 0) + BYTES_K + BYTES_MASK);
-        if (step == 0) tma_load_4d(queries, &q, of_k, 0, m0, head, n);
-        tma_load_4d(keys + stage * BYTES_K, &k, of_k, 0, begin + step * KEYS, kv_head, n);
-        load_mask_tile(masks + stage * BYTES_MASK, &mask_tiles, of_k, begin + step * KEYS, m0, head, n, of_mask);
+        const int t0 = begin + step * KEYS, m0 = last * ROWS;
+        mbarrier_expect_tx(of_k, (with_queries ? BYTES_Q : 0) + BYTES_K + BYTES_MASK);
+        if (with_queries) tma_load_4d(queries, &q, of_k, 0, m0, head, n);
+        tma_load_4d(keys + stage * BYTES_K, &k, of_k, 0, t0, kv_head, n);
+        load_mask_tile(masks + stage * BYTES_MASK, &mask_tiles, of_k, t0, m0, head, n, of_mask);
         mbarrier_expect_tx(of_v, BYTES_K);
-        tma_load_4d(values + stage * BYTES_K, &v, of_v, 0, begin + step * KEYS, kv_head, n);
+        tma_load_4d(values + stage * BYTES_K, &v, of_v, 0, t0, kv_head, n);
     };
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 * STAGES; ++i) mbarrier_init(full_k + i * 8, 1);
+        for (u32 barrier = full_k; barrier < end; barrier += 8) mbarrier_init(barrier, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
     grid_dependency_sync();
-    if (threadIdx.x == 0)
-        for (int step = 0; step < min(STAGES, count); ++step) load_tile(step);
-
-    const int row = m0 + warp * 16 + lane / 4;
-    const M* mask_row[2] = {mask, mask};
-    if (MASK != NO_MASK)
-        for (int half = 0; half < 2; ++half)
-            mask_row[half] += n * of_mask.batch + head * of_mask.head
-                            + min(row + half * 8, s.rows - 1) * of_mask.row;
-    float results[SIZE / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    for (int step = 0; step < count; ++step) {
-        const int stage = step % STAGES, phase = step / STAGES & 1, t0 = begin + step * KEYS;
-        if constexpr (BIASES) {
-            if (step) __syncthreads();
-            for (int i = threadIdx.x; i < KEYS; i += THREADS)
-                biases[i] = added<float>(mask_row[0], t0 + i, s, of_mask);
-            __syncthreads();
-        }
-        float scores[KEYS / 8][4] = {};
-        mbarrier_wait(full_k + stage * 8, phase);
-        settle(scores);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < SIZE / 16; ++i)
-            wgmma(scores, smem_descriptor(queries) + i * 2, smem_descriptor(keys + stage * BYTES_K) + i * 2);
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(scores);
-
-        // A warp past the last row has no scores to process.
-        const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
-        const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighed};
-        const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
-        const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
-        const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);
-        if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
-        else if constexpr (MASK_TILES) weigh(scores, results, peak, sum, of_warp, seen, s, scale, softcap);
-        else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
-        u32 weights[KEYS / 16][4];
-#pragma unroll
-        for (int i = 0; i < KEYS / 16; ++i)
-            as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
-
-        mbarrier_wait(full_v + stage * 8, phase);
-        settle(results);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < KEYS / 16; ++i)
-            wgmma_across(results, weights[i],
-                         smem_descriptor(values + stage * BYTES_K) + i * (16 * SIZE * 2 >> 4));
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(results);
-        if (step + STAGES < count) {
-            __syncthreads();
-            if (threadIdx.x == 0) load_tile(step + STAGES);
-        }
-    }
-
-    __syncthreads();  // results take the place of the queries
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float total = over_quad_sum(sum[half]);
-        const float by = total == 0 ? 0.0f : 1 / total;
-#pragma unroll
-        for (int j = 0; j < SIZE / 8; ++j)
-            *(u32*)(shared + swizzled(warp * 16 + lane / 4 + half * 8, j) + lane % 4 * 4) =
-                pair_of(results[j][half * 2] * by, results[j][half * 2 + 1] * by);
-    }
-    fence_proxy_async();
-    __syncthreads();
     if (threadIdx.x == 0) {
-        tma_store_4d(&y, queries, 0, m0, head, n);
-        tma_store_wait();
+        if constexpr (AGAIN) load_queries(0);
+        for (int step = 0; step < min(STAGES, steps_at(last * ROWS)); ++step) load_keys(step);
+        if constexpr (AGAIN) load_queries(1);
     }
+
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int m0 = (last - round * blocks) * ROWS;
+        if (AGAIN && m0 < 0) break;
+        const u32 place = round % PLACES * BYTES_Q;
+        const int count = steps_at(m0);
+        const int row = m0 + warp * 16 + lane / 4;
+        const M* mask_row[2] = {mask, mask};
+        if (MASK != NO_MASK)
+            for (int half = 0; half < 2; ++half)
+                mask_row[half] += n * of_mask.batch + head * of_mask.head
+                                + min(row + half * 8, s.rows - 1) * of_mask.row;
+        float results[SIZE / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+        if constexpr (AGAIN) mbarrier_wait(full_q + round % PLACES * 8, round / PLACES & 1);
+        for (int step = 0; step < count; ++step) {
+            const int stage = step % STAGES, phase = step / STAGES & 1, t0 = begin + step * KEYS;
+            if (BIASES && (STAGES > 1 || round == 0)) {
+                if (step || round) __syncthreads();
+                for (int i = threadIdx.x; i < KEYS; i += THREADS)
+                    biases[i] = added<float>(mask_row[0], t0 + i, s, of_mask);
+                __syncthreads();
+            }
+            float scores[KEYS / 8][4] = {};
+            mbarrier_wait(full_k + stage * 8, phase);
+            settle(scores);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < SIZE / 16; ++i)
+                wgmma(scores, smem_descriptor(queries + place) + i * 2, smem_descriptor(keys + stage * BYTES_K) + i * 2);
+            wgmma_commit();
+            if (AGAIN && round > 0 && step == 0 && threadIdx.x == 0) {
+                bulk_store_wait<0>();  // the last round's results have left the place of the next one's queries
+                load_queries(round + 1);
+            }
+            wgmma_wait<0>();
+            settle(scores);
+
+            // A warp past the last row has no scores to process.
+            const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
+            const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighed};
+            const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+            const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
+            const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);
+            if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
+            else if constexpr (MASK_TILES) weigh(scores, results, peak, sum, of_warp, seen, s, scale, softcap);
+            else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
+            u32 weights[KEYS / 16][4];
+#pragma unroll
+            for (int i = 0; i < KEYS / 16; ++i)
+                as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
+
+            mbarrier_wait(full_v + stage * 8, phase);
+            settle(results);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < KEYS / 16; ++i)
+                wgmma_across(results, weights[i],
+                             smem_descriptor(values + stage * BYTES_K) + i * (16 * SIZE * 2 >> 4));
+            wgmma_commit();
+            wgmma_wait<0>();
+            settle(results);
+            if (step + STAGES < count) {
+                __syncthreads();
+                if (threadIdx.x == 0) load_keys(step + STAGES);
+            }
+        }
+
+        __syncthreads();  // results take the place of the queries
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float total = over_quad_sum(sum[half]);
+            const float by = total == 0 ? 0.0f : 1 / total;
+#pragma unroll
+            for (int j = 0; j < SIZE / 8; ++j)
+                *(u32*)(shared + place + swizzled(warp * 16 + lane / 4 + half * 8, j) + lane % 4 * 4) =
+                    pair_of(results[j][half * 2] * by, results[j][half * 2 + 1] * by);
+        }
+        fence_proxy_async();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            tma_store_4d(&y, queries + place, 0, m0, head, n);
+            bulk_store_commit();
+        }
+    }
+    if (threadIdx.x == 0) bulk_store_wait<0>();
 }
