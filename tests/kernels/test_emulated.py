@@ -313,6 +313,13 @@ def test_gelu_is_as_precise_as_by_erf(emulated: CudaBackend) -> None:
     wide = x.astype(np.float64)
     exact = np.array([wide_x * (1 + erf(wide_x / 2**0.5)) / 2 for wide_x in wide])
     assert (np.abs(found - exact) <= 2.5e-7 * np.abs(wide)).all()
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    (found,) = results_of(sample("Gelu", [halves]), (emulated,))
+    exact = np.array([x * (1 + erf(x / 2**0.5)) / 2 for x in halves.astype(np.float64)])
+    error, near = np.abs(found - exact), np.abs(halves) <= 4
+    assert (error <= (2**-11 + 1.3e-4) * np.abs(exact) + 2**-25)[near].all()
+    assert (error <= 2**-11 * np.abs(exact) + 2**-24)[~near].all()
     for dtype in (np.float32, np.float16):
         x = np.array([np.inf, -np.inf, np.nan], dtype)
         (odd,) = results_of(sample("Gelu", [x]), (emulated,))
