@@ -283,6 +283,7 @@ class GemmArguments:
         across: whether `b` is [k][n] instead.
         dtype: element type of `a`.
         dtype_b: element type of `b`; None if it is the same.
+        beside: whether it runs beside others, with which it shares multiprocessors.
     """
 
     a: Source
@@ -297,6 +298,7 @@ class GemmArguments:
     across: bool = False
     dtype: DType = float32
     dtype_b: DType | None = None
+    beside: bool = False
 
     @property
     def elements(self) -> tuple[tuple[str, DType], tuple[str, DType]]:

@@ -304,7 +304,8 @@ def problem_of(gemm: GemmArguments) -> Problem:
     """Return the problem for which to choose a tile."""
     (m, n, k), count, a = gemm.shape, gemm.batch.count, gemm.a.data
     read = m * k if isinstance(a, Scratch) else a.size
-    return Problem(m, n, k, count, gemm.a.rows, 2 * (read + count * (m * n + n * k)))
+    traffic = 2 * (read + count * (m * n + n * k))
+    return Problem(m, n, k, count, gemm.a.rows, traffic, gemm.beside)
 
 
 def time_of(gemm: GemmArguments, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
