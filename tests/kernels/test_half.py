@@ -467,3 +467,23 @@ def test_joined_groups_compute_what_groups_do(joined: int) -> None:
     assert plain is not None
     assert found is not None
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_beside_others_take_half_of_the_multiprocessors() -> None:
+    """More blocks of splits would have those of the others wait."""
+    found = []
+    for count in (1, 2):
+        graph = Graph("beside")
+        x = graph.add_input("x", TensorType(float16, (1, 192, 7, 7)))
+        weights = normal(384, 192, 3, 3).astype(float16)
+        values = [
+            graph.insert(Conv(pads=(1,) * 4), [x, graph.constant(weights, f"w{i}")]).output
+            for i in range(count)
+        ]
+        graph.set_outputs({f"y{i}": value for i, value in enumerate(values)})
+        infer(graph)
+        products = [each for each in launches(planned(graph)) if each.entry == "mma"]
+        assert len(products) == count
+        found.append(prod(products[0].grid))
+    alone, beside = found
+    assert beside <= H200.processors // 2 < alone <= H200.processors
