@@ -19,9 +19,9 @@ OF_STEP, HIDDEN_STEP = 24, 4
 #: Blocks per multiprocessor that hide steps if as many run at a time, and the factor if fewer do.
 MANY, APART = 3, 1.14
 #: The share of places for blocks that must be taken where blocks process several tiles of rows. On
-#: an H200, 384 heads of 197 queries take 24 % less time with four tiles per block, 192 such heads
-#: with two 15 %, 512 causal heads of 128 queries 10 % (97 % of the places); but 192 heads of 197
-#: with four 14 % more (48 %), and 512 with four 3 % (two waves).
+#: an H200, 384 heads of 197 queries take 20 % less time with four tiles per block, 192 such heads
+#: with two 17 %, 512 causal heads of 128 queries 10 % (97 % of the places); but 192 heads of 197
+#: with four 11 % more (48 %), and 512 with four 7 % (two waves).
 TAKEN = 0.9
 #: Maximum number of keys for few blocks; and for blocks of which more than half the rows are idle,
 #: and their minimum number of queries.

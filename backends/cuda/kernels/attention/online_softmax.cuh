@@ -117,6 +117,22 @@ __device__ __forceinline__ auto biases_at(const MaskInPlace& mask, int eight)
     }
 }
 
+// Whether only keys behind the last one that is there are hidden, and scores of minus infinity stay what they are. Then
+// these are set before scores are prepared, in one form for all steps.
+constexpr bool LAST = !CAUSAL && !WINDOW && RAW && !SOFTCAP && MASK != NUMBERS;
+
+// Hides these keys, few of a step.
+template <int EIGHTS> __device__ __forceinline__ void hide_last(float (&scores)[EIGHTS][4], const Seen& seen)
+{
+#pragma unroll
+    for (int j = EIGHTS - 1; j >= 0; --j) {
+        if (seen.first + j * 8 + 8 <= seen.valid) break;
+#pragma unroll
+        for (int q = 0; q < 4; ++q)
+            if (seen.first + j * 8 + int(threadIdx.x) % 4 * 2 + q % 2 >= seen.valid) scores[j][q] = -INFINITY;
+    }
+}
+
 // Turns a thread's scores into what exponentials are taken of, and returns the greatest of each of its two rows. SOME:
 // whether a row may not see a key.
 template <bool SOME, int EIGHTS, typename Bias>
@@ -160,9 +176,15 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
         all &= !is_hidden(seen.first, seen.places[half], seen.valid, s)
                && !is_hidden(last, seen.places[half], seen.valid, s);
     float top[2] = {-INFINITY, -INFINITY};
-    // In float32 registers do not suffice for two forms.
-    if (sizeof(T) == 2 && __all_sync(~0u, all)) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
-    else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
+    const bool every = __all_sync(~0u, all);
+    if constexpr (LAST) {
+        if (!every) hide_last(scores, seen);
+        prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
+    } else {
+        // In float32 registers do not suffice for two forms.
+        if (sizeof(T) == 2 && every) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
+        else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float most = fmaxf(peak[half], over_quad_max(top[half]));
