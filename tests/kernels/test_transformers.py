@@ -203,7 +203,7 @@ def test_idle_rows_of_small_blocks(
     ids=str,
 )
 def test_blocks_process_more_rows_where_all_run_at_once(
-    heads: tuple[int, int, int], length: int, attributes: dict[str, int], rounds: int
+    heads: tuple[int, int, int], length: int, attributes: dict[str, Any], rounds: int
 ) -> None:
     graph = attention(heads, (length, length), (64, 64), **attributes)
     (launch,) = launches(planned(graph, on(H200)))
