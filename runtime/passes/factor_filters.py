@@ -10,9 +10,10 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.conv import Conv
+from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Mul, Pow
 from ..ops.matmul import MatMul
+from ..ops.movement import Transpose
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axes
@@ -27,7 +28,7 @@ _Scaled = tuple[Array, Value]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace each Conv by filters of each image with one by constant filters.
+    """Replace each Conv and ConvTranspose by filters of each image with one by constant filters.
 
     A style scales the channels that filters read, and a norm of the scaled filters what they give
     (StyleGAN 2 and 3): w[o, c] s[n, c] d[n, o] of image n. These factors scale the image before,
@@ -35,7 +36,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     w², which need no filters of each image, either.
     """
     for node in list(graph.nodes):
-        found = _factors(graph, node) if node in graph else None
+        found = _factors(node) if node in graph else None
         if found is not None:
             yield _scale_images(graph, node, found)
     for node in list(graph.nodes):
@@ -53,62 +54,77 @@ class _Factors:
     """Filters of each image, in factors.
 
     Attributes:
-        filters: the constant ones, [o, c, *kernel].
+        filters: the constant ones, [o, c, *kernel]; [c, o, *kernel] of a ConvTranspose.
         before: what scales images, and by how many channels, 1 or c.
         behind: what scales results, and by how many channels, 1 or o.
-        source: the images.
-        last: the last node that is replaced.
     """
 
-    filters: Value
+    filters: Array
     before: list[tuple[Value, int]]
     behind: list[tuple[Value, int]]
-    source: Value
-    last: Node
 
 
-def _factors(graph: Graph, conv: Node) -> _Factors | None:
+def _factors(conv: Node) -> _Factors | None:
     """Return the factors of a convolution's filters; None if they have others."""
-    if not isinstance(conv.op, Conv) or len(conv.operands) != 2 or conv.operands[1].is_constant:
+    if not isinstance(conv.op, Conv | ConvTranspose) or len(conv.operands) != 2:
         return None
     x, weights = conv.operands
     image, of_filters, result = (_known(value) for value in (x, weights, conv.output))
-    if image is None or of_filters is None or result is None:
+    if weights.is_constant or image is None or of_filters is None or result is None:
         return None
     images = conv.op.group
-    outputs, channels = of_filters[0] // images, of_filters[1]
+    if images > 1 and image[0] != 1:
+        return None
+    sizes = of_filters[0] // images, *of_filters[1:]
+    first_is_input = stored = isinstance(conv.op, ConvTranspose)
     before, behind = list[tuple[Value, int]](), list[tuple[Value, int]]()
     value = _source(weights)
     while value.data is None:
         node, dims = value.producer, _known(value)
-        if node is None or not isinstance(node.op, Mul) or dims is None:
+        if node is None or dims is None or dims[-len(sizes) :] != sizes:
             return None
-        if dims[-len(of_filters) :] != (outputs, *of_filters[1:]) or prod(dims) != prod(of_filters):
+        if prod(dims) != prod(of_filters):
             return None
-        rest, factor = _parted(node, dims)
-        of_factor = _known(factor)
-        if rest is None or of_factor is None:
+        if isinstance(node.op, Transpose):
+            if node.op.order(len(dims)) != _swapped(len(dims), len(sizes)):
+                return None
+            first_is_input, sizes = not first_is_input, (sizes[1], sizes[0], *sizes[2:])
+            value = _source(node.operands[0])
+            continue
+        rest, factor = _parted(node, dims) if isinstance(node.op, Mul) else (None, value)
+        channels = _channels(factor, len(dims), len(sizes), images)
+        if rest is None or channels is None:
             return None
-        of_factor = (1,) * (len(dims) - len(of_factor)) + of_factor
-        outer, (o, c, *kernel) = of_factor[: -len(of_filters)], of_factor[-len(of_filters) :]
-        if prod(kernel) > 1 or min(o, c) > 1 or prod(outer) not in (1, images):
-            return None
-        (behind if c == 1 else before).append((factor, max(o, c)))
+        inputs, outputs = channels if first_is_input else channels[::-1]
+        (behind if inputs == 1 else before).append((factor, max(inputs, outputs)))
         value = _source(rest) if rest.data is None else rest
     known = _known(value)
-    if known is None or prod(known) != prod(of_filters) // images or not before + behind:
+    if known is None or prod(known) != prod(sizes) or known[-len(sizes) :] != sizes:
         return None
-    if known[-len(of_filters) :] != (outputs, *of_filters[1:]):
+    filters = value.data.reshape(sizes)
+    if first_is_input != stored:
+        filters = filters.swapaxes(0, 1)
+    return _Factors(filters, before, behind) if before + behind else None
+
+
+def _channels(factor: Value, rank: int, axes: int, images: int) -> tuple[int, int] | None:
+    """Return for how many channels a factor has elements, on the first two of some last axes.
+
+    None if it has elements for pairs of channels, for taps, or for other images.
+    """
+    dims = _known(factor)
+    if dims is None:
         return None
-    if images == 1:
-        return _Factors(value, before, behind, x, conv)
-    made, reader = x.producer, graph.sole_consumer(conv.output)
-    if made is None or reader is None or not isinstance(made.op, Reshape):
-        return None
-    apart = (images, channels, *image[2:]), (images, outputs, *result[2:])
-    source = made.operands[0]
-    views = isinstance(reader.op, Reshape) and (_known(source), _known(reader.output)) == apart
-    return _Factors(value, before, behind, source, reader) if views else None
+    dims = (1,) * (rank - len(dims)) + dims
+    a, b, *kernel = dims[-axes:]
+    fits = prod(kernel) == 1 and min(a, b) == 1 and prod(dims[:-axes]) in (1, images)
+    return (a, b) if fits else None
+
+
+def _swapped(rank: int, axes: int) -> tuple[int, ...]:
+    """Return the axes of a tensor of which the first two of the last few change places."""
+    first = rank - axes
+    return (*range(first), first + 1, first, *range(first + 2, rank))
 
 
 def _parted(node: Node, dims: tuple[int, ...]) -> tuple[Value | None, Value]:
@@ -123,24 +139,26 @@ def _parted(node: Node, dims: tuple[int, ...]) -> tuple[Value | None, Value]:
 
 
 def _scale_images(graph: Graph, conv: Node, found: _Factors) -> str:
-    """Replace a convolution."""
-    add, name = Builder(graph, found.last, conv.name, (conv,)), conv.name
-    outputs, *window = conv.operands[1].tensor.dims
-    outputs //= conv.op.group if isinstance(conv.op, Conv) else 1
-    ones = (1,) * len(window[1:])
-    data = found.filters.data
-    assert data is not None
-    assert isinstance(conv.op, Conv)
-    y = found.source
-    for factor, channels in found.before:
-        y = add(Mul(), y, add(Reshape(), factor, add.integers((-1, channels, *ones))))
-    filters = add.constant(data.reshape(outputs, *window), f"{name}.filters")
-    y = add(replace(conv.op, group=1), y, filters)
-    for factor, channels in found.behind:
-        y = add(Mul(), y, add(Reshape(), factor, add.integers((-1, channels, *ones))))
-    graph.redirect(found.last.output, y)
-    drop(graph, found.last)
-    return f"Conv '{name}' has constant filters, and scales images"
+    """Replace a convolution; images that are groups of channels become images."""
+    add, name = Builder(graph, conv, conv.name, (conv,)), conv.name
+    assert isinstance(conv.op, Conv | ConvTranspose)
+    images, (y, _), result = conv.op.group, conv.operands, conv.output.tensor.dims
+    ones = (1,) * (len(result) - 2)
+
+    def scaled(y: Value, factors: list[tuple[Value, int]]) -> Value:
+        for factor, channels in factors:
+            y = add(Mul(), y, add(Reshape(), factor, add.integers((-1, channels, *ones))))
+        return y
+
+    if images > 1:
+        _, channels, *size = y.tensor.dims
+        y = add.shaped(y, (images, channels // images, *size))
+    filters = add.constant(found.filters, f"{name}.filters")
+    y = add(replace(conv.op, group=1), scaled(y, found.before), filters)
+    y = scaled(y, found.behind)
+    graph.redirect(conv.output, add.shaped(y, result) if images > 1 else y)
+    drop(graph, conv)
+    return f"{conv.kind} '{name}' has constant filters, and scales images"
 
 
 def _squares(node: Node) -> _Scaled | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Mul, Pow, Reciprocal, Sqrt
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.pool import GlobalAveragePool, GlobalMaxPool
@@ -55,6 +55,53 @@ def test_a_style(images: int, square: str, keep: bool) -> None:
     assert conv.operands[1].is_constant
     assert conv.op == Conv(pads=(1,) * 4)
     assert "ReduceSum" not in kinds(after)
+    assert_same(graph, after, rel=1e-5)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("turned", ["weights", "scaled weights", "nothing"])
+def test_a_style_of_a_transposed_convolution(images: int, turned: str) -> None:
+    """StyleGAN 2 where the image grows; filters have their axes in another order than a Conv's."""
+    swap = Transpose(perm=(0, 2, 1, 3, 4))
+
+    def build(g: Graph, x: Value) -> Value:
+        style = apply(g, GlobalAveragePool(), x)
+        if turned == "scaled weights":
+            weights = apply(g, swap, filters(g, style, images, square="Pow", keep=True))
+        else:
+            constant: Value | np.ndarray = normal(1, CHANNELS, FILTERS, 3, 3)
+            if turned == "weights":
+                constant = apply(g, swap, normal(1, FILTERS, CHANNELS, 3, 3))
+            weights = apply(g, Mul(), constant, shaped(g, style, images, CHANNELS, 1, 1, 1))
+        weights = shaped(g, weights, images * CHANNELS, FILTERS, 3, 3)
+        whole = shaped(g, x, 1, images * CHANNELS, SIZE, SIZE)
+        y = apply(g, ConvTranspose(strides=(2, 2), group=images), whole, weights)
+        return shaped(g, y, images, FILTERS, 2 * SIZE + 1, 2 * SIZE + 1)
+
+    graph = make(build, (images, CHANNELS, SIZE, SIZE))
+    after, log = optimised(graph)
+    assert log.counts["factor_filters"] == 1 + (turned == "scaled weights")
+    (conv,) = (node for node in after.nodes if isinstance(node.op, ConvTranspose))
+    assert conv.operands[1].is_constant
+    assert conv.op == ConvTranspose(strides=(2, 2))
+    assert_same(graph, after, rel=1e-5)
+
+
+def test_images_that_are_constant() -> None:
+    """The first image of StyleGAN 2 is the same for all styles, and folded into groups."""
+    image = normal(1, 3 * CHANNELS, SIZE, SIZE)
+
+    def build(g: Graph, x: Value) -> Value:
+        weights = filters(g, apply(g, GlobalAveragePool(), x), 3, square="Mul", keep=False)
+        weights = shaped(g, weights, 3 * FILTERS, CHANNELS, 3, 3)
+        return apply(g, Conv(group=3), image, weights)
+
+    graph = make(build, (3, CHANNELS, SIZE, SIZE))
+    after, log = optimised(graph)
+    assert log.counts["factor_filters"] == 2
+    (conv,) = (node for node in after.nodes if isinstance(node.op, Conv))
+    assert conv.operands[1].is_constant
+    assert conv.op == Conv()
     assert_same(graph, after, rel=1e-5)
 
 
