@@ -182,12 +182,30 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
     quotients = [step for step in steps if isinstance(step.op, Div)]
     inside |= {node for step in quotients for node in _length_of(graph, step) or ()}
     inside |= {node for each in all_ for node in each.heads.nodes}
+    inside |= {node for each in all_ for node in _images_of(each.heads)}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
     if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
         return False
     if one.heads.is_image:
         return _conv_of(one.source) is not None
     return _layer_of(graph, one.source) is not None
+
+
+def _images_of(heads: HeadColumns) -> list[Node]:
+    """Return the nodes that make an image of heads that have been channels of one, in their order.
+
+    A depthwise convolution of the values reads it (YOLO 10, 11).
+    """
+    if not heads.is_image or heads.nodes[-1].op != Transpose(perm=_PIXELS_BEHIND):
+        return []
+
+    def is_image(node: Node) -> bool:
+        shape = shape_of(node.outputs[0]) if isinstance(node.op, Reshape) else None
+        if not shape or len(shape) < 3 or shape[:2] != (heads.counts[0], heads.columns.size):
+            return False
+        return _whole(*shape[2:]) == heads.counts[1]
+
+    return [node for node in heads.nodes[-1].operands[0].consumers if is_image(node)]
 
 
 def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
@@ -247,7 +265,11 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     values: dict[int, Value] = {}
     for source in dict.fromkeys(one.source for one in rows):
         places = [i for i, one in enumerate(rows) if one.source is source]
-        values |= zip(places, _parts(graph, [rows[i] for i in places], node), strict=True)
+        parts = _parts(graph, [rows[i] for i in places], node)
+        values |= zip(places, parts, strict=True)
+        for i in places:
+            if not all(rows[k].is_part for k in places):
+                _turn_images(graph, rows[i].heads, values[i])
     inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
     add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, turn, join))))
@@ -267,6 +289,16 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     for value in old:
         drop(graph, value.producer)
     return new
+
+
+def _turn_images(graph: Graph, heads: HeadColumns, rows: Value) -> None:
+    """Make the images of heads from their rows."""
+    for node in _images_of(heads):
+        batch, channels, *sides = shape_of(node.output) or ()
+        add = Builder(graph, node, node.name, (node,))
+        pixels = add.view(rows, (batch, *sides, channels))
+        back = Transpose(perm=(0, len(sides) + 1, *range(1, len(sides) + 1)))
+        graph.replace(node, (add(back, pixels),))
 
 
 def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:

@@ -266,12 +266,19 @@ def test_pixels_attend(order: str, back: str, sides: tuple[int, ...]) -> None:
     assert_same(graph, after)
 
 
-def test_pixels_whose_values_others_read() -> None:
-    for order in ("h3d", "3hd"):
-        graph = make(on_pixels(order, "columns", taps=True), (2, 6, 4, 5))
-        after, _ = optimised(graph)
-        assert kinds(after).count("Attention") == 1
-        assert_same(graph, after)
+@pytest.mark.parametrize("order", ["h3d", "3hd"])
+@pytest.mark.parametrize("back", ["rows", "columns"])
+@pytest.mark.parametrize("sides", [(4, 5), (20,)], ids=["image", "sound"])
+def test_pixels_whose_values_a_convolution_reads(
+    order: str, back: str, sides: tuple[int, ...]
+) -> None:
+    """Channels of the image are permuted for the heads, which are parts of it for both."""
+    graph = make(on_pixels(order, back, taps=True, sides=sides), (2, 6, *sides))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Attention") == 1
+    perms = {node.op.perm for node in after.nodes if isinstance(node.op, Transpose)}
+    assert perms <= {(0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1)}, "free where channels lie last"
+    assert_same(graph, after)
 
 
 def test_an_image_of_one_row_with_one_head() -> None:
