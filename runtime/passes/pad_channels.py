@@ -1,7 +1,8 @@
-"""Pads channels to multiples of eight where weights can have zeros for the others.
+"""Pads channels to whole words where weights can have zeros for the others.
 
 Kernels for 16-bit floats read and write channels in words of eight. With 26 channels they take
 pairs instead, and parts of images (Split, Slice, Concat) that do not begin at a word are copied.
+In float32, where a word has four, channels are padded only if no layer reads what is added.
 """
 
 from __future__ import annotations
@@ -25,28 +26,32 @@ from .channels import ChannelGroup, bounds_of, channel_groups, channels_of, touc
 from .driver import Context
 from .editing import Builder, rank_of
 
-#: Elements per word.
-WORD = 8
+#: Bytes per word.
+WORD = 16
 #: How many times as many channels there may be at most: if they are read in pairs or one by one, in
 #: fours, and if parts that do not begin at a word are copied.
 IN_PAIRS, IN_FOURS, COPIED = 1.34, 1.2, 1.75
+#: The same if no layer reads them, in float32, where channels are read one by one as well.
+CUT_AWAY = 1.125
+
+_CUTS = Split | Slice
 
 #: By tensor: the former channel of each channel, -1 for one that is new.
 Places = Mapping[Value, Array]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Pad the channels of groups of images for 16-bit floats; see `channels`.
+    """Pad the channels of groups of images; see `channels`.
 
     New filters are zeros, and so are weights for new channels. As in Winograd's algorithm, an
-    infinity or NaN in an image may so become a NaN in other channels.
+    infinity or NaN in an image may so become a NaN in other channels of 16-bit floats.
     """
-    if context.options.precision not in ("float16", "bfloat16"):
-        return
+    halves = context.options.precision in ("float16", "bfloat16")
     now: dict[Value, Value] = {}
     for group in list(channel_groups(graph)):
-        found = {value: _places(cuts) for value, cuts in group.cuts.items()}
-        if not _pays(group, found):
+        word = WORD // (2 if halves else max(value.tensor.dtype.itemsize for value in group.cuts))
+        found = {value: _places(cuts, word) for value, cuts in group.cuts.items()}
+        if not (_pays if halves else _is_cut_away)(group, found, word):
             continue
         places = {_latest(value, now): where for value, where in found.items()}
         widest = max(places, key=lambda value: len(places[value]))
@@ -62,25 +67,41 @@ def _latest(value: Value, now: Mapping[Value, Value]) -> Value:
     return value
 
 
-def _places(cuts: set[int]) -> Array:
+def _places(cuts: set[int], word: int) -> Array:
     """Return the former channel of each channel, segment by segment."""
     found: list[Array] = []
     for begin, end in pairwise(sorted(cuts)):
-        found += [np.arange(begin, end), np.full(-(end - begin) % WORD, -1)]
+        found += [np.arange(begin, end), np.full(-(end - begin) % word, -1)]
     return np.concatenate(found)
 
 
-def _pays(group: ChannelGroup, places: Places) -> bool:
+def _pays(group: ChannelGroup, places: Places, word: int) -> bool:
     """Whether some channels are no whole words, and padding them adds few."""
     if not any((where < 0).any() for where in places.values()):
         return False
     cut = {part.part for part in group.parts if part.is_cut}
     wholes = [where for value, where in places.items() if value not in cut]
     more = max(len(where) / (where >= 0).sum() for where in wholes)
-    if any(part.start % WORD for part in group.parts):
+    if any(part.start % word for part in group.parts):
         return bool(more <= COPIED)
-    in_fours = all(max(cuts) % (WORD // 2) == 0 for cuts in group.cuts.values())
+    in_fours = all(max(cuts) % (word // 2) == 0 for cuts in group.cuts.values())
     return bool(more <= (IN_FOURS if in_fours else IN_PAIRS))
+
+
+def _is_cut_away(group: ChannelGroup, places: Places, word: int) -> bool:
+    """Whether only parts of padded images are read, and some of these do not begin at a word now.
+
+    So results stay what they are, bit by bit (FocalNet's gates beside its queries).
+    """
+    padded = {value: where for value, where in places.items() if (where < 0).any()}
+    for value, where in padded.items():
+        op = None if value.producer is None else value.producer.op
+        if not all(isinstance(node.op, _CUTS) for node in value.consumers):
+            return False
+        costs_little = isinstance(op, Conv) and len(where) <= CUT_AWAY * (where >= 0).sum()
+        if not costs_little and not isinstance(op, _CUTS):
+            return False
+    return any(cut % word for value in padded for cut in sorted(group.cuts[value])[:-1])
 
 
 def _pad(graph: Graph, places: Places) -> dict[Value, Value]:

@@ -178,6 +178,33 @@ def test_what_stays_as_it_is(build: Build) -> None:
     assert padded(make(build, SHAPE))[1] == []
 
 
+def test_parts_of_float32_begin_at_words_if_nothing_else_is_read() -> None:
+    graph = make(focal, SHAPE)
+    copy, said = padded(graph, "float32")
+    assert len(said) == 1
+    slices = [node for node in copy.nodes if isinstance(node.op, Slice)]
+    assert max(node.operands[0].tensor.dims[1] for node in slices) == 92
+    starts = [node.operands[1].data for node in slices]
+    assert all(start is not None and start[0] % 4 == 0 for start in starts)
+    x = normal(*SHAPE)
+    x[0, 0, 0, 0] = np.inf
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_few_channels_of_float32_stay_as_they_are() -> None:
+    """Where they would be many more, as each is computed."""
+
+    def gates(graph: Graph, x: Value) -> Value:
+        wide = conv(graph, x, 3)
+        for i in range(3):
+            gate = apply(graph, Slice(), wide, *(np.array([n]) for n in (i, i + 1, 1)))
+            x = apply(graph, Mul(), x, apply(graph, Sigmoid(), gate))
+        return conv(graph, x, 8)
+
+    assert padded(make(gates, SHAPE), "float32")[1] == []
+
+
 def test_results_of_the_graph_and_of_float32_stay_as_they_are() -> None:
     assert padded(make(scales, SHAPE), "float32")[1] == []
     assert padded(make(lambda graph, x: conv(graph, x, 26), SHAPE))[1] == []
