@@ -14,6 +14,7 @@ from . import (
     compose_moves,
     compose_views,
     count_loops,
+    cut_joined,
     cut_splits,
     drop_overwritten,
     drop_requantization,
@@ -330,6 +331,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "order_sums",
         order_sums.run,
         "after it, when layers are as they stay",
+    ),
+    Pass(
+        "cut_joined",
+        cut_joined.run,
+        "after rows are joined instead of their heads, which moves views out of the way",
     ),
     Pass(
         "unfold_patches",

@@ -101,7 +101,7 @@ def _part(value: Value) -> _Part | None:
     if node is None or not isinstance(node.op, Split | Slice | Gather):
         return None
     source = node.operands[0]
-    found, shape = _cut(node, value), shape_of(source)
+    found, shape = cut(node, value), shape_of(source)
     if found is None or not shape:
         return None
     axis, begin, size = found
@@ -110,7 +110,7 @@ def _part(value: Value) -> _Part | None:
     )
 
 
-def _cut(node: Node, value: Value) -> tuple[int, int, int] | None:
+def cut(node: Node, value: Value) -> tuple[int, int, int] | None:
     """Return the axis along which a node cuts a tensor, where its part begins, and its size."""
     shape = shape_of(node.operands[0]) or ()
     match node.op:
