@@ -56,22 +56,28 @@ def lay_out(
 
 
 def _build(layout: Layout, bars: Bars) -> bool:
-    """Build all steps; if a backend declines, bar its claim and return False.
+    """Build all steps; if a backend declines some, bar their claims and return False.
 
-    The reason may be slices that it does not accept, so those are removed first.
+    The reason may be slices that it does not accept, so those are removed first. All declined
+    claims are barred at once, since each attempt partitions the graph anew; but for those that read
+    or share what an earlier one writes or slices, which may be other claims without it.
     """
+    touched = set[Slot]()
     for row in layout.rows:
         check_time()
         with planning(f"step '{row.title}'"):
             declined = layout.build(row)
         if declined is None:
             continue
-        if any(slot.pitch for slot in (*row.inputs, *row.outputs)):
+        slots = (*row.inputs, *row.outputs)
+        if not touched.isdisjoint(slot.root for slot in slots):
+            continue
+        touched |= {slot.root for slot in slots if slot.pitch or slot in row.outputs}
+        if any(slot.pitch for slot in slots):
             bars.dense.update(row.nodes)
         else:
             bars.add(row.backend, declined.node, declined.reason)
-        return False
-    return True
+    return not touched
 
 
 def _settle_views(graph: Graph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.errors import DeviceOutOfMemory, InputError, UnsupportedError, UsageError
 from tercet.runtime.ir.dtypes import float32
-from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.graph import Graph, Node, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ir.verify import verify
@@ -18,7 +19,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Backend
+from tercet.runtime.plan.backend import Backend, Claim, Decline
 from tercet.runtime.session.model import Model
 
 from ..threads import together
@@ -274,6 +275,27 @@ def test_a_backend_may_change_its_mind_while_building() -> None:
     assert (placement["n0"].backend, placement["n2"].backend) == ("first", "second")
     assert placement["n2"].reason == "first: no engine for this one"
     assert [row.kind for row in placement].count("copy") == 2
+
+
+def test_minds_changed_apart_from_each_other_are_heard_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each attempt to build asks all backends about all nodes, of which there may be thousands."""
+    device, asked = FakeDevice(), list[int]()
+    first, second = FakeBackend(device, "first"), FakeBackend(device, "second")
+    first.declines_while_building = {f"n{i}" for i in range(0, 40, 4)}
+
+    def claim(graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
+        asked.append(len(free))
+        return FakeBackend.claim(first, graph, free, options)
+
+    monkeypatch.setattr(first, "claim", claim)
+    model = model_of(chain(40), first, second)
+    x = np.random.default_rng(4).standard_normal((1, 4, 5, 5), np.float32)
+    np.testing.assert_array_equal(model(x)[0], expected(x, 40))
+    placement = model.placement()
+    assert all(placement[f"n{i}"].backend == "second" for i in range(0, 40, 4))
+    assert len(asked) == 2
 
 
 def test_workspace_is_the_greatest_not_the_sum() -> None:
