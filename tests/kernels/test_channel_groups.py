@@ -20,7 +20,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization
+from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, RMSNormalization
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_plans_compile
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 COMPILES = {"norm/channel_groups.cu"}
+RMS = -1
 
 
 def images(
@@ -41,7 +42,8 @@ def images(
 
     Args:
         shape: of the images.
-        groups: 0 for one group per channel.
+        groups: 0 for one group per channel; RMS for channels that are divided by their own root
+            mean square.
         dtype: of everything.
         behind: elementwise operators on the results.
         offset: added to the images.
@@ -55,11 +57,15 @@ def images(
     ]
     w, b, scale, shift = (graph.constant(a.astype(dtype)) for a in constants)
     y = first = graph.insert(Conv(), [x, w, b]).output
-    op = GroupNormalization(num_groups=groups) if groups else InstanceNormalization()
-    y = graph.insert(op, [y, scale, shift]).output
+    if groups == RMS:
+        ones = graph.constant(np.ones(shape[2:], dtype))
+        y = graph.insert(RMSNormalization(axis=2), [y, ones]).output
+    else:
+        op = GroupNormalization(num_groups=groups) if groups else InstanceNormalization()
+        y = graph.insert(op, [y, scale, shift]).output
     for kind in behind:
         scales = graph.constant(normal(channels, 5)[:, :1, None].astype(dtype))
-        more = {"Add": [first], "Mul": [scales]}.get(kind, [])
+        more = {"Add": [first], "Mul": [scales], "Max": [scales]}.get(kind, [])
         y = graph.insert(OPERATORS["", kind](), [y, *more]).output
     graph.set_outputs({"y": graph.insert(Conv(), [y, w]).output})
     infer(graph)
@@ -101,12 +107,18 @@ def test_one_launch_where_a_cluster_has_room(
 
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("channels", "groups"), [(64, 32), (320, 32), (96, 0), (24, 8)])
+@pytest.mark.parametrize(("channels", "groups"), [(64, 32), (320, 32), (96, 0), (24, 8), (96, RMS)])
 def test_no_format_changes_beside_a_norm(channels: int, groups: int, dtype: DType) -> None:
     """However few channels a group has."""
     layout = planned(images((8, channels, 28, 28), groups, dtype, "Relu").graph)
     at = [row.kernel.startswith("channel_groups") for row in layout.rows].index(True)
     assert [row.kind for row in layout.rows[at - 1 : at + 2]] == ["step"] * 3
+
+
+def test_channels_divided_by_their_root_mean_square_are_scaled_at_once() -> None:
+    """Filter response normalization: a scale and a limit for each channel."""
+    layout = planned(images((2, 64, 28, 28), RMS, float16, "Mul", "Max").graph)
+    assert [row.kind for row in layout.rows].count("step") == 3
 
 
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
@@ -135,6 +147,10 @@ FORMS: list[tuple[tuple[int, ...], int, DType, tuple[str, ...]]] = [
     ((1, 3, 11, 7), 0, float32, ()),
     ((2, 8, 2, 3, 4), 2, float32, ("Relu",)),
     ((2, 8, 4, 4), 2, float64, ()),
+    ((2, 16, 5, 6), RMS, float16, ("Mul", "Max")),
+    ((1, 12, 9, 4), RMS, float32, ()),
+    ((1, 3, 11, 7), RMS, float32, ("Max",)),
+    ((2, 8, 2, 3, 4), RMS, float32, ("Relu",)),
 ]
 
 
@@ -149,6 +165,25 @@ def test_groups(
     emulated: CudaBackend,
 ) -> None:
     compare(images(shape, groups, dtype, *behind), emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("kind", ["", "Mul", "Max"])
+@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (3, 4, 35)], ids=str)
+def test_channels_divided_by_their_root_mean_square_in_c_order(
+    shape: tuple[int, ...], kind: str, emulated: CudaBackend
+) -> None:
+    graph = Graph("rms")
+    x = graph.add_input("x", TensorType(float32, shape))
+    y = graph.insert(RMSNormalization(axis=2), [x, graph.constant(np.ones(shape[2:], float32))])
+    if kind:
+        of_channels = normal(shape[1], 5)[:, :1].reshape(-1, *(1,) * len(shape[2:]))
+        y = graph.insert(OPERATORS["", kind](), [y.output, graph.constant(of_channels)])
+    graph.set_outputs({"y": y.output})
+    infer(graph)
+    assert len(launches(planned(graph))) == 1
+    compare(Sample(graph, {"x": normal(*shape)}), emulated)
 
 
 @pytest.mark.slow
@@ -217,6 +252,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
             ((1, 64, 28, 28), 32, float16, ("Add", "Relu")),
             ((32, 64, 28, 28), 0, float32, ("Swish",)),
             ((1, 64, 512, 512), 8, float16, ()),
+            ((1, 64, 28, 28), RMS, float16, ("Mul", "Max")),
         )
     ]
     assert_plans_compile(graphs, target, cache, COMPILES)

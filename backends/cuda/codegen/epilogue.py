@@ -20,6 +20,7 @@ from ....runtime.ops.norm import (
     RMSNormalization,
 )
 from ....runtime.ops.packed import MatMulNBits
+from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
@@ -253,7 +254,8 @@ def epilogue_of(
     if not nodes:
         return no_epilogue(y.dtype)
     head = None if first.producer is None else first.producer.op
-    axis = -1 if isinstance(head, OF_ROWS) or y.rank < 3 else 1
+    of_rows = isinstance(head, OF_ROWS) and first.producer and not divides_channels(first.producer)
+    axis = -1 if of_rows or y.rank < 3 else 1
     if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
         axis = None  # a matrix times a vector is one column
     rows = None if others else _row_axis(first, y)
@@ -271,6 +273,19 @@ def epilogue_of(
     if len(epilogue.operands) <= MAX_OPERANDS:
         return replace(epilogue, behind_bias=rest)
     return rest or f"{len(epilogue.operands)} operands"
+
+
+def divides_channels(node: Node) -> bool:
+    """Whether a node is an RMSNormalization of each channel of an image, without a scale.
+
+    So filter response normalization begins, which then scales and shifts channels.
+    """
+    if not isinstance(node.op, RMSNormalization):
+        return False
+    x, scale = node.operands
+    rank = x.tensor.rank or 0
+    is_last = rank > 2 and normalize_axis(node.op.axis, rank) == 2
+    return is_last and scale.data is not None and bool((scale.data == 1).all())
 
 
 def _behind(nodes: tuple[Node, ...], y: Tensor, places: _Places) -> Epilogue | None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, lcm, log2, prod
 
-from ....runtime.ir.dtypes import FLOATS, float64
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, DType, float64
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.operands import Scratch, Tensor, ceil_div, index_type
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div, index_type
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .norm_parts import WORD
@@ -76,8 +78,7 @@ class Slabs:
 def normalize_channels(
     y: Tensor,
     x: Tensor,
-    scale: Tensor,
-    shift: Tensor,
+    parameters: tuple[Tensor, Tensor] | None,
     number: int,
     epsilon: float,
     target: Target,
@@ -90,15 +91,14 @@ def normalize_channels(
     Args:
         y: the result, channels last.
         x: the images, channels last.
-        scale: of the results, one for each channel.
-        shift: likewise.
+        parameters: scale and shift of the results, one of each for each channel; None: 1 and 0.
         number: groups of an image.
         epsilon: added to the variance.
         target: the GPU.
         epilogue: applied to the results.
         centred: whether the mean is subtracted.
     """
-    refused = need_dtypes(FLOATS, y, x, scale, shift)
+    refused = need_dtypes(FLOATS, y, x, *(parameters or ()))
     if refused:
         return refused
     channels, pixels, compute = x.dims[1], prod(x.dims[2:]), arithmetic(x.dtype)
@@ -106,8 +106,10 @@ def normalize_channels(
     slabs = divided(images, target)
     if slabs is None:
         return f"groups of {images.depth} channels"
-    if scale.dtype != shift.dtype or scale.dims != (channels,) or shift.dims != (channels,):
-        return f"scale of {scale.value.tensor}"
+    scale, shift = parameters or (_each(channels, x.dtype, 1), _each(channels, x.dtype, 0))
+    factors = parameters[0].dtype if parameters else x.dtype
+    if parameters and any(t.dtype != factors or t.dims != (channels,) for t in parameters):
+        return f"scale of {parameters[0].value.tensor}"
     vector, groups = images.vector, slabs.width // images.depth
     blocks = images.number * channels // slabs.width * slabs.parts
     if blocks >= 2**31:
@@ -133,7 +135,7 @@ def normalize_channels(
             **{"of": shape, "epsilon": epsilon},
         },
         types=(
-            *(("X", x.dtype), ("S", scale.dtype), *epilogue.types),
+            *(("X", x.dtype), ("S", factors), *epilogue.types),
             *(("A", compute), ("I", index_type(x.size))),
         ),
         constants=(
@@ -152,6 +154,13 @@ def normalize_channels(
         return last
     args = {"x": x, "sums": sums, "of": shape}
     return replace(last, entry="channel_moments", args=args), last
+
+
+def _each(channels: int, dtype: DType, number: int) -> Packed:
+    """Return a number for each channel."""
+    return Packed(
+        (), ("each", channels, dtype.name, number), lambda: np.full(channels, number, dtype)
+    )
 
 
 @lru_cache(maxsize=256)

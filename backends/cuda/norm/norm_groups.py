@@ -46,7 +46,8 @@ class ScaleShift:
     Attributes:
         scale: factors.
         shift: addends.
-        channel: their axis in the elements; None for the last axes.
+        channel: their axis in the elements, and that of an epilogue's operands; None for the last
+            axes.
     """
 
     scale: Tensor | None = None
@@ -201,6 +202,8 @@ def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
 def _affine(x: Tensor, parameters: ScaleShift, per_group: bool) -> Affine | str:
     """Return how scale and shift vary along x; or why that is unsupported."""
     scale, shift, channel = parameters.scale, parameters.shift, parameters.channel
+    if scale is None and shift is None and channel is not None:
+        return Affine(None, None, x.dims[channel], x.strides[channel], per_group)
     if scale is None or scale.size == (1 if shift is None else shift.size) == 1:
         return Affine(scale, shift)
     place = x.rank - scale.rank if channel is None else channel

@@ -25,7 +25,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
-from ..codegen.epilogue import Epilogue
+from ..codegen.epilogue import Epilogue, divides_channels
 from ..gemm.vectorized_f16 import half_lrn, pools_words
 from ..norm.channel_groups import normalize_channels
 from ..norm.norm_groups import (
@@ -175,7 +175,7 @@ def layer_normalization(
     return standardize(y, x, axes, how, setting.target, ScaleShift(scale, b), epilogue=epilogue)
 
 
-@kernel(RMSNormalization)
+@kernel(RMSNormalization, follows=divides_channels)
 def rms_normalization(
     op: RMSNormalization,
     y: Tensor,
@@ -187,15 +187,23 @@ def rms_normalization(
 ) -> Answer:
     """Divide the last axes by their root mean square."""
     axis = normalize_axis(op.axis, x.rank)
-    target = setting.target
+    target, how = setting.target, Statistic(centred=False, epsilon=op.epsilon)
+    if x.is_channels_last:
+        number = x.dims[1]
+        found = normalize_channels(y, x, None, number, op.epsilon, target, epilogue, centred=False)
+        if not isinstance(found, str):
+            return found
+        return channel_groups(y, x, number, how, target, ScaleShift(channel=1), epilogue)
+    if axis == 2 and epilogue.reads_channels:
+        by_channel = ScaleShift(channel=1)
+        return standardize(y, x, _last_axes(2, x.rank), how, target, by_channel, epilogue=epilogue)
     quick = normalize_rows(
         y, x, scale, None, axis, op.epsilon, epilogue, centred=False, target=target
     )
     if quick is not None:
         return quick
-    how = Statistic(centred=False, epsilon=op.epsilon)
     axes = _last_axes(op.axis, x.rank)
-    return standardize(y, x, axes, how, setting.target, ScaleShift(scale), epilogue=epilogue)
+    return standardize(y, x, axes, how, target, ScaleShift(scale), epilogue=epilogue)
 
 
 def _last_axes(axis: int, rank: int) -> Ints:
@@ -256,7 +264,7 @@ def _of_groups(
     None for images in C order whose groups are long, or of several channels that have pixels.
     """
     if x.is_channels_last:
-        found = normalize_channels(y, x, *parameters, number, op.epsilon, target, epilogue)
+        found = normalize_channels(y, x, parameters, number, op.epsilon, target, epilogue)
         if not isinstance(found, str):
             return found
         how, affine = Statistic(epsilon=op.epsilon), ScaleShift(*parameters, channel=1)
