@@ -167,9 +167,10 @@ def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Argument
 
 def transformed(w: Array, out: int) -> Array:
     """Return weights [m, c, 3, 3] as [point, c, m], float64."""
-    side = WEIGHTS[out]
-    points = np.einsum("ia,mcab,jb->ijcm", side, w.astype(np.float64), side, optimize=True)
-    return points.reshape(-1, w.shape[1], w.shape[0])
+    # One product: a contraction axis by axis takes fifty times as long.
+    both = np.kron(WEIGHTS[out], WEIGHTS[out])
+    points = both @ w.reshape(-1, 9).T.astype(np.float64)
+    return points.reshape(-1, *w.shape[:2]).transpose(0, 2, 1)
 
 
 def pack_fused(w: Array, out: int, block: WinogradBlock) -> Array:
