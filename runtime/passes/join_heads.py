@@ -242,6 +242,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     join, heads = graph.sole_consumer(turn.output), shape_of(node.output)
     if not heads or None in heads[1::2]:
         return None
+    order = _order(turn, heads)
     if join is None or not isinstance(join.op, Reshape):
         return (turn, turn) if turn.op.order(4) == _HEADS_BEHIND else None
     result = shape_of(join.output)
@@ -251,16 +252,27 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     if None in result or width is None:
         return None
     known = all(isinstance(size, int) for size in result)
-    if turn.op.order(4) == _PIXELS_BEHIND:
+    if order == _PIXELS_BEHIND:
         fits = len(result) in (3, 4) and known and result[:2] == (heads[0], width)
     else:
-        fits = turn.op.order(4) == _HEADS_BEHIND and result[-1] == width
+        fits = order == _HEADS_BEHIND and result[-1] == width
         fits = fits and (known or result[:-1] == (heads[0], heads[2]))
     return (turn, join) if fits else None
 
 
+def _order(turn: Node, shape: Shape) -> tuple[int, ...] | None:
+    """Return the order of four axes that a Transpose makes, wherever axes of size 1 go."""
+    assert isinstance(turn.op, Transpose)
+
+    def of_others(order: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(axis for axis in order if shape[axis] != 1)
+
+    made, known = of_others(turn.op.order(4)), (_HEADS_BEHIND, _PIXELS_BEHIND)
+    return next((order for order in known if of_others(order) == made), None)
+
+
 def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
-    turn, join = behind
+    (turn, join), heads = behind, shape_of(node.output) or ()
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
     values: dict[int, Value] = {}
     for source in dict.fromkeys(one.source for one in rows):
@@ -275,7 +287,7 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, turn, join))))
     new = add.node(op, *inputs, *node.inputs[3:])
     shape = shape_of(join.output) or (None,) * 4
-    if turn.op == Transpose(perm=_PIXELS_BEHIND):
+    if turn is not join and _order(turn, heads) == _PIXELS_BEHIND:
         batch, channels, *sides = shape
         pixels = _in_shape(add, new.output, (batch, *sides, channels))
         back = Transpose(perm=(0, len(shape) - 1, *range(1, len(shape) - 1)))

@@ -281,6 +281,27 @@ def test_pixels_whose_values_a_convolution_reads(
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_of_a_batch_on_one_axis(batch: int) -> None:
+    """BoTNet. With a batch of one, nothing tells the batch from other axes of size 1."""
+
+    def build(g: Graph, x: Value) -> Value:
+        conv = apply(g, Conv(), x, normal(36, 6, 1, 1))
+        q, k, v = (shaped(g, part, batch * 3, 4, 20) for part in split(g, conv, 1, 12, 12, 12))
+        turn = Transpose(perm=(0, 2, 1))
+        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
+        y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+        return apply(g, Conv(), shaped(g, y, batch, 12, 4, 5), normal(6, 12, 1, 1))
+
+    graph = make(build, (batch, 6, 4, 5))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Attention") == 1
+    perms = {node.op.perm for node in after.nodes if isinstance(node.op, Transpose)}
+    assert perms == {(0, 2, 3, 1), (0, 3, 1, 2)}, "free where channels lie last"
+    assert_same(graph, after)
+
+
 def test_an_image_of_one_row_with_one_head() -> None:
     """The sizes of columns and of heads are those of rows."""
 
