@@ -38,6 +38,7 @@ from . import (
     inline_bodies,
     join_heads,
     join_pairs,
+    join_pixels,
     join_places,
     join_products,
     join_written,
@@ -336,6 +337,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "cut_joined",
         cut_joined.run,
         "after rows are joined instead of their heads, which moves views out of the way",
+    ),
+    Pass(
+        "join_pixels",
+        join_pixels.run,
+        "after it: boxes and classes are joined apart from each other",
     ),
     Pass(
         "unfold_patches",

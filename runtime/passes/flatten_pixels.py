@@ -57,7 +57,7 @@ def _rewrite(graph: Graph, node: Node, *, as_it_is: bool) -> bool:
     if not as_it_is and image is flat.operands[0]:
         return False
     shape, rows = shape_of(image), shape_of(x)
-    if shape is None or rows is None or len(shape) not in IMAGES or not _is_stored(image):
+    if shape is None or rows is None or len(shape) not in IMAGES or not is_stored(image):
         return False
     places = _flattened(shape, order, rows[-1])
     wanted = to_channels_last(len(shape))
@@ -98,7 +98,7 @@ def _flattened(shape: tuple[object, ...], order: Order, width: object) -> set[in
     return None
 
 
-def _is_stored(image: Value, near: int = _NEAR) -> bool:
+def is_stored(image: Value, near: int = _NEAR) -> bool:
     """Whether an image is computed by nodes that store channels last."""
     node = image.producer
     if node is None or not near:
@@ -109,7 +109,7 @@ def _is_stored(image: Value, near: int = _NEAR) -> bool:
         return False
     computed = [value for value in node.distinct_reads if value.data is None]
     same = all(shape_of(value) is not None for value in computed)
-    return same and all(_is_stored(value, near - 1) for value in computed)
+    return same and all(is_stored(value, near - 1) for value in computed)
 
 
 def _permuted(data: Array, sizes: list[int], turn: list[int], *, across: bool) -> Array:
