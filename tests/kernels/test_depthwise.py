@@ -64,6 +64,8 @@ VOLUMES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 #: Likewise, with channels that fill no words.
 NO_WORDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "one channel": ((2, 1, 9, 7), (3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
+    "one line": ((3, 1, 40), (5,), {"pads": (2, 2)}),
     "odd": ((2, 6, 9, 7), (3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
     "odd planes": (
         *((2, 5, 6, 5, 4), (3, 3, 2)),

@@ -136,6 +136,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),
         (conv(12, 1, 3, 3, x=(1, 12, 56, 56), group=12), ["depthwise_rows"]),
         (conv(57, 1, 3, 3, x=(1, 57, 28, 28), group=57), ["depthwise_pixels"]),
+        (conv(1, 1, 7, 7, x=(1, 1, 64, 64)), ["depthwise_pixels"]),
         (conv(96, 1, 7, 7, x=(1, 48, 64, 64), group=48, strides=(2, 2)), ["mma"]),
         (conv(64, 10, 3, 3, x=(1, 10, 56, 56)), ["mma"]),
         (conv(64, 36, 1, 1, x=(1, 36, 56, 56)), ["mma"]),

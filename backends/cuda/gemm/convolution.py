@@ -18,6 +18,8 @@ from .problem import MAX_EXTENT
 
 #: Maximum number of elements of an image: kernels count in 32 bits.
 MAX_ELEMENTS = 2**31
+#: Maximum taps of the only filter of the only channel for which a result is a thread's sum.
+FEW_TAPS = 49
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +180,15 @@ class ConvProblem:
         return "" if self.w.size else "weights without elements"
 
     def need_depthwise(self) -> str:
-        """Return why it is not depthwise; empty if it is."""
+        """Return why it is not depthwise; empty if it is.
+
+        So is one group of one channel and one filter, as in channel attention (ECA), of few taps.
+        """
+        is_single = self.x.dims[1] == self.y.dims[1] == 1 and self.taps <= FEW_TAPS
+        if self.is_depthwise or is_single:
+            return ""
         if self.group == 1:
             return "one group"
-        if self.is_depthwise:
-            return ""
         return f"groups of {self.channels} channels and {self.filters} filters, not 1 and 1"
 
     def need_one_group(self) -> str:

@@ -135,7 +135,7 @@ def _explicit_floor(conv: ConvProblem) -> float:
 
 def _depthwise_floor(conv: ConvProblem) -> float:
     """Return 0, or infinity unless every channel has a filter of its own."""
-    return 0.0 if conv.is_depthwise else inf
+    return inf if conv.need_depthwise() else 0.0
 
 
 def _few_channels_floor(conv: ConvProblem) -> float:
