@@ -23,7 +23,7 @@ from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Arguments, Packed, Scratch, by_axis, ceil_div, moves, sizes
+from ..recipe.operands import Arguments, Packed, Scratch, Tensor, by_axis, ceil_div, moves, sizes
 from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
 
 THREADS = 256
@@ -56,6 +56,13 @@ def _plane(conv: ConvProblem, out: int) -> dict[str, int]:
     }
 
 
+def _pitched(conv: ConvProblem) -> tuple[Tensor, ...]:
+    """Return the tensors that may be slices; maxima are stored elsewhere than what is read."""
+    along = conv.epilogue.pitched
+    stored = () if along and conv.pooled is not None else (conv.stored, *along)
+    return conv.x, *stored
+
+
 # ── in one kernel ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -85,7 +92,7 @@ def fused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
         code=conv.epilogue.code,
         shared=4 * max(2 * (inputs + weights), points * block.tiles * block.filters),
         note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.title}".strip(),
-        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.stored),
+        pitched=_pitched(conv),
     )
 
 
@@ -158,7 +165,7 @@ def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Argument
         ),
         code=conv.epilogue.code,
         note=f"F({out}x{out},3x3) {conv.title if entry == 'winograd_results' else ''}".strip(),
-        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.stored),
+        pitched=_pitched(conv),
     )
 
 
