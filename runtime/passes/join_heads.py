@@ -306,7 +306,9 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
 def _turn_images(graph: Graph, heads: HeadColumns, rows: Value) -> None:
     """Make the images of heads from their rows."""
     for node in _images_of(heads):
-        batch, channels, *sides = shape_of(node.output) or ()
+        shape = shape_of(node.output)
+        assert shape is not None
+        batch, channels, *sides = shape
         add = Builder(graph, node, node.name, (node,))
         pixels = add.view(rows, (batch, *sides, channels))
         back = Transpose(perm=(0, len(sides) + 1, *range(1, len(sides) + 1)))

@@ -34,8 +34,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         rows: list[Value] = []
         for image, value in zip(known, node.operands, strict=True):
             turned = add(Transpose(perm=to_channels_last(len(image.tensor.shape or ()))), image)
-            batch, channels, pixels = shape_of(value) or ()
-            rows.append(add.view(turned, (batch, pixels, channels)))
+            shape = shape_of(value)
+            assert shape is not None
+            rows.append(add.view(turned, (shape[0], shape[2], shape[1])))
         name = node.name
         graph.replace(node, [add(Transpose(perm=(0, 2, 1)), add(Concat(axis=1), *rows))])
         for view in views:
