@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda.codegen import epilogue
 from tercet.backends.cuda.norm import channel_groups
 from tercet.backends.cuda.norm.channel_groups import Images, Slabs
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -79,6 +80,12 @@ def divide(patch: pytest.MonkeyPatch, width: int, parts: int, pixels: int, **how
     patch.setattr(channel_groups, "divided", lambda *_: Slabs(512, width, parts, chunk, **given))
 
 
+@pytest.fixture(autouse=True)
+def filling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few channels images have, they are normalized in place."""
+    monkeypatch.setattr(epilogue, "FILLING", 0)
+
+
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -119,6 +126,14 @@ def test_channels_divided_by_their_root_mean_square_are_scaled_at_once() -> None
     """Filter response normalization: a scale and a limit for each channel."""
     layout = planned(images((2, 64, 28, 28), RMS, float16, "Mul", "Max").graph)
     assert [row.kind for row in layout.rows].count("step") == 3
+
+
+@pytest.mark.parametrize(("batch", "in_place"), [(1, False), (32, True)])
+def test_few_channels_are_divided_in_c_order(
+    batch: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert bool(recipe(images((batch, 64, 28, 28), RMS, float16, "Max"))) == in_place
 
 
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
@@ -170,7 +185,7 @@ def test_groups(
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("kind", ["", "Mul", "Max"])
-@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (3, 4, 35)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (3, 4, 5, 3, 2)], ids=str)
 def test_channels_divided_by_their_root_mean_square_in_c_order(
     shape: tuple[int, ...], kind: str, emulated: CudaBackend
 ) -> None:
@@ -184,6 +199,18 @@ def test_channels_divided_by_their_root_mean_square_in_c_order(
     infer(graph)
     assert len(launches(planned(graph))) == 1
     compare(Sample(graph, {"x": normal(*shape)}), emulated)
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 64), (4, 8, 16, 64)], ids=str)
+def test_rows_divided_by_their_root_mean_square_stay_rows(shape: tuple[int, ...]) -> None:
+    """Without a scale, and with a number for each place of a row behind."""
+    graph = Graph("rows")
+    x = graph.add_input("x", TensorType(float32, shape))
+    y = graph.insert(RMSNormalization(), [x, graph.constant(np.ones(64, float32))]).output
+    y = graph.insert(OPERATORS["", "Mul"](), [y, graph.constant(normal(64, 2)[:, 0])]).output
+    graph.set_outputs({"y": y})
+    infer(graph)
+    assert [each.entry for each in launches(planned(graph))] == ["normalize_rows"]
 
 
 @pytest.mark.slow

@@ -27,6 +27,11 @@ from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
+#: Minimum bytes of a pixel's channels, of all images, for normalizations of channels in place: with
+#: fewer, blocks that share them leave most of a GPU idle, and copies to C order take no longer.
+#: Measured on an H200 with ResNets of FRN: 24% faster at batch 32; 21% slower at batch 1, where
+#: most layers have fewer.
+FILLING = 4096
 #: How an operand is indexed: like the result, with one element per channel or per row, like the
 #: result with rows of another distance, or with one row for all rows of a sample; see
 #: `epilogue.cuh`.
@@ -276,16 +281,20 @@ def epilogue_of(
 
 
 def divides_channels(node: Node) -> bool:
-    """Whether a node is an RMSNormalization of each channel of an image, without a scale.
+    """Whether a node is an RMSNormalization of each channel of images, many and without a scale.
 
     So filter response normalization begins, which then scales and shifts channels.
     """
-    if not isinstance(node.op, RMSNormalization):
+    return isinstance(node.op, RMSNormalization) and are_divided(node.op, *node.operands)
+
+
+def are_divided(op: RMSNormalization, x: Value, scale: Value) -> bool:
+    """Return `divides_channels` of an operator and its operands."""
+    dims = x.tensor.dims
+    if len(dims) < 4 or normalize_axis(op.axis, len(dims)) != 2 or scale.data is None:
         return False
-    x, scale = node.operands
-    rank = x.tensor.rank or 0
-    is_last = rank > 2 and normalize_axis(node.op.axis, rank) == 2
-    return is_last and scale.data is not None and bool((scale.data == 1).all())
+    is_large = prod(dims[:2]) * x.tensor.dtype.itemsize >= FILLING
+    return is_large and bool((scale.data == 1).all())
 
 
 def _behind(nodes: tuple[Node, ...], y: Tensor, places: _Places) -> Epilogue | None:

@@ -25,7 +25,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
-from ..codegen.epilogue import Epilogue, divides_channels
+from ..codegen.epilogue import Epilogue, are_divided, divides_channels
 from ..gemm.vectorized_f16 import half_lrn, pools_words
 from ..norm.channel_groups import normalize_channels
 from ..norm.norm_groups import (
@@ -194,7 +194,7 @@ def rms_normalization(
         if not isinstance(found, str):
             return found
         return channel_groups(y, x, number, how, target, ScaleShift(channel=1), epilogue)
-    if axis == 2 and epilogue.reads_channels:
+    if epilogue.reads_channels and are_divided(op, x.value, scale.value):
         by_channel = ScaleShift(channel=1)
         return standardize(y, x, _last_axes(2, x.rank), how, target, by_channel, epilogue=epilogue)
     quick = normalize_rows(
