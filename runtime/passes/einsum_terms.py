@@ -23,7 +23,8 @@ class Contraction:
 
     Attributes:
         operands: the tensors.
-        terms: the letters of each one's axes, all different; an ellipsis has become letters.
+        terms: the letters of each one's axes, all different; an ellipsis has become letters, and
+            those of the axes that one ellipsis lacks are the first of another's.
         result: the letters of the result.
         sizes: by letter; none is 0, and none broadcasts.
     """
@@ -58,12 +59,14 @@ def contraction(node: Node) -> Contraction | None:
     ]
     if len(terms) != len(ranks):
         return None
-    covered = {n - len(term) + 1 for n, term in zip(ranks, terms, strict=True) if "." in term}
-    if len(covered) > 1:  # axes that broadcast
-        return None
+    dotted = [n - len(term) + 1 for n, term in zip(ranks, terms, strict=True) if "." in term]
     free = [letter for letter in ascii_letters if letter not in node.op.equation]
-    dots = "".join(free[: max(covered, default=0)])
-    terms = tuple(term.replace(".", dots) for term in terms)
+    dots = "".join(free[: max(dotted, default=0)])
+    # An ellipsis of fewer axes covers the last ones; the operand is the same along the others.
+    terms = tuple(
+        term.replace(".", dots[len(dots) - (n - len(term) + 1) :]) if "." in term else term
+        for n, term in zip(ranks, terms, strict=True)
+    )
     sizes: dict[str, Dim] = {}
     for term, value in zip(terms, operands, strict=True):
         shape = value.tensor.shape or ()

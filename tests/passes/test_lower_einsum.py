@@ -50,6 +50,10 @@ def network(
         # local attention of LongT5
         ("...qhd,...khd->...hqk", (2, 3, 4, 2, 5), (2, 3, 6, 2, 5)),
         ("...j,jk->...k", (2, 3, 4), (4, 5)),
+        # random features of Performer: an ellipsis of fewer axes, or of none
+        ("...id,...jd->...ij", (2, 3, 4, 5), (6, 5)),
+        ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+        ("...ij,...jk->...ik", (2, 3, 5, 4), (3, 4, 6)),
     ],
 )
 def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
@@ -122,7 +126,7 @@ def test_symbolic_sizes(shape: tuple[Dim, ...]) -> None:
     ("equation", "shape", "weight"),
     [
         ("ijk,kl->il", (3, 2, 4), (4, 5)),
-        ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+        ("...ij,...jk->...ik", (2, 3, 4, 5), (1, 5, 6)),
         ("iij,jk->ik", (3, 3, 4), (4, 5)),
         ("ij,jk->ik", (3, 4), (1, 5)),
     ],
