@@ -56,6 +56,7 @@ from . import (
     merge_products,
     merge_stacks,
     merge_sums,
+    mix_rows,
     multiply_early,
     order_sums,
     pad_channels,
@@ -272,6 +273,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "weigh_pixels",
         weigh_pixels.run,
         "before views are composed: it finds images by them, and adds some",
+    ),
+    Pass(
+        "mix_rows",
+        mix_rows.run,
+        "before views are composed: it adds some",
     ),
     Pass(
         "compose_views",

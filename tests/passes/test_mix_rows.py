@@ -1,0 +1,59 @@
+"""Products that mix the rows of an image."""
+
+from __future__ import annotations
+
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Mul, Relu, Sigmoid
+from tercet.runtime.ops.matmul import Einsum, MatMul
+from tercet.runtime.ops.movement import Concat
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+CHANNELS, NODES, STEPS = 8, 5, 3
+
+
+def image(g: Graph, x: Value) -> Value:
+    """The gated convolutions of Graph WaveNet."""
+    gates = (
+        apply(g, op, apply(g, Conv(), x, normal(CHANNELS, 2, 1, 2))) for op in (Relu(), Sigmoid())
+    )
+    return apply(g, Mul(), *gates)
+
+
+def hops(g: Graph, x: Value) -> Value:
+    y, adjacency = image(g, x), normal(NODES, NODES)
+    one, two = y, y
+    parts = [y]
+    for _ in range(2):
+        one = apply(g, Einsum(equation="ncvl,vw->ncwl"), one, adjacency)
+        two = apply(g, MatMul(), adjacency, two)
+        parts += [one, two]
+    y = apply(g, Concat(axis=1), *parts)
+    return apply(g, Conv(), y, normal(4, 5 * CHANNELS, 1, 1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, "batch"])
+def test_rows_are_as_wide_as_columns_and_channels(batch: Dim) -> None:
+    graph = make(hops, (batch, 2, NODES, STEPS + 1))
+    after, log = optimised(graph)
+    assert log.counts["mix_rows"] == 4
+    products = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert len(products) == 4
+    for node in products:
+        assert node.output.tensor.shape is not None
+        assert node.output.tensor.shape[-1] == STEPS * CHANNELS
+    assert kinds(after).count("Transpose") <= 6  # none between two products
+    assert_same(graph, after, *((2,) if batch == "batch" else ()), rel=5e-6)
+
+
+def test_what_no_convolution_stores_stays() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, MatMul(), normal(NODES, NODES), apply(g, Relu(), x))
+
+    after, log = optimised(make(build, (2, CHANNELS, NODES, STEPS)))
+    assert "mix_rows" not in log.counts
+    assert kinds(after) == ["Relu", "MatMul"]
