@@ -47,7 +47,8 @@ def test_rows_are_as_wide_as_columns_and_channels(batch: Dim) -> None:
         assert node.output.tensor.shape is not None
         assert node.output.tensor.shape[-1] == STEPS * CHANNELS
     assert kinds(after).count("Transpose") <= 6  # none between two products
-    assert_same(graph, after, *((2,) if batch == "batch" else ()), rel=5e-6)
+    sample = 2 if batch == "batch" else batch
+    assert_same(graph, after, sample, 2, NODES, STEPS + 1, rel=5e-6)
 
 
 def test_what_no_convolution_stores_stays() -> None:
