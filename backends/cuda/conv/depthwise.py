@@ -3,7 +3,8 @@
 They are bound by memory and by instructions other than FMA. A thread of `depthwise.cu` computes a
 patch of pixels of adjacent channels, so that it reads each input once for all of its windows. Where
 there are few pixels, latency counts: a warp of `depthwise_rows.cu` computes one row of the windows.
-Channels that fill no words are left to `depthwise_pixels.cu`. Windows over three axes add up one
+Channels that fill no words are left to `depthwise_pixels.cu`; transposed convolutions have a kernel
+whose threads gather what reaches one pixel. Windows over three axes add up one
 plane after the other; a warp of `depthwise_rows.cu` has a row of one plane.
 """
 
@@ -21,12 +22,11 @@ from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
 from ..gemm.problem import divisor
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div, three
+from .estimates import WORD
 
 THREADS = 128
 #: Threads of a warp of `depthwise_rows.cu`, each with a patch.
 LANES = 32
-#: Channels per thread.
-CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +86,26 @@ def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
     return _words(conv, plane, patch)
 
 
-def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
-    """Return the launch with patches of channel words."""
-    places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
+def transposed(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the launch of a transposed depthwise convolution."""
+    if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
+        return f"{max(conv.x.size, conv.y.size)} elements"
+    return _words(conv, Plane.of(conv), SINGLE, "conv/depthwise_transposed.cu")
+
+
+def _words(conv: ConvProblem, plane: Plane, patch: Patch, file: str = "") -> Launch:
+    """Return the launch with patches of channel words; of `file` if it is not a convolution."""
+    places = (plane.channels // WORD, *reversed(plane.spread(patch)))
     names = ("words", "across", "down")
     divided = dict(zip((*names, "depth"), (*places, plane.outputs[0]), strict=True))
     members = {
         **dict(zip(names, places, strict=True)),
         **{f"by_{name}": divisor(size) for name, size in divided.items()},
     }
-    constants = ("COLUMNS", patch.columns), ("VECTOR", CHANNELS), *conv.epilogue.flags(conv.b)
+    constants = ("COLUMNS", patch.columns), ("VECTOR", WORD), *conv.epilogue.flags(conv.b)
     count = plane.threads(patch)
+    if file:
+        return _launch(conv, plane, file, count, constants, members)
     if patch.shared:
         launch = _launch(conv, plane, "conv/depthwise_rows.cu", count, constants, members)
         block = LANES * prod(plane.kernel[:2])
@@ -197,7 +206,7 @@ class Plane:
         return cls(
             images=x.dims[0] * (planes if alone else 1),
             channels=x.dims[1],
-            has_words=x.dims[1] % CHANNELS == 0,
+            has_words=x.dims[1] % WORD == 0,
             size=x.dtype.itemsize,
             inputs=(1 if alone else planes, height, width),
             outputs=(1 if alone else out_planes, *rest),
@@ -243,7 +252,7 @@ class Plane:
 
     def threads(self, patch: Patch) -> int:
         """Return the number of threads with a patch size."""
-        words = self.images * self.outputs[0] * self.channels // CHANNELS
+        words = self.images * self.outputs[0] * self.channels // WORD
         return words * prod(self.spread(patch))
 
     def patch(self, processors: int) -> Patch:

@@ -21,6 +21,8 @@ from ..recipe.operands import ceil_div
 
 #: Images with fewer channels are read in C order, as vectors would be mostly padding.
 MIN_CHANNELS = 8
+#: Channels of a thread of a depthwise convolution.
+WORD = 4
 #: Slowdown of implicit GEMM by single-element copies of images in C order.
 ACROSS = 1.6
 
@@ -295,6 +297,17 @@ def depthwise_time(conv: ConvProblem) -> float:
     """Return the estimate of `depthwise`, from memory traffic and arithmetic."""
     traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
     return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
+
+
+def depthwise_transposed_formats(conv: ConvProblem) -> Formats | str:
+    """Return the formats of `transposed`, or why it does not apply."""
+    if conv.view.is_dilated:
+        return "dilations"
+    if conv.x.rank > 4:
+        return "volumes"
+    if conv.x.dims[1] % WORD:
+        return f"{conv.x.dims[1]} channels, which fill no words"
+    return depthwise_formats(conv)
 
 
 # ── naive ────────────────────

@@ -16,11 +16,13 @@ from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
 from ..conv.depthwise import depthwise, depthwise_variants
+from ..conv.depthwise import transposed as depthwise_transposed
 from ..conv.direct import naive, naive_transposed
 from ..conv.estimates import (
     MIN_CHANNELS,
     depthwise_formats,
     depthwise_time,
+    depthwise_transposed_formats,
     explicit_formats,
     explicit_time,
     fft_formats,
@@ -275,6 +277,10 @@ CONV = Selector(
 CONV_TRANSPOSE = Selector(
     "ConvTranspose",
     (
+        Algorithm(
+            *("depthwise", depthwise_transposed, depthwise_transposed_formats, depthwise_time),
+            floor=_depthwise_floor,
+        ),
         _IMPLICIT_GEMM,
         Algorithm("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
         Algorithm("subpixel", subpixel, subpixel_formats, subpixel_time),
