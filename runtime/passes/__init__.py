@@ -395,6 +395,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after batch norms: scales and shifts of their results are folded into the same weights",
     ),
     Pass(
+        "fold_pad",
+        fold_pad.run,
+        "again: more Slices follow a convolution where scales in between were folded",
+    ),
+    Pass(
         "lower_batchnorm",
         lower_batchnorm.run,
         "behind them: what no layer takes over may join what a layer does to its results",

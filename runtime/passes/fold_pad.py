@@ -1,6 +1,7 @@
 """Folds what is added around an image into the pads of the layer after it.
 
-Results that a Slice drops are windows that the Conv before it need not have.
+Results that a Slice drops are windows that the Conv before it need not have, and pads of the
+ConvTranspose before it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
-from ..ops.conv import Conv
+from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Relu
 from ..ops.movement import Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
@@ -63,6 +64,21 @@ def _build_cropped(found: Found) -> Outcome:
     return Replacement(with_attributes(op, pads=left), conv.inputs)
 
 
+def _build_cropped_transposed(found: Found) -> Outcome:
+    conv, shape = found.match.made("conv"), shape_of(found["conv"])
+    op, dropped = conv.op, _dropped(found.top, shape)
+    window = (shape_of(conv.inputs[1]) or ())[2:]
+    if dropped is None or shape is None or not isinstance(op, ConvTranspose) or op.output_shape:
+        return None
+    pads = op.pads or (0,) * len(dropped)
+    total = tuple(pad + cut for pad, cut in zip(pads, dropped, strict=True))
+    sides = [size for size in window if isinstance(size, int)]
+    # A kernel of its own for each channel reads only pixels with results; products read all.
+    if op.group == 1 and not (len(sides) * 2 == len(total) and all(map(lt, total, sides * 2))):
+        return found.refuse(Reason.SHAPE, "whole pixels of the image would have no results")
+    return Replacement(with_attributes(op, pads=total), conv.inputs)
+
+
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
     cuts = cuts_of(node)
@@ -95,6 +111,11 @@ FUSIONS = (
         _build_cropped,
         text="the Slice became part of {new}",
     ),
+    Fusion(
+        Apply(Slice, Apply(ConvTranspose, name="conv", where=_is_explicit)),
+        _build_cropped_transposed,
+        text="the Slice became part of {new}",
+    ),
 )
 
 
@@ -104,7 +125,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     The Pad must add zeros on spatial axes only, and have no other reader; an averaging window must
     count the padding, and must not be truncated at an edge (`ceil_mode`). The greatest element of a
     window is that without padding of -inf, or of 0 after a Relu. Windows of stride 1 whose results
-    a Slice drops, and which reach into padding, need less of it.
+    a Slice drops, and which reach into padding, need less of it. What a Slice drops of a transposed
+    convolution, such as those of audio codecs, is padding of its windows.
     """
     return fuse(graph, context, FUSIONS)
 

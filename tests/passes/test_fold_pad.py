@@ -9,8 +9,8 @@ from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
-from tercet.runtime.ops.conv import Conv, Ints
-from tercet.runtime.ops.elementwise import Cast, Relu
+from tercet.runtime.ops.conv import Conv, ConvTranspose, Ints
+from tercet.runtime.ops.elementwise import Cast, Mul, Relu
 from tercet.runtime.ops.movement import Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 
@@ -188,3 +188,43 @@ def test_other_slices_stay(name: str) -> None:
     after, _ = optimised(NOT_DROPPED[name])
     assert "Slice" in kinds(after)
     assert_same(NOT_DROPPED[name], after)
+
+
+def cropped_transposed(conv: ConvTranspose, *bounds: np.ndarray, scale: bool = False) -> Graph:
+    def build(graph: Graph, x: Value) -> Value:
+        w = normal(6, 6 // conv.group, 5, 4)
+        y = apply(graph, conv, x, w)
+        y = apply(graph, Mul(), y, normal(1)) if scale else y
+        return apply(graph, Slice(), y, *bounds)
+
+    return make(build, (2, 6, 7, 8))
+
+
+TRANSPOSED = {
+    "the last": cropped_transposed(ConvTranspose(strides=(2, 2)), ints(0), ints(-2), ints(-1)),
+    "of both axes": cropped_transposed(
+        ConvTranspose(strides=(3, 2), pads=(1, 1, 0, 0), output_padding=(2, 0)),
+        *(ints(2, 1), ints(20, 1 << 40), ints(2, 3)),
+    ),
+    "behind a scale": cropped_transposed(
+        ConvTranspose(strides=(2, 2)), ints(1), ints(-3), ints(2), scale=True
+    ),
+    "more than a window of one channel": cropped_transposed(
+        ConvTranspose(strides=(2, 2), group=6), ints(7, 6), ints(-7, -5), ints(2, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_what_is_dropped_of_a_transposed_convolution_is_padding(name: str) -> None:
+    after, log = optimised(TRANSPOSED[name])
+    assert kinds(after) == ["ConvTranspose"]
+    assert log.counts["fold_pad"] == 1
+    assert_same(TRANSPOSED[name], after)
+
+
+def test_more_than_a_window_of_a_transposed_convolution_stays_a_slice() -> None:
+    graph = cropped_transposed(ConvTranspose(strides=(2, 2)), ints(5), ints(1 << 40), ints(2))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["ConvTranspose", "Slice"]
+    assert_same(graph, after)
