@@ -48,9 +48,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     """Return the convolution with bias and Relu, and its image, of rounded numbers."""
     shape, kernel, how = CASES[case]
-    x, w, b = (
-        normal(*dims).astype(dtype) for dims in (shape, (shape[1], 1, *kernel), shape[1:2])
-    )
+    x, w, b = (normal(*dims).astype(dtype) for dims in (shape, (shape[1], 1, *kernel), shape[1:2]))
     graph = Graph()
     image = graph.add_input("x", TensorType(dtype, shape))
     inputs = [image, graph.constant(w), graph.constant(b)]
