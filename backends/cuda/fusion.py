@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
@@ -50,6 +51,9 @@ from .recipe.operands import Tensor
 #: Limits of a chain: longer ones need too many registers.
 MAX_CHAINED = 24
 MAX_CHAIN_OPERANDS = 8
+#: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
+#: whatever the operator: less than a launch.
+MAX_REPEATED = 1 << 18
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
 
@@ -452,7 +456,8 @@ def _suits(source: Node, shape: tuple[int, ...]) -> bool:
     if (1,) * (len(shape) - len(dims)) + dims == shape:
         return True
     ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
-    return isinstance(source.op, CHEAP) and ranks == {len(shape)}
+    cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
+    return cheap and ranks == {len(shape)}
 
 
 def _operands(chain: list[Node]) -> list[Value]:

@@ -41,6 +41,8 @@ from . import (
     join_pixels,
     join_places,
     join_products,
+    join_steps,
+    join_sums,
     join_written,
     lift_windows,
     lower_batchnorm,
@@ -245,6 +247,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before views are composed: it finds what steps cut by them",
     ),
     Pass(
+        "join_steps",
+        join_steps.run,
+        "likewise",
+    ),
+    Pass(
         "join_pairs",
         join_pairs.run,
         "before branches are stacked: what the nodes read is joined, and may be branches",
@@ -253,6 +260,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_products",
         join_products.run,
         "before attention, whose weights one product reads",
+    ),
+    Pass(
+        "join_sums",
+        join_sums.run,
+        "before products are stacked: more of them are joined",
     ),
     Pass(
         "stack_products",

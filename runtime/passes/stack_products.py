@@ -19,7 +19,7 @@ from .editing import Builder, drop, is_elementwise, rank_of, shape_of
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
 #: below that, a product takes no longer than its launch.
-_COUNT, _SMALL = 4, 1 << 16
+COUNT, _SMALL = 4, 1 << 16
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -41,15 +41,15 @@ def _products(graph: Graph, node: Node) -> tuple[int, list[Node]]:
 
     What is joined before and after them is of any kind.
     """
-    if not isinstance(node.op, Concat) or len(node.inputs) < _COUNT:
+    if not isinstance(node.op, Concat) or len(node.inputs) < COUNT:
         return 0, []
-    made = [_product(graph, node, value) for value in node.operands]
+    made = [product_of(graph, node, value) for value in node.operands]
     places = [i for i, product in enumerate(made) if product is not None]
     if not places:
         return 0, []
     first, end = places[0], places[-1] + 1
     found = [product for product in made[first:end] if product is not None]
-    if len(found) < max(_COUNT, end - first):
+    if len(found) < max(COUNT, end - first):
         return 0, []
     shapes = {tuple(shape_of(value) for value in each.operands) for each in found}
     parts = {shape_of(value) for value in node.operands[first:end]}
@@ -58,10 +58,11 @@ def _products(graph: Graph, node: Node) -> tuple[int, list[Node]]:
         return 0, []
     known = [size for dims in (*shape, part) for size in dims or (None,)]
     sizes = [size for size in known if isinstance(size, int) and size]
-    columns = zip(*(each.operands for each in found), strict=True)
-    small = all(_is_small(values) or _is_free(values) for values in columns)
-    computed = all(value.data is None for each in found for value in each.operands)
+    operands = list(zip(*(each.operands for each in found), strict=True))
+    small = all(_is_small(values) or _is_free(values) for values in operands)
+    constants = [sum(value.data is not None for value in values) for values in operands]
     matrices = all(len(dims or ()) >= 2 for dims in shape)
+    computed = max(constants) < 2  # the first state may be known
     return first, found if len(sizes) == len(known) and small and computed and matrices else []
 
 
@@ -76,7 +77,7 @@ def _is_free(values: Sequence[Value]) -> bool:
     """
     makers = [_maker(value) for value in values[1:]]
     computed = all(m is not None and is_elementwise(m.op) for m in makers)
-    return computed or _whole(values) is not None
+    return computed or whole_of(values) is not None
 
 
 def _maker(value: Value) -> Node | None:
@@ -87,17 +88,17 @@ def _maker(value: Value) -> Node | None:
     return made
 
 
-def _product(graph: Graph, node: Node, value: Value) -> Node | None:
+def product_of(graph: Graph, node: Node, value: Value) -> Node | None:
     """Return the product that a value is, seen through views, if only a node reads it."""
     reader, made = node, value.producer
-    while made is not None and graph.sole_consumer(value) is reader and _is_view(made):
+    while made is not None and graph.sole_consumer(value) is reader and is_view(made):
         reader, value = made, made.operands[0]
         made = value.producer
     alone = graph.sole_consumer(value) is reader
     return made if made is not None and isinstance(made.op, MatMul) and alone else None
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
     """Whether a node only gives its input another shape."""
     if isinstance(node.op, Gather):  # of the only place of an axis
         place = place_of(node)
@@ -147,7 +148,7 @@ def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
     shape = (*(1 for _ in range(rank - len(shape))), *shape)
     if len(set(values)) == 1:
         return shaped(add, values[0], (1, *shape), "alone")
-    whole = _whole(values)
+    whole = whole_of(values)
     if whole is not None:
         source, axis, begin, size = whole
         end, of_source = begin + len(values) * size, shape_of(source) or ()
@@ -161,7 +162,7 @@ def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
     return add(Concat(axis=0), *(shaped(add, value, (1, *shape), "one") for value in values))
 
 
-def _whole(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
+def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
     """Return a tensor, its axis, and begin and size of the first if these are its next parts."""
     found: list[tuple[Value, int, int, int]] = []
     for value in values:

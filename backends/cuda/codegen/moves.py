@@ -98,9 +98,19 @@ class Movement:
 
         A part that might be read in place counts, too, if others copy in any case.
         """
-        certain = sum(not may_be_free(node) for node in self.nodes)
+        certain = sum(not may_be_free(node) for node in self.nodes) or self._breaks_rows
         parts = sum(may_be_free(n) and isinstance(n.op, (Slice, Gather)) for n in self.nodes)
         return certain + parts if certain else 0
+
+    @property
+    def _breaks_rows(self) -> bool:
+        """Whether rows that a Slice cuts out of longer ones are given another length behind it."""
+        for i, node in enumerate(self.nodes):
+            before, after = node.operands[0].tensor.dims, node.output.tensor.dims
+            if isinstance(node.op, Slice) and after[-1] < before[-1] and prod(before[:-1]) > 1:
+                behind = (each.output.tensor.dims for each in self.nodes[i + 1 :])
+                return any(dims[-1:] != after[-1:] for dims in behind)
+        return False
 
     @property
     def turns(self) -> bool:
