@@ -28,7 +28,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Not, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Not, Relu
 from tercet.runtime.ops.gather import Gather, GatherElements
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape
@@ -253,8 +253,16 @@ def decomposed() -> Graph:
     return summed(chain.graph, *values)
 
 
+def decayed() -> Graph:
+    """A decay of each row: columns of longer rows, as a column, whose exponentials are repeated."""
+    chain = Chain(3, 4, 12).slice(4, 8, 2).reshape(3, 4, 4, 1)
+    decay = chain.graph.insert(Exp(), [chain.value]).output
+    state = chain.graph.constant(normal(4, 5).astype(float16), "")
+    return summed(chain.graph, chain.graph.insert(Mul(), [decay, state]).output)
+
+
 READERS = {
-    **{"positions": positions, "selected": selected, "last": last},
+    **{"decayed": decayed, "positions": positions, "selected": selected, "last": last},
     **{"disentangled": disentangled, "decomposed": decomposed},
 }
 

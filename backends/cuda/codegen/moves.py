@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import prod
 
 import numpy as np
@@ -104,12 +105,12 @@ class Movement:
 
     @property
     def _breaks_rows(self) -> bool:
-        """Whether rows that a Slice cuts out of longer ones are given another length behind it."""
+        """Whether views give another length to rows that a Slice cuts out of longer ones."""
         for i, node in enumerate(self.nodes):
             before, after = node.operands[0].tensor.dims, node.output.tensor.dims
             if isinstance(node.op, Slice) and after[-1] < before[-1] and prod(before[:-1]) > 1:
-                behind = (each.output.tensor.dims for each in self.nodes[i + 1 :])
-                return any(dims[-1:] != after[-1:] for dims in behind)
+                views = takewhile(lambda n: isinstance(n.op, VIEWS), self.nodes[i + 1 :])
+                return any(view.output.tensor.dims[-1:] != after[-1:] for view in views)
         return False
 
     @property

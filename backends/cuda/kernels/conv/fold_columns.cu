@@ -1,7 +1,7 @@
 // Col2Im: an element of an image is the sum of the elements of overlapping blocks there. One thread per element.
 //
 // X is the type of the elements, A that of the arithmetic, Index that of positions. Compile-time, so that nothing
-// is divided by a variable and only blocks that may overlap are visited: KERNEL, STRIDE and DILATION, each followed
+// is divided by a variable and only elements that may be there are visited: KERNEL, STRIDE and DILATION, each followed
 // by 0, 1 or 2, the axis.
 
 #include "ptx/pdl.cuh"
@@ -16,6 +16,19 @@ template <int STEP, int APART> __device__ __forceinline__ int block_of(int at, i
     const int begin = at - k * APART;
     const int block = begin / STEP;
     return begin >= 0 && block * STEP == begin && block < blocks ? block : -1;
+}
+
+constexpr int common(int a, int b) { return b ? common(b, a % b) : a; }
+
+// From one element of a block that may be at a place to the next one, and the first one, or KERNEL if there is none.
+template <int STEP, int APART> constexpr int PERIOD = STEP / common(STEP, APART);
+
+template <int STEP, int APART, int KERNEL> __device__ __forceinline__ int first_of(int at)
+{
+    if constexpr (APART == 1) return at % STEP;
+    for (int k = 0; k < PERIOD<STEP, APART>; ++k)
+        if ((at - k * APART) % STEP == 0) return k;
+    return KERNEL;
 }
 
 // x is [image][channel][tap][block], y [image][channel][place].
@@ -36,16 +49,16 @@ fold_columns(const X* x, X* y, Index count, Sizes sizes)
     const X* from = x + plane * (KERNEL0 * KERNEL1 * KERNEL2) * blocks;
     grid_dependency_sync();
     A sum = 0;
-    for (int a = 0; a < KERNEL0; ++a) {
+    for (int a = first_of<STRIDE0, DILATION0, KERNEL0>(depth); a < KERNEL0; a += PERIOD<STRIDE0, DILATION0>) {
         const int d = block_of<STRIDE0, DILATION0>(depth, a, sizes.blocks[0]);
         if (d < 0) continue;
-        for (int b = 0; b < KERNEL1; ++b) {
+        for (int b = first_of<STRIDE1, DILATION1, KERNEL1>(row); b < KERNEL1; b += PERIOD<STRIDE1, DILATION1>) {
             const int r = block_of<STRIDE1, DILATION1>(row, b, sizes.blocks[1]);
             if (r < 0) continue;
             const Index line = ((Index)d * sizes.blocks[1] + r) * sizes.blocks[2];
             const X* taps = from + (Index)(a * KERNEL1 + b) * KERNEL2 * blocks + line;
 #pragma unroll 4
-            for (int c = 0; c < KERNEL2; ++c) {
+            for (int c = first_of<STRIDE2, DILATION2, KERNEL2>(column); c < KERNEL2; c += PERIOD<STRIDE2, DILATION2>) {
                 const int s = block_of<STRIDE2, DILATION2>(column, c, sizes.blocks[2]);
                 if (s >= 0) sum += A(taps[c * blocks + s]);
             }

@@ -1,0 +1,35 @@
+"""Col2Im: an element of an image visits only the elements of blocks that may be there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from .dry import normal, single
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+#: Columns, the image, a block, and attributes.
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    # the overlapping frames of a spectrogram's inverse
+    "frames": ((2, 16, 7), (1, 40), (1, 16), {"strides": (1, 4)}),
+    "uneven": ((1, 2 * 15, 16), (9, 11), (3, 5), {"strides": (2, 3), "pads": (0, 1, 0, 2)}),
+    "dilated": ((1, 2 * 6, 9), (9, 11), (2, 3), {"strides": (2, 3), "dilations": (3, 2)}),
+    "never there": ((1, 4, 9), (7, 7), (2, 2), {"strides": (2, 2), "dilations": (2, 2)}),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_results(case: str, emulated: CudaBackend) -> None:
+    shape, image, block, how = CASES[case]
+    x = normal(*shape)
+    graph = single("Col2Im", [x, np.array(image), np.array(block)], (1, 2), **how)
+    compare(Sample(graph, {graph.inputs[0].name: x}), emulated)
