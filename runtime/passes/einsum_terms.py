@@ -15,6 +15,8 @@ from .editing import Builder
 
 #: Multiplications that take as long as storing one element, roughly.
 PER_ELEMENT = 64
+#: Maximum number of terms all of whose orders are compared.
+MAX_ORDERED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,8 @@ def contraction(node: Node) -> Contraction | None:
 def split(graph: Graph, node: Node, whole: Contraction) -> list[Node]:
     """Replace an Einsum of more than two operands by Einsums of two, and return these in order.
 
-    The pair comes first whose product takes the least time: its multiplications, and storing its
-    result. An empty list if sizes are unknown or a letter of one operand alone is summed.
+    In the order that takes the least time: multiplications, and storing results. An empty list if
+    sizes are unknown or a letter of one operand alone is summed.
     """
     terms, operands, result = list(whole.terms), list(whole.operands), whole.result
     sizes = {letter: size for letter, size in whole.sizes.items() if isinstance(size, int)}
@@ -91,20 +93,7 @@ def split(graph: Graph, node: Node, whole: Contraction) -> list[Node]:
         return []
     made: list[Node] = []
     add = Builder(graph, node, origin=(node,))
-    while len(terms) > 1:
-        best: tuple[float, int, int, str] | None = None
-        for i, k in combinations(range(len(terms)), 2):
-            others = "".join(term for at, term in enumerate(terms) if at not in (i, k))
-            union = dict.fromkeys(terms[i] + terms[k])
-            kept = "".join(x for x in union if x in result or x in others)
-            summed = prod(sizes[x] for x in union if x not in kept)
-            stored = prod(sizes[x] for x in kept)
-            cost = stored * (1 + summed / PER_ELEMENT)
-            if best is None or cost < best[0]:
-                best = (cost, i, k, kept)
-        assert best is not None
-        _, i, k, kept = best
-        kept = kept if len(terms) > 2 else result
+    for i, k, kept in _order(tuple(terms), result, sizes)[1]:
         op = Einsum(equation=f"{terms[i]},{terms[k]}->{kept}")
         new = add.node(op, operands[i], operands[k], name=f"{node.name}.{kept}")
         made.append(new)
@@ -115,3 +104,37 @@ def split(graph: Graph, node: Node, whole: Contraction) -> list[Node]:
     graph.replace(node, [made[-1].output])
     graph.rename(made[-1], node.name)
     return made
+
+
+def _order(
+    terms: tuple[str, ...], result: str, sizes: dict[str, int]
+) -> tuple[float, tuple[tuple[int, int, str], ...]]:
+    """Return the cost of the cheapest products of pairs, each pair and the letters of its result.
+
+    Of more than MAX_ORDERED terms, the cheapest pair comes first.
+    """
+    if len(terms) == 2:
+        return _product(terms, 0, 1, result, sizes)[0], ((0, 1, result),)
+    pairs = list(combinations(range(len(terms)), 2))
+    if len(terms) > MAX_ORDERED:
+        pairs = [min(pairs, key=lambda pair: _product(terms, *pair, result, sizes)[0])]
+    found: list[tuple[float, tuple[tuple[int, int, str], ...]]] = []
+    for i, k in pairs:
+        cost, kept = _product(terms, i, k, result, sizes)
+        left = (*terms[:i], *terms[i + 1 : k], *terms[k + 1 :], kept)
+        rest, steps = _order(left, result, sizes)
+        found.append((cost + rest, ((i, k, kept), *steps)))
+    return min(found, key=lambda each: each[0])
+
+
+def _product(
+    terms: tuple[str, ...], i: int, k: int, result: str, sizes: dict[str, int]
+) -> tuple[float, str]:
+    """Return the cost of the product of two terms, and the letters of its result."""
+    others = result + "".join(term for at, term in enumerate(terms) if at not in (i, k))
+    union = dict.fromkeys(terms[i] + terms[k])
+    kept = "".join(x for x in union if x in others)
+    if set(kept) <= set(result):
+        kept = "".join(x for x in result if x in kept)
+    summed = prod(sizes[x] for x in union if x not in kept)
+    return prod(sizes[x] for x in kept) * (1 + summed / PER_ELEMENT), kept

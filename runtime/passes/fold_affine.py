@@ -112,6 +112,27 @@ def _build_rows(found: Found) -> Outcome:
     return Replacement(Add(), (product, addends), named=found.match.made("sum"))
 
 
+_SCALED = Apply((Mul, Div), "x", Var("factor", lambda value: value.data is not None), name="scaled")
+
+
+def _build_scaled(found: Found) -> Outcome:
+    """Scale a constant matrix instead of the rows that it multiplies."""
+    weight, factor = found["weight"].data, found["factor"].data
+    op, node = found.match.made("scaled").op, found.top
+    if weight is None or factor is None or factor.size != 1 or factor.ndim > 1:
+        return None
+    scale = np.float64(factor.reshape(-1)[0])
+    if isinstance(op, Div) and (
+        not scale or found.match.made("scaled").inputs[0] is not found["x"]
+    ):
+        return None
+    exact = exact_product(weight, np.array([1 / scale if isinstance(op, Div) else scale]))
+    check(exact.T, weight.dtype, weight.T)
+    _check_half(found, exact.T, weight.T)
+    scaled = found.graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
+    return Replacement(MatMul(), (found["x"], scaled), named=node)
+
+
 FUSIONS = tuple(
     Fusion(Apply(kinds, *operands), build, text="{new} took over {kind} '{anchor}'")
     for kinds, operands, build in (
@@ -119,6 +140,7 @@ FUSIONS = tuple(
         (Sub, (_CONSTANT, _LAYER), _build),
         ((Add, Mul, Sub, Div), (_BIASED, _CONSTANT), _build_rows),
         ((Mul, Div), (_PRODUCT, _CONSTANT), _build_rows),
+        (MatMul, (_SCALED, _WEIGHT), _build_scaled),
     )
 )
 
@@ -127,7 +149,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Fold ``y * s + t`` (Mul, Div, Add, Sub by a constant per channel) into the producer of `y`.
 
     Weight and bias of a Conv, ConvTranspose, Gemm or MatMul, or scale and shift of a
-    BatchNormalization in inference, are changed instead, in float64. `y` must have no other reader.
-    With precision float16, scales for which weights would leave its range are not folded.
+    BatchNormalization in inference, are changed instead, in float64. So is the matrix by which rows
+    are multiplied that a number scales. `y` must have no other reader. With precision
+    float16, scales for which weights would leave its range are not folded.
     """
     return fuse(graph, context, FUSIONS)

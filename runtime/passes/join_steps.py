@@ -77,9 +77,7 @@ def _fit(a: _Series, b: _Series) -> bool:
     return len(b.perm) == rank and a.axis <= rank - 2
 
 
-def _join(
-    graph: Graph, series: tuple[_Series, _Series], steps: Sequence[tuple[int, Node]]
-) -> str:
+def _join(graph: Graph, series: tuple[_Series, _Series], steps: Sequence[tuple[int, Node]]) -> str:
     first, name = graph.in_order([node for _, node in steps])[0], steps[0][1].name
     add = Builder(graph, first, name, tuple(node for _, node in steps))
     axis = series[0].axis or 0

@@ -1,4 +1,4 @@
-"""Linear attention, unrolled over chunks: sums that one Concat joins, and products of each chunk."""
+"""Linear attention over chunks: sums that one Concat joins, and products of each chunk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def place(g: Graph, x: Value, i: int) -> Value:
 @pytest.mark.parametrize("swapped", [False, True])
 def test_chunks_of_linear_attention(inside: str, swapped: bool) -> None:
     def build(g: Graph, x: Value) -> Value:
-        q, k, v, gate, o = (apply(g, op, x) for op in (Relu(), Sigmoid(), Relu(), Sigmoid(), Relu()))
+        q, k, v, gate, o = (
+            apply(g, op, x) for op in (Relu(), Sigmoid(), Relu(), Sigmoid(), Relu())
+        )
         q, k, v, o = (apply(g, Mul(), y, normal(WIDTH)) for y in (q, k, v, o))
         state = g.constant(np.zeros((2, WIDTH, WIDTH), np.float32))
         parts = []

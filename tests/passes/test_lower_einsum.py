@@ -217,3 +217,21 @@ def test_attention_of_keras() -> None:
     assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
     assert kinds(after) == ["MatMul", "Add", "Split", "Attention", "MatMul", "Add"]
     assert_same(graph, after, rel=5e-6)
+
+
+def test_the_cheapest_order_of_three_operands() -> None:
+    """Performer: the narrow result of a product is normalized, not one of its wide factors."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        mean = apply(graph, ReduceMean(keepdims=0), x)
+        context = apply(graph, Add(), mean, normal(2, 3, 32, 4))
+        norm = apply(graph, Add(), mean, normal(2, 3, 5))
+        equation = "...nd,...de,...n->...ne"
+        return apply(graph, Einsum(equation=equation), x, context, norm)
+
+    graph = make(build, (2, 3, 5, 32))
+    after, _ = optimised(graph)
+    (product,) = (node for node in after.nodes if node.kind == "MatMul")
+    assert product.inputs[0] is after.inputs[0]
+    assert "Transpose" not in kinds(after)
+    assert_same(graph, after)

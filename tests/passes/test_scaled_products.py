@@ -1,0 +1,64 @@
+"""Rows that a number scales before a constant matrix multiplies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ops.elementwise import Div, Mul, Relu
+from tercet.runtime.ops.matmul import MatMul
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+ROWS, TERMS, COLUMNS = 6, 5, 4
+
+
+def network(op: Op, factor: np.ndarray, *, first: bool = True, again: bool = False) -> Graph:
+    def build(g: Graph, x: Value) -> Value:
+        x = apply(g, Relu(), x)
+        scaled = apply(g, op, *((x, factor) if first else (factor, x)))
+        y = apply(g, MatMul(), scaled, normal(TERMS, COLUMNS))
+        return (
+            apply(g, MatMul(), y, apply(g, MatMul(), normal(COLUMNS, ROWS), scaled)) if again else y
+        )
+
+    return make(build, (3, ROWS, TERMS))
+
+
+NUMBER = np.array(0.35, np.float32)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        network(Mul(), NUMBER),
+        network(Mul(), NUMBER.reshape(1), first=False),
+        network(Div(), NUMBER),
+    ],
+    ids=["product", "swapped", "quotient"],
+)
+def test_the_matrix_is_scaled(graph: Graph) -> None:
+    after, log = optimised(graph)
+    assert log.counts["fold_affine"] == 1
+    assert kinds(after) == ["Relu", "MatMul"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    "make_graph",
+    [
+        lambda: network(Mul(), NUMBER, again=True),
+        lambda: network(Div(), NUMBER, first=False),
+        lambda: network(Div(), np.array(0, np.float32)),
+        lambda: network(Mul(), normal(TERMS)),
+        lambda: network(Mul(), np.array(1e38, np.float32)),
+    ],
+    ids=["read elsewhere", "reciprocal", "zero", "by column", "overflow"],
+)
+def test_what_stays(make_graph: Callable[[], Graph]) -> None:
+    _, log = optimised(make_graph())
+    assert "fold_affine" not in log.counts
