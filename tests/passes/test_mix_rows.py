@@ -47,7 +47,7 @@ def test_rows_are_as_wide_as_columns_and_channels(batch: Dim) -> None:
         assert node.output.tensor.shape is not None
         assert node.output.tensor.shape[-1] == STEPS * CHANNELS
     assert kinds(after).count("Transpose") <= 6  # none between two products
-    sample = 2 if batch == "batch" else batch
+    sample = batch if isinstance(batch, int) else 2
     assert_same(graph, after, sample, 2, NODES, STEPS + 1, rel=5e-6)
 
 
