@@ -9,11 +9,19 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from .dry import normal, single
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+
+from .cubins import all_compile, assert_arguments
+from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
+#: The kernel that this module compiles.
+COMPILES = {"conv/fold_columns.cu"}
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tercet.backends.cuda.backend import CudaBackend
 
 #: Columns, the image, a block, and attributes.
@@ -26,10 +34,22 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[s
 }
 
 
-@needs_compiler
-@pytest.mark.parametrize("case", CASES)
-def test_results(case: str, emulated: CudaBackend) -> None:
+def sample_of(case: str) -> Sample:
     shape, image, block, how = CASES[case]
     x = normal(*shape)
     graph = single("Col2Im", [x, np.array(image), np.array(block)], (1, 2), **how)
-    compare(Sample(graph, {graph.inputs[0].name: x}), emulated)
+    return Sample(graph, {graph.inputs[0].name: x})
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_results(case: str, emulated: CudaBackend) -> None:
+    compare(sample_of(case), emulated)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_every_case_compiles(target: Target, cache: Path) -> None:
+    found = [each for case in CASES for each in launches(planned(sample_of(case).graph))]
+    assert {launch.entry for launch in found} == {"fold_columns"}
+    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
+    assert_arguments(found, target, cache)

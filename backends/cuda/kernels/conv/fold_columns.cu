@@ -18,17 +18,21 @@ template <int STEP, int APART> __device__ __forceinline__ int block_of(int at, i
     return begin >= 0 && block * STEP == begin && block < blocks ? block : -1;
 }
 
-constexpr int common(int a, int b) { return b ? common(b, a % b) : a; }
+template <int A, int B> constexpr int COMMON = COMMON<B, A % B>;  // the greatest common divisor
+template <int A> constexpr int COMMON<A, 0> = A;
 
 // From one element of a block that may be at a place to the next one, and the first one, or KERNEL if there is none.
-template <int STEP, int APART> constexpr int PERIOD = STEP / common(STEP, APART);
+template <int STEP, int APART> constexpr int PERIOD = STEP / COMMON<STEP, APART>;
 
 template <int STEP, int APART, int KERNEL> __device__ __forceinline__ int first_of(int at)
 {
-    if constexpr (APART == 1) return at % STEP;
-    for (int k = 0; k < PERIOD<STEP, APART>; ++k)
-        if ((at - k * APART) % STEP == 0) return k;
-    return KERNEL;
+    if constexpr (APART == 1) {
+        return at % STEP;
+    } else {
+        for (int k = 0; k < PERIOD<STEP, APART>; ++k)
+            if ((at - k * APART) % STEP == 0) return k;
+        return KERNEL;
+    }
 }
 
 // x is [image][channel][tap][block], y [image][channel][place].
