@@ -48,7 +48,6 @@ class DFT(Op):
         dft_length: TensorType | None = None,
         axis: TensorType | None = None,
     ) -> TensorType:
-        n = _need_positive(int_of(dft_length, "dft_length"), "dft_length")
         along = -2 if axis is None else int_of(axis, "axis")
         if input.shape is None:
             return input.with_shape(None)
@@ -65,12 +64,23 @@ class DFT(Op):
         if along == len(input.shape) - 1:
             raise ShapeError(f"axis={along} of input {input} holds real and imaginary parts")
         shape = [*input.shape[:-1], parts]
-        if dft_length is None:
-            n = self._natural_length(input.shape[along])
+        n = self.length(input, dft_length, axis)
         shape[along] = _half(n) if self.onesided and not self.inverse else n
         return input.with_shape(checked(shape))
 
-    def _natural_length(self, size: Dim) -> Dim:
+    def length(
+        self,
+        input: TensorType,
+        dft_length: TensorType | None = None,
+        axis: TensorType | None = None,
+    ) -> Dim:
+        """Return how many elements are transformed."""
+        if dft_length is not None:
+            return _need_positive(int_of(dft_length, "dft_length"), "dft_length")
+        along = -2 if axis is None else int_of(axis, "axis")
+        if input.shape is None or not isinstance(along, int):
+            return None
+        size = input.shape[along]
         if not (self.onesided and self.inverse):
             return _need_positive(size, "length of the signal")
         return _need_positive(2 * (size - 1), "dft_length") if isinstance(size, int) else None
@@ -99,18 +109,28 @@ class STFT(Op):
         _need_parts(signal, "signal", (1,) if self.onesided else (1, 2))
         step = _need_positive(int_of(frame_step, "frame_step"), "frame_step")
         length = dim(signal, 1)
-        if window is None and frame_length is None:
-            n = length
-        else:
-            n = int_of(frame_length, "frame_length")
-            n = same_dim(n, dim(window, 0), "frame_length and the window's length")
-        _need_positive(n, "frame_length")
+        n = self.length(signal, frame_step, window, frame_length)
         frames = None
         if isinstance(length, int) and isinstance(n, int):
             if n > length:
                 raise ShapeError(f"frames of {n} elements in a signal of {length}")
             frames = (length - n) // step + 1 if isinstance(step, int) else None
         return signal.with_shape((dim(signal, 0), frames, _half(n) if self.onesided else n, 2))
+
+    def length(
+        self,
+        signal: TensorType,
+        _frame_step: TensorType,
+        window: TensorType | None = None,
+        frame_length: TensorType | None = None,
+    ) -> Dim:
+        """Return how many elements of a frame are transformed."""
+        if window is None and frame_length is None:
+            n = dim(signal, 1)
+        else:
+            n = int_of(frame_length, "frame_length")
+            n = same_dim(n, dim(window, 0), "frame_length and the window's length")
+        return _need_positive(n, "frame_length")
 
 
 def _window(size: TensorType, dtype: DType) -> TensorType:

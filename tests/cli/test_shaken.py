@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
@@ -223,6 +224,24 @@ def test_a_fourier_transform_mixes_its_coefficients() -> None:
     assert judge.agreement("y", ours, defined).verdict == "ok"
     wrong = defined.copy()
     wrong[0, 3, 1] += np.float32(1e-3)
+    assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"
+
+
+@pytest.mark.parametrize("length", [6, 15, 400, 1024])
+def test_angles_of_a_fourier_transform_are_rounded_by_their_magnitude(length: int) -> None:
+    """Onnxruntime's are of float32, and those of a chirp grow with the length."""
+    text = f"""<ir_version: 10, opset_import: ["": 20]>
+    g (float[4, {length}, 1] x) => (float[4, {length}, 2] y)
+      <int64 axis = {{1}}> {{ y = DFT (x, , axis) }}"""
+    x = np.random.default_rng(length).standard_normal((4, length, 1)).astype(np.float32)
+    proto = parse_model(text)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (theirs,) = session.run(None, {"x": x})
+    with api.load(proto, stop_at=0) as loaded:
+        ours, judge = np.asarray(loaded.run({"x": x})["y"]), Judge(loaded.imported, {"x": x})
+    assert judge.agreement("y", ours, theirs).verdict == "ok"
+    wrong = ours.copy()
+    wrong.flat[np.argmax(np.abs(wrong))] *= np.float32(1.01)
     assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import log2, prod, sqrt
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, fl
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
 from ...runtime.ops.ml import SVMClassifier, SVMRegressor
+from ...runtime.ops.signal import DFT, STFT
 from ...runtime.plan.macs import macs
 
 #: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
@@ -380,7 +381,21 @@ def noise_growth(node: Node) -> float:
     """
     if node.kind in _POWERS:
         return 2.0
+    if isinstance(node.op, DFT | STFT):
+        return _angle(node.op, node)
     return max(1.0, sqrt(terms(node)) / (4 if node.op.dense else 2))
+
+
+def _angle(op: DFT | STFT, node: Node) -> float:
+    """Return by how much more than an operation the factors of a Fourier transform are rounded.
+
+    Those of a power of two are multiplied stage by stage. Others are sines of angles that grow with
+    the length, whether of the definition or of a chirp (Bluestein), and each angle is rounded by
+    its own magnitude.
+    """
+    length = op.length(*(None if value is None else value.tensor for value in node.inputs))
+    n = length if isinstance(length, int) else TERMS
+    return max(1.0, n if n & (n - 1) else log2(n))
 
 
 def terms(node: Node) -> int:
