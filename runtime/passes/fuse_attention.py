@@ -160,7 +160,12 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     if v.repeats != k.repeats or q.repeats != 1:
         return None
     found = _AttentionMatch(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
-    return found if holds(found.scale, float32) and _fits(found) else None
+    return found if _is_scale(found.scale) and _fits(found) else None
+
+
+def _is_scale(factor: float) -> bool:
+    """Whether an Attention can have it: onnxruntime (1.31) refuses those below zero."""
+    return factor > 0 and holds(factor, float32)
 
 
 def _is_stacked(one: ScaledOperand) -> bool:
@@ -271,7 +276,7 @@ def _rewrite(graph: Graph, found: _AttentionMatch, limit: int) -> Node:
     scale = found.scale
     for value, one in zip(product.inputs, (found.q, found.k), strict=True):
         behind = None if value is None else lift(graph, value, one.source)
-        if behind is not None and holds(scale * behind[2], float32):
+        if behind is not None and _is_scale(scale * behind[2]):
             view, inner, factor = behind
             scaled = view.inputs[0]
             graph.set_inputs(view, (inner, *view.inputs[1:]))

@@ -364,6 +364,7 @@ WRONG = {
     "a mask without an element for every key": Spelling(of_scores=plus(normal(1, 1, 5, 1))),
     "a mask that adds samples": Spelling(of_scores=plus(normal(4, 1, 5, 5))),
     "a vector": Spelling(of_scores=plus(normal(5))),
+    "a scale below zero, which onnxruntime refuses": Spelling(of_q=times(-1)),
     "a fill that a score could be": Spelling(of_scores=hiding(CAUSAL, -1e4)),
     "a scale a key": Spelling(of_scores=lambda g, x: apply(g, Mul(), x, normal(1, 1, 1, 5))),
     "a scale of what is masked": Spelling(of_scores=then(plus(normal(5, 5)), by_rows(3, 1, 1))),
