@@ -245,6 +245,23 @@ def test_angles_of_a_fourier_transform_are_rounded_by_their_magnitude(length: in
     assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"
 
 
+@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
+def test_what_is_added_to_elements_is_rounded(operator: str) -> None:
+    """A runtime that keeps more digits of a softmax until then gives the next number."""
+    sizes = "4" if operator == "ScatterElements" else "4, 1"
+    text = f"""<ir_version: 10, opset_import: ["": 20]>
+    g (float[4] x) => (float[4] y) <
+      int64[{sizes}] at = {{0, 1, 2, 3}}, float[4] large = {{3.0, 5.0, 1.5, 7.0}}
+    > {{ s = Softmax <axis = 0> (x)
+        y = {operator} <reduction = "add"> (s, at, large) }}"""
+    x = np.array([1e-3, 9, 3e-2, 9], np.float32)
+    with api.load(parse_model(text), stop_at=0) as loaded:
+        ours, judge = np.asarray(loaded.run({"x": x})["y"]), Judge(loaded.imported, {"x": x})
+    next_ones = np.nextafter(ours, np.float32(np.inf))
+    assert judge.agreement("y", ours, next_ones).verdict == "ok"
+    assert judge.agreement("y", ours, ours * np.float32(1 + 1e-4)).verdict == "MISMATCH"
+
+
 def test_what_follows_from_shapes_is_rounded_as_well() -> None:
     """The root of a size in float16, which onnxruntime computes in float32."""
     proto = parse_model("""<ir_version: 10, opset_import: ["": 21]>

@@ -57,7 +57,8 @@ BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "S
 #: whole multiples of one number. A quotient, a mean or a function may come from an approximation.
 _FAITHFUL = {"Add", "Cast", "CastLike", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "Einsum"}
 _FAITHFUL |= {"DequantizeLinear", "DynamicQuantizeLinear", "Gemm", "MatMul", "MatMulInteger", "Mul"}
-_FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub", "Sum"}
+_FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "ScatterElements"}
+_FAITHFUL |= {"ScatterND", "Sub", "Sum"}
 #: Operators between whose products there is a result of its own, which runtimes may round to the
 #: format of their inputs.
 COMPOSED = {"Attention", "FlexAttention"}
@@ -254,7 +255,13 @@ def rounds(node: Node) -> bool:
     """Whether a node computes what a runner has to round."""
     op = node.op
     own = op.domain != "tercet.noise"
-    return own and op.deterministic and plain_kind(node) not in _EXACT
+    return own and op.deterministic and not _passes_on(node)
+
+
+def _passes_on(node: Node) -> bool:
+    """Whether a node's results are elements of its inputs, or none that it has to round."""
+    reduces = getattr(node.op, "reduction", "none") in ("add", "mul")  # what is scattered
+    return plain_kind(node) in _EXACT and not reduces
 
 
 def is_faithful(node: Node) -> bool:
@@ -342,7 +349,7 @@ def reaches_rounding(value: Value) -> bool:
             if node.kind == "Resize" and read not in node.inputs[:1]:
                 continue
             kind = plain_kind(node)
-            if node.op.graphs() or not (kind in _EXACT or kind in COMPARING):
+            if node.op.graphs() or not (_passes_on(node) or kind in COMPARING):
                 return True
             below = {out for out in node.outputs if _may_be_float(out)} - seen
             below = set() if kind in COMPARING else below
