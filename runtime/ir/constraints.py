@@ -273,6 +273,12 @@ def check_inputs(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element
     return bound
 
 
+def takes(operator: type[Op], element: Element) -> bool:
+    """Return whether ONNX allows a dtype for the first input of an operator."""
+    signature = signature_of(operator)
+    return signature is None or element in signature.inputs[0].allowed
+
+
 def check_outputs(op: Op, types: Sequence[ValueType | None], bound: dict[str, Element]) -> None:
     """Check the output dtypes, as attributes or the operator's rule chose them.
 

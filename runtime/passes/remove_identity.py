@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.constraints import takes
 from ..ir.dtypes import INTEGERS
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
@@ -116,10 +117,15 @@ def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
         if suffices or any(shape_of(value) == whole for value in others):
             graph.set_inputs(reader, inputs)
             yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
-        elif shape_of(reader.output) == whole and small is not None:
+        elif small is not None and shape_of(reader.output) == whole and _can_expand(reader):
             further.append(_expanded_last(graph, reader, inputs, node.inputs[1]))
             yield f"{said} is computed before {node.kind} '{node.name}' repeats its input"
     drop(graph, node)
+
+
+def _can_expand(node: Node) -> bool:
+    """Whether ONNX lets an Expand read a node's result, which may be of four bits."""
+    return takes(Expand, node.output.tensor.dtype)
 
 
 def _masks(reader: Node, repeated: Value, source: Value) -> bool:

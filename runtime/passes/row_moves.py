@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.gather import Gather
@@ -98,6 +99,8 @@ def moves_rows(node: Node) -> bool:
         return False
     rows = [Rows.of(v) for v in (*data, *node.outputs)]
     if any(row is None or row.width != first[-1] or not row.is_worth for row in rows):
+        return False
+    if not all(takes(Gather, value.tensor.dtype) for value in node.outputs):
         return False
     axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []
     if isinstance(op, Slice):

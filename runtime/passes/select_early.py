@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Dim, Shape
@@ -120,6 +121,12 @@ def _slice(node: Node, rank: int) -> _Selection | None:
     return _Selection(node, axes[0] % rank, most) if most > 0 else None
 
 
+def _can_select(node: Node, maker: Node, axes: Axes) -> bool:
+    """Whether ONNX lets a node select from operands: it may lack the format behind a Cast."""
+    operands = [v for v, axis in zip(maker.inputs, axes, strict=False) if v and axis is not None]
+    return all(takes(type(node.op), value.tensor.dtype) for value in operands)
+
+
 def _content(value: Value | None) -> Hashable:
     """Return what identifies a list of indices."""
     return value if value is None or value.data is None else tuple(value.data.reshape(-1).tolist())
@@ -145,6 +152,8 @@ class _Selections:
             return ""
         axes = _axes(maker, shape, selection)
         if axes is None or not selection.is_few(shape[selection.axis]):
+            return ""
+        if not _can_select(node, maker, axes):
             return ""
         if isinstance(maker.op, Attention) and not self._is_computed(maker.inputs[0], selection):
             return ""
