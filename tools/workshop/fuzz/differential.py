@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -284,9 +284,8 @@ def emulated(case: Case, kernels: Kernels, skip: Sequence[str] = ()) -> Iterator
             continue
         with load(case.proto, precision=precision, skip=skip) as model:
             expected = flat(model.run(case.feeds))
-        for name, data in expected.items():
-            if not _close(data, found[name], _HALF, whole=True):
-                yield f"emulated in {precision}: {name} {data.dtype}{list(data.shape)}"
+        halves = replace(case, reference=expected, precision=precision)
+        yield from halves.against(f"emulated in {precision}", found, doubts=False)
 
 
 def has_nan(data: Array) -> bool:
