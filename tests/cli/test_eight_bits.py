@@ -62,6 +62,22 @@ def test_what_onnxruntime_rounds_as_the_file_allows_proves_nothing(level: int, w
     assert ("eight bits" in reason) == (level == 4)
 
 
+def test_constant_activations_are_rounded_as_well() -> None:
+    fixed = model(4)
+    fixed.graph.initializer.append(numpy_helper.from_array(FEEDS["x"], "x"))
+    del fixed.graph.input[:]
+    fixed.graph.node.append(helper.make_node("Add", ["y", "z"], ["sum"]))
+    fixed.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [ROWS]))
+    fixed.graph.output[0].name = "sum"
+    feeds: dict[str, Array] = {"z": np.zeros(ROWS, np.float32)}
+    with tercet.load(fixed, stop_at=0) as loaded:
+        exact = loaded.run(feeds)["sum"]
+        judge = Judge(loaded.imported, feeds)
+    found = run_onnxruntime(fixed, feeds)["sum"]
+    assert judge.agreement("sum", exact, found).verdict == "inconclusive"
+    assert judge.agreement("sum", exact, found * np.float32(2)).verdict == "MISMATCH"
+
+
 def test_the_file_has_to_allow_it() -> None:
     word, _ = verdict(0, run_onnxruntime(model(4), FEEDS)["y"])
     assert word == "MISMATCH"

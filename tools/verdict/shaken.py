@@ -326,7 +326,10 @@ class _Shake:
             name = self._name(value)
             coarse = name not in ("float32", "float64") and not quantizing
             composed = node.kind in COMPOSED
-            if value is None or value.data is not None or not name or (coarse and not composed):
+            if value is None or not name or (coarse and not composed):
+                continue
+            blocks = self._bytes.get(node, {}).get(i, 0)
+            if value.data is not None and not blocks:
                 continue
             is_weighed = i > 0 or isinstance(node.op, GridSample)
             amount, reach = Amount.of(name), 0 if is_weighed else greatest_position(node)
@@ -337,7 +340,6 @@ class _Shake:
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
-            blocks = self._bytes.get(node, {}).get(i, 0)
             if blocks:  # as many bits as bfloat16, of the greatest element
                 amount, chosen = amount | Amount.of("bfloat16"), {**chosen, "blocks": blocks}
             op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)
