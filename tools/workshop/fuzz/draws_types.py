@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from .growing import FLOAT, Maker, RandomGraph
+from .growing import FEW_BITS, FLOAT, Maker, RandomGraph
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _WHOLE = (
@@ -142,6 +142,39 @@ def _other_floats(g: RandomGraph) -> None:
         elif shape:
             x = g.node("ReduceMean", x, g.constant([-1], np.int64), keepdims=1)
     _back(g, x)
+
+
+def _moved(g: RandomGraph, x: str) -> str:
+    """Select, repeat or turn rows, up to twice."""
+    for _ in range(g.dice.randrange(3)):
+        shape = g.shape(x)
+        axis, how = g.axis(shape), g.dice.randrange(4)
+        if how == 0:
+            ends = (0, 1) if g.coin() else (-1, -99)
+            bounds = (g.constant([v], np.int64) for v in (*ends, axis, 1 if ends[1] > 0 else -1))
+            x = g.node("Slice", x, *bounds)
+        elif how == 1:
+            x = g.node("Gather", x, g.constant([0] * g.dice.choice((1, 2)), np.int64), axis=axis)
+        elif how == 2:
+            x = g.node("Expand", x, g.constant([2, *shape], np.int64))
+        else:
+            x = g.node("Transpose", x, perm=g.dice.sample(range(len(shape)), len(shape)))
+    return x
+
+
+def _few_bits(g: RandomGraph) -> None:
+    """Moves before, between and behind casts to formats that most operators do not read."""
+    x, dtype = _moved(g, g.need(2, 3)), g.dice.choice(FEW_BITS)
+    scale = g.constant(g.dice.choice((0.25, 1.0)))
+    casts = dtype in (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2) and g.coin()
+    if casts:  # to integers of four bits onnxruntime rounds, where ONNX truncates
+        x = g.node("Cast", x, to=dtype)
+    else:
+        x = g.node("QuantizeLinear", x, scale, output_dtype=dtype)
+    if g.coin():
+        x = g.node("Transpose", x, perm=g.dice.sample(range(len(g.shape(x))), len(g.shape(x))))
+    x = g.node("Cast", x, to=FLOAT) if casts else g.node("DequantizeLinear", x, scale)
+    _moved(g, g.node(g.dice.choice(("Relu", "Neg", "Sigmoid")), x) if g.coin() else x)
 
 
 def _casts(g: RandomGraph) -> None:
@@ -410,6 +443,7 @@ TYPE_DRAWS: dict[Maker, float] = {
     _truths: 3,
     _integer_reduction: 1.5,
     _other_floats: 3,
+    _few_bits: 1.5,
     _casts: 1.5,
     _computed_gather: 2,
     _scatter: 1.5,

@@ -31,6 +31,13 @@ OPSET = 21
 #: Elements of a tensor at most.
 _LARGEST = 16000
 FLOAT = TensorProto.FLOAT
+#: Formats that ONNX lets few operators read; tensors of them that a node reads are no outputs.
+FEW_BITS = (
+    TensorProto.FLOAT8E4M3FN,
+    TensorProto.FLOAT8E5M2,
+    TensorProto.INT4,
+    TensorProto.UINT4,
+)
 Shape = tuple[int, ...]
 
 
@@ -234,7 +241,11 @@ class RandomGraph:
         read |= set().union(*map(captured, self.nodes))
         made = [name for name in made if name in self.types]
         outputs = [
-            n for n in made if n not in read or n in self.results or self.dice.random() < 0.1
+            name
+            for name in made
+            if name not in read
+            or name in self.results
+            or (self.dice.random() < 0.1 and self.types[name][0] not in FEW_BITS)
         ]
         free = self.dice.random() < 0.3
         batch: dict[int, str] = {}

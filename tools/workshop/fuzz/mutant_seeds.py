@@ -44,7 +44,7 @@ class MutantSeeds:
 
     Attributes:
         networks: parts of them are seeds.
-        only: names of motifs; all if empty.
+        only: names of motifs, or of what random graphs grow by; all if empty.
     """
 
     networks: Sequence[Network] = ()
@@ -58,7 +58,7 @@ class MutantSeeds:
             count = min(dice.choice(_PART), len(nodes))
             first = dice.randrange(len(nodes) - count + 1)
             return f"{network.name} {first}", *part_of(network, range(first, first + count))
-        makers = MOTIFS_OF_ALL_KINDS
+        makers = MOTIFS_OF_ALL_KINDS | EVERYTHING if self.only else MOTIFS_OF_ALL_KINDS
         if not self.only and dice.random() < 0.2:
             makers = EVERYTHING
         names = [name for name in makers if not self.only or name in self.only]
