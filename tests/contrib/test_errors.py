@@ -33,6 +33,14 @@ def grouped(**changes: Any) -> dict[str, Any]:
     return inputs | {"lens": LENGTHS, "total": TOTAL} | changes
 
 
+def grouped_in_bytes(**changes: Any) -> dict[str, Any]:
+    inputs = grouped(pk=CACHE.astype(np.int8), pv=CACHE.astype(np.int8))
+    absent = dict.fromkeys(("cos", "sin", "ids", "bias", "sink"))
+    return inputs | absent | {"ks": VECTOR[:1], "vs": VECTOR[:1]} | changes
+
+
+IN_BYTES: dict[str, Any] = {"num_heads": 2, "kv_num_heads": 2, "kv_cache_bit_width": 8}
+IN_BYTES |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
 #: Operator, inputs, attributes, and what the message says.
 WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("QuickGelu", {"x": X}, {"alph": 1.0}, r"unknown attribute 'alph'; did you mean 'alpha'"),
@@ -62,6 +70,10 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      r"needs cos_cache and sin_cache"),
     ("GroupQueryAttention", grouped(),
      {"num_heads": 2, "kv_num_heads": 2, "k_quant_type": "PER_TENSOR"}, r"needs a scale"),
+    ("GroupQueryAttention", grouped_in_bytes(), IN_BYTES | {"kv_cache_bit_width": 4},
+     r"kv_cache_bit_width=4 needs a cache of uint8, not int8"),
+    ("GroupQueryAttention", grouped_in_bytes(pk=CACHE, pv=CACHE), IN_BYTES,
+     r"kv_cache_bit_width=8 needs a cache of int8 or float8_e4m3fn, not float32"),
     ("RotaryEmbedding", {"x": X, "ids": IDS, "c": ANGLES, "s": ANGLES},
      {"rotary_embedding_dim": 4}, r"needs num_heads"),
     ("RotaryEmbedding", {"x": X[..., :6], "ids": IDS, "c": ANGLES, "s": ANGLES}, {}, r"multiple"),

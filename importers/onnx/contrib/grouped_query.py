@@ -123,8 +123,8 @@ def group_query_attention(
         y, keys, values = _windowed(b, (q, k, v), (past_key, past_value), step, asked, how)
         return _joined(b, y, step, how), keys, values, None
     width = kv_cache_bit_width
-    k_bits = bits_of(b, k_quant_type, k_scale, width, "k_quant_type", groups, size)
-    v_bits = bits_of(b, v_quant_type, v_scale, width, "v_quant_type", groups, size)
+    k_bits = bits_of(b, k_quant_type, k_scale, width, "k_quant_type", groups, size, past_key)
+    v_bits = bits_of(b, v_quant_type, v_scale, width, "v_quant_type", groups, size, past_value)
     keys, k = _cached(b, past_key, k, step, "past_key", groups, k_bits)
     values, v = _cached(b, past_value, v, step, "past_value", groups, v_bits)
     y, scores = _attended(b, (q, k, v), step, asked, how)
@@ -309,8 +309,7 @@ def _cached(
         size = b.need_extent(new, 3)
         cache = grown(b, past, new, step, name, groups, size)
         return cache, cache
-    size = bits.size if bits.bits == 8 else bits.size // 2
-    cache = grown(b, past, packed(b, new, bits), step, name, groups, size)
+    cache = grown(b, past, packed(b, new, bits), step, name, groups, bits.width)
     return cache, unpacked(b, cache, bits, new)
 
 
