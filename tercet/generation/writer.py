@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from ..runtime.base.closable import Closable
+from ..runtime.base.guard import planning
 from ..runtime.errors import InputError
 from ..runtime.session.decoding import Decoder
 from ..runtime.session.encoded_decoder import EncodedDecoder
@@ -56,7 +57,8 @@ class Writer(Closable):
         """Return a decoder for this many sequences; one that is open is reused."""
         if self._decoder is None or self._decoder.batch != batch:
             self._forget()
-            self._decoder = self.models.open(batch, self.capacity)
+            with planning(f"a batch of {batch}"):
+                self._decoder = self.models.open(batch, self.capacity)
         return self._decoder
 
     def rewind(self, length: int) -> int:
@@ -77,8 +79,8 @@ class Writer(Closable):
             ends: end-of-text tokens.
         """
         start = perf_counter()
+        decoder = self.opened(prompts.count * chosen.count)
         owners = [number for number in range(prompts.count) for _ in range(chosen.count)]
-        decoder = self.opened(len(owners))
         reused = self._reused(decoder, prompts.ids[0])
         seen = [prompts.ids[owner] for owner in owners]
         if isinstance(decoder, EncodedDecoder):

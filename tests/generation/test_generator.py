@@ -330,6 +330,7 @@ def test_what_is_said_of_a_generation(llama: Generator) -> None:
         (lambda g: g.generate(["a", 5]), "prompt="),
         (lambda g: g.generate("a\ud800"), "no Unicode text"),
         (lambda g: g.generate("a", max_new_tokens=0), "max_new_tokens=0"),
+        (lambda g: g.generate("a", num_return_sequences=2**62), "a batch of 4611686018427387904"),
         (lambda g: g.generate("a", temprature=1), "did you mean 'temperature'"),
         (lambda g: g.stream(["a", "b"]), "one text is streamed"),
         (lambda g: g.stream("a", num_return_sequences=2), "one text is streamed"),
