@@ -61,10 +61,16 @@ DEFAULT_DOMAIN = {
 }
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
+#: That of AMD Quark, and the one that it had before.
+QUARK = ("com.amd.quark", "com.vai.quantize")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
 TENSORRT, PLUGIN = "trt", "TRT_"
 #: Modules of other domains, each with all of its operators.
-OTHER_DOMAINS = {**dict.fromkeys(QONNX, "qonnx"), TENSORRT: "tensorrt"}
+OTHER_DOMAINS = {
+    **dict.fromkeys(QONNX, "qonnx"),
+    **dict.fromkeys(QUARK, "quark"),
+    TENSORRT: "tensorrt",
+}
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx.defs
 
-from .catalogue import PLUGIN, QONNX, TENSORRT
+from .catalogue import PLUGIN, QONNX, QUARK, TENSORRT
 from .declaration import DOMAIN
 
 _FUSIONS = (
@@ -41,7 +41,7 @@ _DOMAINS = {
     "org.pytorch.aten": _ATEN,
     TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
     "trt.plugins": _PLUGIN,
-    **dict.fromkeys(("com.amd.quark", "com.vai.quantize"), _QUARK),
+    **dict.fromkeys(QUARK, _QUARK),
     "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
 }
 #: By name, in the domain of onnxruntime's own operators.
