@@ -1,11 +1,11 @@
 """Write samples of AMD Quark's operators, with the results of its own implementation.
 
-    pip install amd-quark torch 'onnxruntime<1.23'
+    pip install amd-quark==0.13 torch 'onnxruntime<1.23'
     python tools/workshop/quark_files.py tests/contrib/quark
 
 A sample is one node, or a quantization and its inverse. Next to the file is an .npz file with
 inputs and results. This script imports nothing of tercet, so it runs in environments without it;
-Quark compiles its operators for onnxruntime's CPU when it is first imported.
+Quark compiles its operators for onnxruntime's CPU when it first quantizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators of AMD Quark: integers and floats of formats that ONNX's QuantizeLinear lacks.
 
-Quark's own implementation, for onnxruntime's CPU, defines them. Blocks share an exponent, which is
-that of their largest finite element.
+The implementation for onnxruntime's CPU in Quark 0.13 defines them. Blocks share an exponent: that
+of their largest finite element.
 """
 
 from __future__ import annotations
@@ -255,13 +255,20 @@ def _shared(b: NodeBuilder, blocks: Blocks, bits: int, mode: int, *, is_open: bo
     exponents = _largest(b, _finite(b, values), blocks.axis + 1)
     if is_open:
         exponents = _carried(b, values, exponents, blocks.axis + 1, bits, mode)
+    y = _mantissas(b, values, exponents, bits, mode, is_open=is_open)
+    return _or_given(b, y, values)
+
+
+def _mantissas(
+    b: NodeBuilder, x: str, exponents: str, bits: int, mode: int, *, is_open: bool = False
+) -> str:
+    """Return `x` with mantissas of `bits` bits, which saturate unless `is_open`."""
     power = _power(b, exponents)
-    whole = _fixed(b, b.Div(values, power), bits - 1, mode)
+    whole = _fixed(b, b.Div(x, power), bits - 1, mode)
     if not is_open:
         limit = 2.0**bits - 1
         whole = b.Clip(whole, b.number(-limit, whole), b.number(limit, whole))
-    y = b.Mul(b.Mul(whole, b.number(2.0 ** (1 - bits), whole)), power)
-    return _or_given(b, y, values)
+    return b.Mul(b.Mul(whole, b.number(2.0 ** (1 - bits), whole)), power)
 
 
 def _carried(b: NodeBuilder, values: str, exponents: str, axis: int, bits: int, mode: int) -> str:
@@ -288,9 +295,7 @@ def _shifted(
     own = _largest(b, exponents, axis + 2)
     shared = _largest(b, own, axis + 1)
     shift = b.Min(b.Sub(shared, own), _byte(b, min(2**shift_bits - 1, 255)))
-    power = _power(b, b.Sub(shared, shift))
-    whole = _fixed(b, b.Div(values, power), bits - 1, mode)
-    y = b.Mul(b.Mul(whole, b.number(2.0 ** (1 - bits), whole)), power)
+    y = _mantissas(b, values, b.Sub(shared, shift), bits, mode)
     is_finite = b.Less(shared, _byte(b, _NON_FINITE))
     return b.Where(is_finite, y, b.number(float("nan"), y))
 
