@@ -197,7 +197,11 @@ class Squeeze(Op):
         gone = normalize_axes(exact, rank)
         for axis in gone:
             if isinstance(size := data.shape[axis], int) and size != 1:
-                raise ShapeError(f"axis {axis} of {data} has size {size}; only 1 can be squeezed")
+                raise ShapeError(
+                    f"axis {axis} of {data} has size {size}; only 1 can be squeezed (PyTorch's "
+                    "squeeze leaves such an axis, and its exporter writes a Squeeze all the same: "
+                    "export the module without that call)"
+                )
             equate(size, 1)
         return _reshaped(data, tuple(d for i, d in enumerate(data.shape) if i not in gone))
 

@@ -237,7 +237,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Squeeze sizes": (
         "float[2,6] x",
         "a = Constant <value_ints = [1]> () y = Squeeze(x, a)",
-        "axis 1 of float32[2,6] has size 6; only 1 can be squeezed",
+        "axis 1 of float32[2,6] has size 6; only 1 can be squeezed (PyTorch's squeeze leaves such",
     ),
     "Slice axes": (
         "float[2,6] x",
