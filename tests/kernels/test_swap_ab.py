@@ -230,6 +230,8 @@ def test_all_blocks_of_a_decoding_step_run_at_once(rows: int, k: int, n: int) ->
     together = dict(launch.constants)["RESIDENT"] * H200.processors
     assert 0.45 * H200.processors <= prod(launch.grid) <= together
     assert splits == 1 or tiles <= clusters_of(splits, H200)
+    if prod(launch.grid) <= H200.processors:
+        assert 2 * (launch.shared + 1024) > H200.shared + 1024, "two blocks on a multiprocessor"
 
 
 def test_rows_that_the_copy_engine_cannot_read_are_left_to_others() -> None:

@@ -124,7 +124,7 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Laun
     if many and (best.tile.resident == 1 or m > ROWS_OF_PAIRS):
         return None
     others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
-    return product.launch(epilogue, best.config) if best.microseconds < others else None
+    return product.launch(epilogue, best.config, target) if best.microseconds < others else None
 
 
 def _fed(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:

@@ -173,7 +173,7 @@ def _unpacking_in_registers(
     found = mixed.choose(target) if fast is None or not many else None
     if found and (fast is None or found.microseconds < fast.microseconds):
         return found.microseconds, mixed.launches(epilogue, found.config, target)
-    return fast and (fast.microseconds, (swapped.launch(epilogue, fast.config),))
+    return fast and (fast.microseconds, (swapped.launch(epilogue, fast.config, target),))
 
 
 def multiply_packed_rows(

@@ -225,9 +225,11 @@ class SwapAb:
         time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25
         return LAUNCH + time + (JOIN if splits > 1 else 0.0)
 
-    def launch(self, epilogue: Epilogue, config: Config) -> Launch:
+    def launch(self, epilogue: Epilogue, config: Config, target: Target) -> Launch:
         """Return the launch of the product, with `epilogue` applied to every result."""
         gemm, weights, tile = self.gemm, self.weights, config.tile
+        nbytes, tiles = shared(tile, weights, config.splits), tile.count(*gemm.shape[:2])
+        alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
         own = Registers.of(tile, weights)
         assert own is not None
@@ -240,7 +242,7 @@ class SwapAb:
         return Launch(
             "gemm/swap_ab.cu",
             "swap_ab",
-            grid=(tile.count(m, n), config.splits, 1),
+            grid=(tiles, config.splits, 1),
             block=threads(tile),
             args={
                 "a": TensorMap(gemm.a.data, gemm.dtype, (k, m), (gemm.a.row,), (SLAB, tile.bm)),
@@ -265,7 +267,7 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=shared(tile, weights, config.splits),
+            shared=target.alone(nbytes) if alone else nbytes,
             cluster=(1, config.splits, 1),
             note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )
