@@ -133,6 +133,8 @@ def test_pairs_of_16_bits(
         ((33, 1800, 66), float16, (1, 4, 1)),
         ((64, 712, 200), bfloat16, (3, 1, 3)),
         ((16, 8, 5), float16, (1, 1, 1)),
+        ((104, 600, 130), float16, (1, 2, 3)),
+        ((150, 392, 72), bfloat16, (1, 3, 2)),  # two blocks of rows
     ],
     ids=str,
 )
@@ -195,7 +197,7 @@ def made(patch: pytest.MonkeyPatch) -> Iterator[Launch]:
             seen.add((prod(way), j))
             rows = (9, 32, 64, 128)[(i + j) % 4] if prod(way) < 5 else 16 + 16 * (j % 2)
             if bits == 16:
-                found = linear(min(rows, f16.FEW_ROWS), 2048, 300, dtype)
+                found = linear(rows, 2048, 300, dtype)
             else:
                 found = nbits(rows, 2048, 300, bits, block, zeros=zeros, dtype=dtype)
             yield from (x for x in launches(planned(found.graph)) if x.file in COMPILES)

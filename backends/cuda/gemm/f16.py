@@ -49,12 +49,16 @@ from .problem import (
 from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
 from .tile import LAUNCH, MARGIN, MEMORY, STEPS_AHEAD, WEIGHTS_MARGIN, TimedConfig
 
-#: Maximum rows of A for `swap_ab.cu`, which reads weights once and rows of A often, minimum bytes
-#: of weights, and the factor by which estimates of other kernels are below their times for these.
+#: For `swap_ab.cu`, which reads weights once and rows of A often: minimum bytes of weights for few
+#: rows of A, and the factor by which estimates of other kernels are below their times for these.
 #: On an H100, a decoding step of 16 sequences takes 18 % less time with it (Llama 1B and 8B), of 32
 #: sequences 4 and 12 %. Maximum rows for more blocks than run at once, two per multiprocessor: the
 #: scores of 32 rows (128256 by 2048 weights) take 3 % less time on an H100, 25 % on an H200.
-FEW_ROWS, LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 64, 8 << 20, 1.2, 32
+LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 8 << 20, 1.2, 32
+#: Maximum rows of A for `swap_ab.cu` where these are more than few: its blocks have up to 128, so
+#: that products of many terms can be split more often. On an H200 at batch 1, ViT-B takes 3 % less
+#: time with it, layers 1024 wide with 160 and 197 rows 22 and 13 %, 2048 wide with 128 rows 7 %.
+MORE_ROWS = 256
 #: How much longer convolutions of packed images take than estimated, as their windows have few
 #: terms. With it, `few_channels_mma` is chosen in 24 first layers on an H200 (1 and 32 images, 1 to
 #: 4 channels, 16 to 320 filters): it takes up to 25 % less time in 23, and 2 % more in one.
@@ -115,7 +119,10 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Laun
     """Return the launch of `swap_ab.cu` for few rows, if estimated to be faster."""
     gemm = product.gemm
     m, n, k = gemm.shape
-    if m > FEW_ROWS or n * k * gemm.dtype.itemsize < LARGE_WEIGHTS:
+    few = m <= swap_ab.FEW_ROWS
+    if few and n * k * gemm.dtype.itemsize < LARGE_WEIGHTS:
+        return None
+    if not few and (m > MORE_ROWS or product.products > 1):
         return None
     best = product.choose(target)
     if best is None:
@@ -123,8 +130,19 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Laun
     many = best.tile.count(m, n) * best.config.splits > target.processors
     if many and (best.tile.resident == 1 or m > ROWS_OF_PAIRS):
         return None
-    others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
+    if few:
+        others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
+    else:
+        others = MARGIN * _time_of_others(gemm, epilogue, target)
     return product.launch(epilogue, best.config, target) if best.microseconds < others else None
+
+
+def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> float:
+    """Return the estimate of `linear` without `swap_ab.cu`."""
+    fed = None
+    if not epilogue.reads_along and gemm.shape[2] % 8 == 0:
+        fed = tma.choose(tma.TmaProduct(gemm), target)
+    return min(time_from_workspace(gemm, epilogue, target), fed[0].microseconds if fed else inf)
 
 
 def _fed(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:

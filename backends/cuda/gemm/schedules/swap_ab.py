@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import ceil
+from math import ceil, inf
 
 from .....runtime.ir.dtypes import uint8
 from ...codegen.epilogue import Epilogue
@@ -30,7 +30,7 @@ from ..tile import (
     inbox,
     ranked,
 )
-from .multistage import SplitK
+from .multistage import SMALL_CLUSTER, SplitK
 
 #: Maximum rows of A per block; elements of A per copy, and of a row of A in shared memory.
 MAX_ROWS, VECTOR, SLAB = 128, 8, 64
@@ -48,6 +48,11 @@ REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, STORING = 65536, 240, 36, 16, 56
 #: which are in the cache; microseconds until the first products, and after the last ones.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
 BEGIN, END = 1.6, 0.8
+#: Maximum rows of A that are few. With more of them, joining the sums of a cluster takes longer, in
+#: microseconds, and larger clusters wait for multiprocessors of one GPC; of weights of 16 bits,
+#: which are requested early, so many bytes per microsecond arrive where no other block of rows
+#: brings them to the cache. Fitted to ViT-B, BERT-base and layers of 77 to 256 rows on an H200.
+FEW_ROWS, JOIN_MORE, ALONE_MEMORY = 64, 1.1, 150e3
 #: Packed weights, as fitted to 65 products of 16 to 64 rows and 4 bits on an H100, from which they
 #: differ by 4 %: bytes per microsecond of memory, and of A per multiprocessor; microseconds in
 #: which one unpacks and multiplies what a warp has of a quarter of 64 bytes per row, at first and
@@ -181,6 +186,15 @@ class SwapAb:
         pairs = product(range(1, MAX_GROUPS + 1), range(1, most + 1))
         return {(g, s) for g, s in pairs if min(2, most) <= g * s <= MAX_CONSUMERS}
 
+    @property
+    def _more_rows(self) -> bool:
+        """Whether weights of 16 bits are not what bounds it; see `FEW_ROWS`."""
+        return self.packed is None and self.gemm.shape[0] > FEW_ROWS
+
+    @property
+    def _most_splits(self) -> int:
+        return SMALL_CLUSTER if self._more_rows else MAX_CLUSTER
+
     def configs(self, target: Target) -> Iterator[Config]:
         """Yield tiles with splits such that all blocks run at once, or without splits."""
         (m, n, k), weights = self.gemm.shape, self.weights
@@ -192,7 +206,7 @@ class SwapAb:
             for resident in (1, 2) if blocks > target.processors else (1,):
                 if tile := self._fitted(groups, slices, resident, 1, target):
                     yield Config(tile)
-            for splits in range(2, min(MAX_CLUSTER, steps // slices) + 1):
+            for splits in range(2, min(self._most_splits, steps // slices) + 1):
                 together = clusters_of(splits, target)
                 if weights.packed and groups > 1:
                     break  # blocks of 64 rows, of which there are more, take 10 to 40 % less time
@@ -220,10 +234,14 @@ class SwapAb:
             time = (unpacking**4 + reading**4 + (traffic / PACKED_MEMORY) ** 4) ** 0.25
             time += waves * AROUND[tile.resident - 1] + (SLICED if tile.slices > 1 else 0.0)
             return LAUNCH + time + (JOIN if splits > 1 else 0.0)
-        of_step = tile.bn * WIDTH / PROCESSOR_MEMORY + 2 * tile.bm * tile.bk / CACHED
+        rate = PROCESSOR_MEMORY
+        if self._more_rows:
+            rate = ALONE_MEMORY if m <= MAX_ROWS else inf
+        of_step = tile.bn * WIDTH / rate + 2 * tile.bm * tile.bk / CACHED
         time = waves * (BEGIN + END) + steps * of_step
         time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25
-        return LAUNCH + time + (JOIN if splits > 1 else 0.0)
+        join = JOIN_MORE if self._more_rows else JOIN
+        return LAUNCH + time + (join if splits > 1 else 0.0)
 
     def launch(self, epilogue: Epilogue, config: Config, target: Target) -> Launch:
         """Return the launch of the product, with `epilogue` applied to every result."""
