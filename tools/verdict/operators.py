@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2, prod, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -400,7 +401,8 @@ def _angle(op: DFT | STFT, node: Node) -> float:
     the length, whether of the definition or of a chirp (Bluestein), and each angle is rounded by
     its own magnitude.
     """
-    length = op.length(*(None if value is None else value.tensor for value in node.inputs))
+    types: list[Any] = [None if value is None else value.tensor for value in node.inputs]
+    length = op.length(*types)
     n = length if isinstance(length, int) else TERMS
     return max(1.0, n if n & (n - 1) else log2(n))
 
