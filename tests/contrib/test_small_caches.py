@@ -34,7 +34,7 @@ def step(length: int, kind: str) -> tuple[Sample, Sample]:
     plain = Sample("GroupQueryAttention", rows | sizes, attributes, outputs=(True,) * 3)
     small = replace(
         plain,
-        inputs=plain.inputs | angles | {"ks": scales[0], "vs": scales[1]},
+        inputs={**plain.inputs, **angles, "ks": scales[0], "vs": scales[1]},
         attributes=attributes | {"k_quant_type": kind, "v_quant_type": kind},
     )
     wide: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def step(length: int, kind: str) -> tuple[Sample, Sample]:
         heads = x.reshape(batch, length, GROUPS, SIZE).swapaxes(1, 2) / scale
         kept = np.clip(heads, -448, 448).astype(E4M3).astype(np.float32) * scale
         wide[name] = kept.swapaxes(1, 2).reshape(x.shape)
-    return small, replace(plain, inputs=plain.inputs | wide)
+    return small, replace(plain, inputs={**plain.inputs, **wide})
 
 
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}])

@@ -76,7 +76,8 @@ def chains() -> Iterator[tuple[int, Any, Any, Any]]:
         x = np.clip(np.nan_to_num(numbers((2, 3, 4))), -1e6, 1e6)
         yield dtype, np.float32(scale), np.float32(zero), x
         if dtype != TensorProto.FLOAT16:
-            yield dtype, np.float32([scale, 2 * scale]), np.float32([zero, zero + 1]), x
+            both = np.array([[scale, 2 * scale], [zero, zero + 1]], np.float32)
+            yield dtype, *both, x
 
 
 def model() -> tuple[onnx.ModelProto, dict[str, Any]]:
