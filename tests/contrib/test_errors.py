@@ -132,7 +132,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         (DOMAIN, "Mamba2Verify", "speculative decoding"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
-        ("com.amd.quark", "MXQuantizeDequantize", "such as its A8W8"),
+        ("com.amd.quark", "ExtendedInstanceNormalization", "such as its A8W8"),
         ("qonnx.custom_op.general", "QuantLSTMCell", "leave this layer in floats"),
         ("qonnx.custom_op.general", "Im2Col", "use the file of Brevitas"),
         ("qonnx.custom_op.channels_last", "Conv", "use the file before that"),

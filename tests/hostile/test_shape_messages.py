@@ -237,7 +237,9 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Squeeze sizes": (
         "float[2,6] x",
         "a = Constant <value_ints = [1]> () y = Squeeze(x, a)",
-        "axis 1 of float32[2,6] has size 6; only 1 can be squeezed (PyTorch's squeeze leaves such",
+        "axis 1 of float32[2,6] has size 6; only 1 can be squeezed (PyTorch's squeeze leaves such "
+        "an axis, and its exporter writes a Squeeze all the same: export the module without that "
+        "call)",
     ),
     "Slice axes": (
         "float[2,6] x",
