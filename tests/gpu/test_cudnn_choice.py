@@ -92,7 +92,7 @@ def test_a_tuned_model_mixes_both_in_one_cuda_graph(tmp_path: Path) -> None:
     with tercet.load(proto, "cudnn", cache=tmp_path, algorithms=ways) as model:
         got = model.run(light_inputs(proto))
         (plan,) = model.prepare().plans
-        assert len(plan._runs) == 2, "one recording, one wait"
+        assert len(plan._runs) == 3, "one upload, one recording, one wait"
         assert {row.backend for row in model.placement() if row.nodes} >= {"cudnn", "cuda"}
         runs_on = {row.nodes[0]: row.backend for row in model.placement() if row.nodes}
         assert all(runs_on.get(name, way) == way for name, way in ways.items())

@@ -73,7 +73,7 @@ def test_a_run_replays_one_cuda_graph() -> None:
     with tercet.load(proto, "cudnn") as model:
         want = model.run(light_inputs(proto))
         (plan,) = model.prepare().plans
-        assert len(plan._runs) == 2, "one recording, one wait"
+        assert len(plan._runs) == 3, "one upload, one recording, one wait"
         with tercet.load(proto, "cudnn", check_each=True) as single:
             got = single.run(light_inputs(proto))
     for name, data in want.items():
