@@ -84,3 +84,18 @@ def test_why_a_run_did_not_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> No
     finding = sanitize.run("compute-sanitizer", check, 1.0)
     assert not finding.ok
     assert finding.first == "Traceback\nCUDA_ERROR_NO_DEVICE"
+
+
+def test_calls_that_the_driver_refuses_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "1 passed in 1 s\n"
+        "========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) on CUDA API call to cuMemFree.\n"
+        "=========     at close (memory.py:7)\n"
+        "========= ERROR SUMMARY: 1 error\n"
+    )
+    monkeypatch.setattr(
+        sanitize.subprocess, "run", lambda c, **_: subprocess.CompletedProcess(c, 0, text, "")
+    )
+    finding = sanitize.run("compute-sanitizer", SanitizerRun("memcheck", "kernels", ("k",)), 1.0)
+    assert not finding.ok
+    assert finding.first.startswith("Program hit CUDA_ERROR_INVALID_VALUE")

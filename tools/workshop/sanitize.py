@@ -56,6 +56,7 @@ _SUMMARY = re.compile(
     re.M,
 )
 _COUNT = re.compile(r"\d+")
+_REPORT = re.compile(r"Invalid|Error|Race|Program hit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,10 @@ def _first(text: str) -> str:
     lines = [
         line.removeprefix("=========").strip() for line in text.splitlines() if "=====" in line
     ]
-    begin = next((i for i, line in enumerate(lines) if re.match(r"Invalid|Error|Race", line)), None)
+    begin = next(
+        (i for i, line in enumerate(lines) if re.match(r"Invalid|Error|Race|Program hit", line)),
+        None,
+    )
     if begin is None:
         return ""
     end = next((i for i in range(begin + 1, len(lines)) if not lines[i]), len(lines))

@@ -245,8 +245,9 @@ class CudaExchange:
         if not data.flags.c_contiguous or not data.nbytes:
             return False
         kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        status, place = driver.cuPointerGetAttribute(kind, data.ctypes.data)
-        return status == driver.CUresult.CUDA_SUCCESS and int(place) == _HOST_MEMORY
+        # Of one attribute alone, the driver would fail for other memory, which memcheck reports.
+        status, found = driver.cuPointerGetAttributes(1, (kind,), data.ctypes.data)
+        return status == driver.CUresult.CUDA_SUCCESS and int(found[0]) == _HOST_MEMORY
 
     def fetch(self, view: View, stream: CudaStream) -> Array:
         """Return a contiguous copy on the host; the host waits for it."""
