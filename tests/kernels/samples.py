@@ -149,6 +149,9 @@ def _windows() -> Iterator[Sample]:
         halves = [a.astype(float16) for a in (X, normal(*shape), normal(shape[1]))]
         yield sample("ConvTranspose", halves, (1, 2), **how)
         yield sample("ConvTranspose", [X, normal(*shape), normal(shape[1])], (1, 2), **how)
+    depthwise = [X, normal(12, 1, 4, 3), normal(12)]
+    for inputs in (depthwise, [a.astype(float16) for a in depthwise]):
+        yield sample("ConvTranspose", inputs, (1, 2), group=12, strides=(2, 3), pads=(1,) * 4)
     weights = np.arange(54).astype(np.int8).reshape(2, 3, 3, 3)
     yield sample("ConvInteger", [BYTES, weights, scalar(100, np.uint8)])
     step, zero = scalar(0.1), scalar(3, np.uint8)
