@@ -35,6 +35,7 @@ KERNEL_ROOMS = {
     "resize": "image",
     "conv_variants": "conv",
     "counted": "reduce",
+    "screens": "reduce",
     "search": "reduce",
     "reduce_cumulative": "reduce",
     "gather": "move",

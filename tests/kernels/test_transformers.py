@@ -16,6 +16,7 @@ import tercet
 from tercet.backends.cuda.attention.flash import HEIGHTS
 from tercet.backends.cuda.attention.flash_mma import SHAPES
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.fusion import MAX_REPEATED
 from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import NumpyBackend, evaluate
@@ -360,9 +361,13 @@ def test_six_elementwise_nodes_are_one_kernel() -> None:
 
 
 def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
+    """Others as well where they are computed again for few elements."""
     graph = chain((Sub(), normal(1, 1, 1, 1)), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
     assert [launch.note for launch in launches(planned(graph))] == ["Sub+Mul"]
     graph = chain((Exp(), None), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
+    assert [launch.note for launch in launches(planned(graph))] == ["Exp+Mul"]
+    many = (2, MAX_REPEATED // 10, 2, 5)
+    graph = chain((Exp(), None), (Mul(), many), x=(2, 1, 1, 5))
     assert [launch.note for launch in launches(planned(graph))] == ["Exp", "Mul"]
 
 
