@@ -47,7 +47,8 @@ from .problem import (
     widest,
 )
 from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
-from .tile import LAUNCH, MARGIN, MEMORY, STEPS_AHEAD, WEIGHTS_MARGIN, TimedConfig
+from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
+from .tma_choice import fed_by_tma, persistent
 
 #: For `swap_ab.cu`, which reads weights once and rows of A often: minimum bytes of weights for few
 #: rows of A, and the factor by which estimates of other kernels are below their times for these.
@@ -85,7 +86,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     gemm = _linear(layer)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     few = None if half_sums else swapped(swap_ab.SwapAb(gemm), epilogue, target)
-    fed = few or (None if half_sums else _fed(gemm, epilogue, setting))
+    fed = few or (None if half_sums else fed_by_tma(gemm, epilogue, setting))
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
@@ -143,53 +144,6 @@ def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> 
     if not epilogue.reads_along and gemm.shape[2] % 8 == 0:
         fed = tma.choose(tma.TmaProduct(gemm), target)
     return min(time_from_workspace(gemm, epilogue, target), fed[0].microseconds if fed else inf)
-
-
-def _fed(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:
-    """Return the launch of a TMA kernel, if estimated to be faster."""
-    target = setting.target
-    if gemm.shape[2] % 8 or not target.has_wgmma:
-        return None
-    least, product = multistage.time_of(gemm, target, epilogue), tma.TmaProduct(gemm)
-    tile = None if epilogue.reads_along else tma_tile([product], setting, "product", gemm.shape)
-    fed = None if tile is None else tile[1:]
-    if fed and fed[0].microseconds >= MARGIN * multistage.time_of(gemm, target):
-        fed = None
-    if fed and fed[0].tile.deep:  # others have not been compared with those of tma_persistent.cu
-        least = min(least, fed[0].microseconds / MARGIN)
-    found = _persistent(gemm, epilogue, target, least)
-    if found is None and fed:
-        choice, staging = fed
-        return tma.multiply(product, epilogue, choice.config, staging, target)
-    return found
-
-
-def _persistent(
-    gemm: GemmArguments, epilogue: Epilogue, target: Target, other: float
-) -> Launch | None:
-    """Return the launch of `tma_persistent.cu` if estimated to be faster than `multistage.cu`.
-
-    Args:
-        gemm: the product.
-        epilogue: applied to every result.
-        target: the GPU.
-        other: microseconds of `multistage.cu`.
-    """
-    best = tma_persistent.choose(gemm, epilogue, target)
-    if best is None:
-        return None
-    deep = gemm.constant and best.tile.deep
-    margin = WEIGHTS_MARGIN if deep and _waits(gemm, target) else MARGIN
-    if best.microseconds >= margin * other:
-        return None
-    return tma_persistent.multiply(gemm, epilogue, best.tile, target)
-
-
-def _waits(gemm: GemmArguments, target: Target) -> bool:
-    """Whether `multistage.cu` waits for weights from memory: it has few of its steps in flight."""
-    config = multistage.choose(multistage.problem_of(gemm), target, across=gemm.across).config
-    steps = ceil_div(ceil_div(gemm.shape[2], config.tile.bk), config.splits)
-    return steps > STEPS_AHEAD * config.tile.stages
 
 
 def product(
@@ -261,7 +215,7 @@ def product(
     if not transposed and turning < time:
         time, first = turning, (_transposed(b, (apart, k, n, ldb), used),)
     if count == 1 and k % 8 == 0 and not half_sums:
-        found = _persistent(gemm, epilogue, target, time)
+        found = persistent(gemm, epilogue, target, time)
         if found is not None:
             return found
     last = partial(multistage.multiply_halves, epilogue=epilogue, target=target)
@@ -286,7 +240,7 @@ def from_workspace(
     (_, n, k), target = gemm.shape, setting.target
     if k % 8 == 0:
         time = multistage.time_of(gemm, target, epilogue)
-        found = _persistent(gemm, epilogue, target, time)
+        found = persistent(gemm, epilogue, target, time)
         if found is not None:
             return (found,), Scratch(0)
     used = n * gemm.ldb * gemm.dtype.itemsize
@@ -366,7 +320,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         least = min(other, fed.choice.microseconds / (MARGIN if fed.choice.tile.deep else 1))
     pays = heavy or tma_persistent.pays(conv.pixels, least, beside=conv.setting.beside)
     if pays and not half_sums and _is_matrix(conv, gemm):
-        found = _persistent(gemm, epilogue, target, least)
+        found = persistent(gemm, epilogue, target, least)
         if found is not None:
             return found
     if fed and fed.choice.microseconds < MARGIN * other:

@@ -1,0 +1,60 @@
+"""16-bit products whose operands are fed by TMA: which kernel, if any is estimated to be faster."""
+
+from __future__ import annotations
+
+from ..algorithms.registry import Setting
+from ..codegen.epilogue import Epilogue
+from ..recipe.launch import Launch
+from ..recipe.operands import ceil_div
+from ..recipe.targets import Target
+from .forms import tma_tile
+from .problem import GemmArguments
+from .schedules import multistage, tma, tma_persistent
+from .tile import MARGIN, STEPS_AHEAD, WEIGHTS_MARGIN
+
+
+def fed_by_tma(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:
+    """Return the launch of a TMA kernel, if estimated to be faster."""
+    target = setting.target
+    if gemm.shape[2] % 8 or not target.has_wgmma:
+        return None
+    least, product = multistage.time_of(gemm, target, epilogue), tma.TmaProduct(gemm)
+    tile = None if epilogue.reads_along else tma_tile([product], setting, "product", gemm.shape)
+    fed = None if tile is None else tile[1:]
+    if fed and fed[0].microseconds >= MARGIN * multistage.time_of(gemm, target):
+        fed = None
+    if fed and fed[0].tile.deep:  # others have not been compared with those of tma_persistent.cu
+        least = min(least, fed[0].microseconds / MARGIN)
+    found = persistent(gemm, epilogue, target, least)
+    if found is None and fed:
+        choice, staging = fed
+        return tma.multiply(product, epilogue, choice.config, staging, target)
+    return found
+
+
+def persistent(
+    gemm: GemmArguments, epilogue: Epilogue, target: Target, other: float
+) -> Launch | None:
+    """Return the launch of `tma_persistent.cu` if estimated to be faster than `multistage.cu`.
+
+    Args:
+        gemm: the product.
+        epilogue: applied to every result.
+        target: the GPU.
+        other: microseconds of `multistage.cu`.
+    """
+    best = tma_persistent.choose(gemm, epilogue, target)
+    if best is None:
+        return None
+    deep = gemm.constant and best.tile.deep
+    margin = WEIGHTS_MARGIN if deep and _waits(gemm, target) else MARGIN
+    if best.microseconds >= margin * other:
+        return None
+    return tma_persistent.multiply(gemm, epilogue, best.tile, target)
+
+
+def _waits(gemm: GemmArguments, target: Target) -> bool:
+    """Whether `multistage.cu` waits for weights from memory: it has few of its steps in flight."""
+    config = multistage.choose(multistage.problem_of(gemm), target, across=gemm.across).config
+    steps = ceil_div(ceil_div(gemm.shape[2], config.tile.bk), config.splits)
+    return steps > STEPS_AHEAD * config.tile.stages
