@@ -42,7 +42,7 @@ def force(patch: pytest.MonkeyPatch, tile: CtaTile, splits: int) -> None:
     """Compute all products by `multistage.cu` in this form."""
     for module in (multistage, int8):
         patch.setattr(module, "choose", lambda *_, **__: TimedConfig(0.0, Config(tile, splits)))
-    for other in ("_by_tma", "_persistent", "swapped"):
+    for other in ("_by_tma", "fed_by_tma", "persistent", "swapped"):
         patch.setattr(f16, other, lambda *_: None)
 
 
