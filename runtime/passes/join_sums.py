@@ -10,7 +10,7 @@ from ..ops.movement import Concat
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
-from .stack_products import COUNT, is_view, joined, product_of, stacked, whole_of
+from .stack_products import COUNT, joined, made_by, stacked, whole_of
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _sums(graph: Graph, node: Node) -> list[Node]:
     """Return the Adds whose results a Concat joins, if their terms are products or parts."""
     if len(node.inputs) < COUNT or len({shape_of(value) for value in node.operands}) > 1:
         return []
-    found = [_sum(graph, node, value) for value in node.operands]
+    found = [made_by(graph, node, value, Add) for value in node.operands]
     sums = [each for each in found if each is not None]
     dims = {shape_of(value) for each in sums for value in (*each.operands, each.output)}
     sizes = [size for shape in dims for size in shape or (None,)]
@@ -54,20 +54,10 @@ def _sums(graph: Graph, node: Node) -> list[Node]:
     return sums if all(kinds) and "products" in kinds else []
 
 
-def _sum(graph: Graph, node: Node, value: Value) -> Node | None:
-    """Return the Add that a value is, seen through views, if only a node reads it."""
-    reader, made = node, value.producer
-    while made is not None and graph.sole_consumer(value) is reader and is_view(made):
-        reader, value = made, made.operands[0]
-        made = value.producer
-    alone = graph.sole_consumer(value) is reader
-    return made if made is not None and isinstance(made.op, Add) and alone else None
-
-
 def _series(graph: Graph, sums: Sequence[Node]) -> tuple[list[Value], list[Value]]:
     """Return the terms of sums, those that are products last."""
     pairs = [
-        sorted(each.operands, key=lambda v, by=each: product_of(graph, by, v) is not None)
+        sorted(each.operands, key=lambda v, by=each: made_by(graph, by, v) is not None)
         for each in sums
     ]
     return [first for first, _ in pairs], [second for _, second in pairs]
@@ -75,7 +65,7 @@ def _series(graph: Graph, sums: Sequence[Node]) -> tuple[list[Value], list[Value
 
 def _kind(graph: Graph, sums: Sequence[Node], values: Sequence[Value]) -> str:
     """Return what the same term of all sums is; empty if to join it takes a copy."""
-    if all(product_of(graph, by, v) is not None for by, v in zip(sums, values, strict=True)):
+    if all(made_by(graph, by, v) is not None for by, v in zip(sums, values, strict=True)):
         return "products"
     whole = whole_of(values)
     return "" if whole is None else "parts"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
 from ..ir.types import Dim
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -43,7 +44,7 @@ def _products(graph: Graph, node: Node) -> tuple[int, list[Node]]:
     """
     if not isinstance(node.op, Concat) or len(node.inputs) < COUNT:
         return 0, []
-    made = [product_of(graph, node, value) for value in node.operands]
+    made = [made_by(graph, node, value) for value in node.operands]
     places = [i for i, product in enumerate(made) if product is not None]
     if not places:
         return 0, []
@@ -88,14 +89,14 @@ def _maker(value: Value) -> Node | None:
     return made
 
 
-def product_of(graph: Graph, node: Node, value: Value) -> Node | None:
-    """Return the product that a value is, seen through views, if only a node reads it."""
+def made_by(graph: Graph, node: Node, value: Value, kind: type[Op] = MatMul) -> Node | None:
+    """Return the node of a kind that makes a value, seen through views, if only `node` reads it."""
     reader, made = node, value.producer
     while made is not None and graph.sole_consumer(value) is reader and is_view(made):
         reader, value = made, made.operands[0]
         made = value.producer
     alone = graph.sole_consumer(value) is reader
-    return made if made is not None and isinstance(made.op, MatMul) and alone else None
+    return made if made is not None and isinstance(made.op, kind) and alone else None
 
 
 def is_view(node: Node) -> bool:

@@ -13,20 +13,16 @@ import tercet
 from tercet.importers.onnx.contrib.catalogue import QONNX
 
 from ..packages import needs_cuda
+from .stored import arrays
 
 MODEL = Path(__file__).parent / "qonnx.onnx"
 
 
-def arrays(kind: str) -> dict[str, Any]:
-    with np.load(MODEL.with_suffix(".npz")) as file:
-        return {k.removeprefix(kind): file[k] for k in file.files if k.startswith(kind)}
-
-
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
 def test_samples(options: Any) -> None:
-    wanted = arrays("output/")
+    wanted = arrays(MODEL, "output/")
     with tercet.load(MODEL, **options) as model:
-        found = model.run(arrays("input/"))
+        found = model.run(arrays(MODEL, "input/"))
     assert len(wanted) > 40
     for name, result in wanted.items():
         assert found[name].dtype == result.dtype
@@ -40,7 +36,7 @@ def test_other_names_of_the_domain(domain: str) -> None:
     for node in model.graph.node:
         node.domain = domain
     with tercet.load(model) as loaded:
-        assert loaded.run(arrays("input/")).keys() == arrays("output/").keys()
+        assert loaded.run(arrays(MODEL, "input/")).keys() == arrays(MODEL, "output/").keys()
 
 
 @needs_cuda

@@ -13,6 +13,7 @@ import tercet
 from tercet.importers.onnx.contrib.catalogue import QUARK
 
 from ..packages import needs_cuda
+from .stored import arrays
 
 MODEL = Path(__file__).parent / "quark.onnx"
 FORMER = {
@@ -23,16 +24,11 @@ FORMER = {
 }
 
 
-def arrays(kind: str) -> dict[str, Any]:
-    with np.load(MODEL.with_suffix(".npz")) as file:
-        return {k.removeprefix(kind): file[k] for k in file.files if k.startswith(kind)}
-
-
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
 def test_samples(options: Any) -> None:
-    wanted = arrays("output/")
+    wanted = arrays(MODEL, "output/")
     with tercet.load(MODEL, **options) as model:
-        found = model.run(arrays("input/"))
+        found = model.run(arrays(MODEL, "input/"))
     assert len(wanted) > 60
     for name, result in wanted.items():
         np.testing.assert_array_equal(found[name], result, err_msg=name)
@@ -45,10 +41,10 @@ def test_sizes_that_are_symbols() -> None:
             size.dim_param = f"{each.name}_{axis}"
     for each in model.graph.output:
         each.type.tensor_type.ClearField("shape")
-    inputs = arrays("input/")
+    inputs = arrays(MODEL, "input/")
     with tercet.load(model) as loaded:
         found = loaded.run(inputs)
-    for name, result in arrays("output/").items():
+    for name, result in arrays(MODEL, "output/").items():
         np.testing.assert_array_equal(found[name], result, err_msg=name)
 
 
@@ -58,8 +54,8 @@ def test_names_of_the_former_domain() -> None:
     for node in model.graph.node:
         node.domain, node.op_type = QUARK[1], FORMER[node.op_type]
     with tercet.load(model) as loaded:
-        found = loaded.run(arrays("input/"))
-    np.testing.assert_array_equal(found["s0_y"], arrays("output/")["s0_y"])
+        found = loaded.run(arrays(MODEL, "input/"))
+    np.testing.assert_array_equal(found["s0_y"], arrays(MODEL, "output/")["s0_y"])
 
 
 @needs_cuda

@@ -13,14 +13,10 @@ from onnx import parser
 import tercet
 
 from ..packages import needs_cuda
+from .stored import arrays
 
 MODEL = Path(__file__).parent / "tensorrt.onnx"
 HEAD = '<ir_version: 11, opset_import: ["" : 23, "trt": 1]>\n'
-
-
-def arrays(kind: str) -> dict[str, Any]:
-    with np.load(MODEL.with_suffix(".npz")) as file:
-        return {k.removeprefix(kind): file[k] for k in file.files if k.startswith(kind)}
 
 
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
@@ -30,9 +26,9 @@ def test_samples(options: Any, domain: str) -> None:
     model = onnx.load(MODEL)
     for node in model.graph.node:
         node.domain = node.domain and domain
-    wanted = arrays("output/")
+    wanted = arrays(MODEL, "output/")
     with tercet.load(model, **options) as loaded:
-        found = loaded.run(arrays("input/"))
+        found = loaded.run(arrays(MODEL, "input/"))
     assert len(wanted) == 5
     for name, result in wanted.items():
         np.testing.assert_array_equal(found[name], result, err_msg=name)

@@ -144,15 +144,13 @@ def _windows() -> Iterator[Sample]:
     transposed: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((12, 5, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ((12, 6, 3, 5), {"strides": (2, 3), "dilations": (2, 1), "output_padding": (1, 2)}),
+        ((12, 1, 4, 3), {"group": 12, "strides": (2, 3), "pads": (1, 1, 1, 1)}),
     ]
     for shape, how in transposed:
-        halves = [a.astype(float16) for a in (X, normal(*shape), normal(shape[1]))]
-        yield sample("ConvTranspose", halves, (1, 2), **how)
-        yield sample("ConvTranspose", [X, normal(*shape), normal(shape[1])], (1, 2), **how)
-    depthwise = [X, normal(12, 1, 4, 3), normal(12)]
-    for inputs in (depthwise, [a.astype(float16) for a in depthwise]):
-        yield sample("ConvTranspose", inputs, (1, 2), group=12, strides=(2, 3), pads=(1,) * 4)
-    weights = np.arange(54).astype(np.int8).reshape(2, 3, 3, 3)
+        inputs = [X, normal(*shape), normal(shape[1] * how.get("group", 1))]
+        yield sample("ConvTranspose", [a.astype(float16) for a in inputs], (1, 2), **how)
+        yield sample("ConvTranspose", inputs, (1, 2), **how)
+    weights = np.arange(54, dtype=np.int8).reshape(2, 3, 3, 3)
     yield sample("ConvInteger", [BYTES, weights, scalar(100, np.uint8)])
     step, zero = scalar(0.1), scalar(3, np.uint8)
     quantized = [BYTES, step, zero, weights, np.array([0.1, 0.2], np.float32)]
