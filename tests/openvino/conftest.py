@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.backends.openvino import library
+from tercet.backends.openvino.backend import OpenvinoBackend
+from tercet.backends.openvino.compiler import RegionCompiler
 from tercet.importers import onnx as importer
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
-
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
-
-from tercet.backends.openvino import library
-from tercet.backends.openvino.backend import OpenvinoBackend
-from tercet.backends.openvino.compiler import RegionCompiler
 
 
 @pytest.fixture(scope="session")
