@@ -54,7 +54,7 @@ class CudaDevice(DriverDevice):
             return None
         code = self.compiler.submit(found.launch.source)
         source, buffer = self.upload(found.source), self.allocate(found.result.nbytes)
-        pointers = {"x": pointer(source), "packed": buffer.pointer}
+        pointers = {"x": pointer(source), "y": buffer.pointer}
         stream = self._own_stream()
         bind_launch(self, found.launch, code, pointers)(stream)
         stream.synchronize()

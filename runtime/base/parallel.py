@@ -138,5 +138,26 @@ def copy(to: Array, source: Array) -> None:
     share(work, range(0, to.nbytes, COPIED), to.nbytes)
 
 
+def joined(parts: Sequence[Array], axis: int) -> Array:
+    """Return arrays of one dtype joined along an axis, on several threads if there are many bytes.
+
+    The result is in Fortran order if all parts are, as with `np.concatenate`.
+    """
+    if sum(part.size for part in parts) < WORTH_SHARING:
+        return np.concatenate(parts, axis)
+    if all(part.flags.fnc for part in parts):
+        return joined([part.T for part in parts], parts[0].ndim - 1 - axis).T
+    shape, at = list(parts[0].shape), 0
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    found, copies = np.empty(shape, parts[0].dtype), list[tuple[Array, Array]]()
+    for part in parts:
+        place = found[(slice(None),) * axis + (slice(at, at + part.shape[axis]),)]
+        at += part.shape[axis]
+        rows = max(COPIED * len(part) // max(part.nbytes, 1), 1)
+        copies += [(place[i : i + rows], part[i : i + rows]) for i in range(0, len(part), rows)]
+    share(lambda each: np.copyto(*each), copies, found.size)
+    return found
+
+
 def _help() -> None:
     _THREAD.helps = True

@@ -6,6 +6,8 @@ fifty times as long as the rounding. Weights that were scaled by small factors a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+
 import numpy as np
 
 from ..base.parallel import share
@@ -19,6 +21,9 @@ _SAMPLE, _FEW = 4096, 0.03
 #: Elements that a thread rounds at a time, and those of them that have to stay in its cache.
 _PART, _BLOCK = 1 << 20, 1 << 15
 
+#: What rounds, the numbers, and where to.
+_Part = tuple[Callable[[Array, Array], None], Array, Array]
+
 
 def rounded(data: Array, dtype: DType) -> Array:
     """Return ``data.astype(dtype)``.
@@ -27,21 +32,38 @@ def rounded(data: Array, dtype: DType) -> Array:
         data: of any dtype; large arrays of float32 and float64 are rounded on several threads.
         dtype: of the result.
     """
-    if data.dtype not in (np.float32, np.float64) or not data.size:
-        return data.astype(dtype)
-    if not (data.flags.c_contiguous or data.flags.f_contiguous):
-        data = data.copy(order="K")
-    found = np.empty_like(data, dtype)
-    source, target = data.ravel(order="K"), found.ravel(order="K")
-    sample = np.abs(source[:: max(source.size // _SAMPLE, 1)])
-    fill = _by_units if dtype == float16 and (sample < _NORMAL).mean() > _FEW else _cast
-
-    def work(first: int) -> None:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            fill(source[first : first + _PART], target[first : first + _PART])
-
-    share(work, range(0, data.size, _PART), data.size)
+    (found,) = all_rounded([data], dtype)
     return found
+
+
+def all_rounded(arrays: Iterable[Array], dtype: DType) -> list[Array]:
+    """Return arrays as `rounded` does; threads share the parts of all of them."""
+    found, parts = list[Array](), list[_Part]()
+    for data in arrays:
+        if data.dtype not in (np.float32, np.float64) or not data.size:
+            found.append(data.astype(dtype))
+            continue
+        if not (data.flags.c_contiguous or data.flags.f_contiguous):
+            data = data.copy(order="K")
+        found.append(np.empty_like(data, dtype))
+        parts += _parts(data.ravel(order="K"), found[-1].ravel(order="K"))
+    share(_fill, parts, sum(target.size for _, _, target in parts))
+    return found
+
+
+def _parts(source: Array, target: Array) -> Iterator[_Part]:
+    """Yield the parts of an array that threads round."""
+    sample = np.abs(source[:: max(source.size // _SAMPLE, 1)])
+    subnormal = target.dtype == float16 and (sample < _NORMAL).mean() > _FEW
+    for first in range(0, source.size, _PART):
+        part = slice(first, first + _PART)
+        yield _by_units if subnormal else _cast, source[part], target[part]
+
+
+def _fill(part: _Part) -> None:
+    fill, source, target = part
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        fill(source, target)
 
 
 def _cast(source: Array, target: Array) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..base.parallel import joined
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
@@ -181,7 +182,7 @@ def _are_alike(one: _MergeableProduct, other: _MergeableProduct) -> bool:
 
 def _joined(parts: Sequence[Array | None], axis: int) -> Array | None:
     known = [part for part in parts if part is not None]
-    return np.concatenate(known, axis) if known else None
+    return joined(known, axis) if known else None
 
 
 def _rewrite(graph: Graph, layers: list[_MergeableProduct]) -> Node:

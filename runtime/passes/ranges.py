@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from math import hypot, inf, isfinite, sqrt
 
 import numpy as np
@@ -41,7 +42,7 @@ GREAT = 2.0**14
 #: Elements along an axis of unknown size.
 UNKNOWN = 4096
 #: Elements of a constant that one thread looks at.
-_PART = 1 << 22
+_PART = 1 << 20
 #: Elements from which constants are looked at by several threads.
 _LARGE = 1 << 16
 
@@ -115,21 +116,39 @@ def spread(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float
 
 def of_constant(data: Array) -> ValueRange:
     """Return the range of a constant's elements, with their own root mean square."""
+    (found,) = of_constants([data])
+    return found
+
+
+def of_constants(arrays: Iterable[Array]) -> Iterator[ValueRange]:
+    """Yield the ranges of constants; threads share the parts of all of them."""
+    parts = [_parts(data) for data in arrays]
+    every = list(chain.from_iterable(parts))
+    found = in_parallel(_extent, every) if len(every) > 1 else map(_extent, every)
+    for own in parts:
+        extents = list(islice(found, len(own)))
+        if not own:
+            yield ValueRange()
+        elif any(each[0] != each[0] for each in extents):
+            yield UNBOUNDED
+        else:
+            low, high = min(each[0] for each in extents), max(each[1] for each in extents)
+            size = sum(part.size for part in own)
+            yield ValueRange(hypot(*(each[2] for each in extents)) / sqrt(size), low, high)
+
+
+def _parts(data: Array) -> list[Array]:
+    """Return the elements of a constant in parts; none if they are not numbers."""
     if data.size == 0 or data.dtype.kind not in "fVbiu":
-        return ValueRange()
-    one = data.reshape(-1)[:1] if not any(data.strides) else data
-    wide = one.astype(np.float32) if one.dtype.kind != "f" or one.dtype.itemsize < 4 else one
-    flat = wide.ravel(order="K")
-    parts = [flat[i : i + _PART] for i in range(0, flat.size, _PART)]
-    found = list(in_parallel(_extent, parts) if len(parts) > 1 else map(_extent, parts))
-    low, high = min(each[0] for each in found), max(each[1] for each in found)
-    if any(each[0] != each[0] for each in found):
-        return UNBOUNDED
-    return ValueRange(hypot(*(each[2] for each in found)) / sqrt(wide.size), low, high)
+        return []
+    flat = (data.reshape(-1)[:1] if not any(data.strides) else data).ravel(order="K")
+    return [flat[first : first + _PART] for first in range(0, flat.size, _PART)]
 
 
 def _extent(numbers: Array) -> tuple[float, float, float]:
     """Return the least and the greatest number, and the norm; NaN if there is one."""
+    if numbers.dtype.kind != "f" or numbers.dtype.itemsize < 4:
+        numbers = numbers.astype(np.float32)
     return float(numbers.min()), float(numbers.max()), norm_of(numbers)
 
 
@@ -181,8 +200,7 @@ class Ranges:
     def measure(self, graph: Graph) -> None:
         """Find the ranges of the large constants of a graph, several at a time."""
         large = large_constants(graph.nodes)
-        found = in_parallel(of_constant, large.values())
-        self._found.update(zip(large, found, strict=True))
+        self._found.update(zip(large, of_constants(large.values()), strict=True))
 
     def inputs(self, node: Node) -> Iterator[ValueRange]:
         """Yield the range of every input that is not omitted."""

@@ -22,15 +22,13 @@ extreme weights, may still overflow. `Model` checks the results of its runs for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 import numpy as np
 
-from ..base.parallel import in_parallel
 from ..errors import UsageError, did_you_mean
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
-from ..ir.halves import rounded
+from ..ir.halves import all_rounded, rounded
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
@@ -316,14 +314,13 @@ class _Narrow:
 
 
 def _rounded(graph: Graph, half: DType) -> dict[Value, Array]:
-    """Return the large weights of layers in half precision, several of which are rounded at a time.
+    """Return the large weights of layers in half precision.
 
     Those of a layer that stays float32 after all are dropped.
     """
     layers = (node for node in graph.nodes if type(node.op) in LEADERS)
     wide = {v: data for v, data in large_constants(layers).items() if data.dtype == float32}
-    narrow = in_parallel(partial(rounded, dtype=half), wide.values())
-    return dict(zip(wide, narrow, strict=True))
+    return dict(zip(wide, all_rounded(wide.values(), half), strict=True))
 
 
 def _behind_view(node: Node) -> Iterable[Node]:

@@ -22,6 +22,8 @@ from .host import HOST
 _Key = tuple[tuple[int, ...], Hashable]
 #: A constant, the arrays of its sources, and what packs them.
 _Wanted = tuple[_Key, list[Array], Callable[..., Array]]
+#: What was made of a constant, and where it has been copied to.
+_Placed = tuple[View | Array, View | None]
 #: Bytes of constants that are packed one after the other.
 _LARGE = 32 << 20
 #: Bytes from which a constant gets a separate allocation on a device.
@@ -87,26 +89,32 @@ class WeightStore:
                 for key, (arrays, pack) in wanted.items()
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
-            packed = in_parallel(lambda each: self._made(*each[1:]), small)
+            made = in_parallel(lambda each: self._placed(*each[1:]), small)
             try:
-                self._store_all(zip(small, packed, strict=True))
+                self._store_all(zip(small, made, strict=True))
             except DeviceError:
                 raise
             except (*FAILURES, MemoryError, TercetError):
                 return
 
-    def _store_all(self, constants: Iterable[tuple[_Wanted, View | Array]]) -> None:
+    def _store_all(self, constants: Iterable[tuple[_Wanted, _Placed]]) -> None:
         """Store constants as they come, small ones together."""
         together, nbytes = dict[_Key, tuple[list[Array], Array]](), 0
-        for (key, arrays, _), made in constants:
-            if not self._is_slight(made):
-                self._store(key, arrays, made)
+        for (key, arrays, _), (made, view) in constants:
+            if view is not None or not self._is_slight(made):
+                self._store(key, arrays, made, view)
                 continue
             together[key], nbytes = (arrays, made), nbytes + made.nbytes
             if nbytes >= _LARGE:
                 self._store_together(together)
                 together, nbytes = {}, 0
         self._store_together(together)
+
+    def _placed(self, arrays: list[Array], pack: Callable[..., Array]) -> _Placed:
+        """Pack a constant and copy it to the device: copies of several threads go side by side."""
+        made = self._made(arrays, pack)
+        stays = isinstance(made, View) or self.device is HOST or self._is_slight(made)
+        return made, None if stays else self.device.upload(made)
 
     def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
         """Pack on the device if it can, else on the host."""
@@ -134,9 +142,13 @@ class WeightStore:
             there = TensorType(packed.dtype, packed.shape)
             self._keep(key, arrays, View(self.device, buffer, places[key], there))
 
-    def _store(self, key: _Key, arrays: list[Array], made: View | Array) -> None:
+    def _store(
+        self, key: _Key, arrays: list[Array], made: View | Array, view: View | None = None
+    ) -> None:
+        """Store a constant, which may be on the device already."""
         with self._taking({key: (arrays, made)}):
-            view = made if isinstance(made, View) else self.device.upload(made)
+            if view is None:
+                view = made if isinstance(made, View) else self.device.upload(made)
         self._keep(key, arrays, view)
 
     def _keep(self, key: _Key, arrays: list[Array], view: View) -> None:

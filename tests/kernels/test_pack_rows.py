@@ -16,10 +16,11 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.gemm import pack_rows
 from tercet.backends.cuda.gemm.f16x3 import in_halves
-from tercet.backends.cuda.gemm.pack import InParts
+from tercet.backends.cuda.gemm.pack import EIGHTS, InParts
 from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
+from tercet.runtime.ir.dtypes import DType, bfloat16
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 
@@ -45,7 +46,7 @@ def by_kernel(device: Any, pack: Any, source: Array) -> Array:
     assert found is not None
     x, y = device.upload(found.source), device.allocate(found.result.nbytes)
     code = device.compiler.submit(found.launch.source)
-    pointers = {"x": pointer(x), "packed": y.pointer}
+    pointers = {"x": pointer(x), "y": y.pointer}
     emulator.emulated(device, found.launch, code, pointers)(None)
     block: Any = y.core
     return block.buffer.memory.view(found.result.dtype).reshape(found.result.dims)
@@ -82,6 +83,27 @@ def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) 
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+@pytest.mark.parametrize("shape", [(70, 44), (64, 300), (3, 40, 9), (512, 8)], ids=str)
+def test_columns_of_16_bits_are_transposed(
+    emulated: CudaBackend, shape: tuple[int, ...], dtype: DType
+) -> None:
+    pack = MatrixPacking(1.0, transposed=False, arrange=EIGHTS)
+    source = normal(*shape).astype(dtype)
+    found, expected = by_kernel(emulated.device, pack, source), pack(source)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_rows_that_need_nothing_are_not_copied() -> None:
+    """A linear layer of PyTorch has its rows in memory, behind a Transpose."""
+    weights = normal(24, 64).astype(np.float16)
+    for source, is_transposed in ((weights.T, False), (weights, True)):
+        pack = MatrixPacking(1.0, transposed=is_transposed, arrange=EIGHTS)
+        assert np.shares_memory(pack(source), weights)
+
+
+@needs_compiler
 def test_a_device_packs_and_frees_the_source(
     libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +120,7 @@ def test_what_only_the_host_packs() -> None:
     assert MatrixPacking(0.5, transposed=False, arrange=in_halves).launch(normal(8, 8)) is None
     assert MatrixPacking(1.0, transposed=False, arrange=np.copy).launch(normal(8, 8)) is None
     assert MatrixPacking(1.0, transposed=False, arrange=in_halves).launch(normal(8, 8).T) is None
+    assert MatrixPacking(1.0, transposed=False, arrange=EIGHTS).launch(normal(8, 8)) is None
     assert FilterPacking(1, 4, 1, in_halves).launch(normal(8, 3, 1, 1)) is None
     assert FilterPacking(1, 2, 2, in_halves).launch(normal(8, 2, 1, 1)) is None
 

@@ -45,8 +45,10 @@ def filters_of(w: Array, groups: int, channels: int) -> Array:
 
 
 def padded(rows: Array, multiple: int) -> Array:
-    """Return rows zero-padded to a multiple of this many elements."""
+    """Return rows zero-padded to a multiple of this many elements; themselves if they are so."""
     *outer, count = rows.shape
+    if count % multiple == 0 and rows.flags.c_contiguous:
+        return rows
     found = np.zeros((*outer, ceil_div(count, multiple) * multiple), rows.dtype)
     _copy(found[..., :count], rows)
     return found

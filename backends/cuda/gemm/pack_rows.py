@@ -2,6 +2,7 @@
 
 float32 as several numbers takes a core 10 ns per element: half a second for the weights of a
 transformer on many cores. They are uploaded as they are instead, and packed by `pack_rows.cu`.
+Rows of 16-bit floats that are columns in memory are transposed by a kernel as well.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from math import prod
 
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array, TensorType
+from ..codegen.copies import transposition
 from ..recipe.launch import THREADS, Launch
-from ..recipe.operands import ceil_div
+from ..recipe.operands import ceil_div, words_of
 from ..recipe.packing import PackingLaunch
 from .f16x3 import in_halves
-from .pack import STEP, InParts, filters_of, joined_groups, rows_of
+from .pack import EIGHTS, STEP, InParts, filters_of, joined_groups, rows_of
 
 #: Converts [batch, n, k] to the order of a schedule.
 Order = Callable[[Array], Array]
@@ -48,6 +50,8 @@ class MatrixPacking:
         """Return the launch that does it; see `KernelPacking`."""
         if self.alpha != 1 or source.ndim < 2 or not source.flags.c_contiguous:
             return None
+        if self.arrange is EIGHTS:
+            return None if self.transposed else _transposing(source)
         matrices = source.reshape(-1, *source.shape[-2:])
         rows = matrices if self.transposed else matrices.swapaxes(1, 2)
         return _launch(source, rows[:, :, None], self.arrange)
@@ -81,6 +85,16 @@ class FilterPacking:
         return _launch(source, filters.swapaxes(2, 3), self.arrange)
 
 
+def _transposing(source: Array) -> PackingLaunch | None:
+    """Return the launch that packs [..., k, n] of 16 bits as `EIGHTS` of [..., n, k]."""
+    *outer, k, n = source.shape
+    batch, width = prod(outer), ceil_div(k, 8) * 8
+    if source.itemsize != 2 or source.size < MIN_SIZE or batch > MAX_BATCH:
+        return None
+    launch = transposition(batch, k, n, (n, width), words_of(source.dtype), width)
+    return PackingLaunch(launch, source, TensorType(source.dtype, (*outer, n, width)))
+
+
 def _launch(source: Array, rows: Array, arrange: Order) -> PackingLaunch | None:
     """Return the launch that packs a view of an array: [batch, n, outer, inner] of k terms."""
     batch, n, outer, inner = rows.shape
@@ -103,7 +117,7 @@ def _launch(source: Array, rows: Array, arrange: Order) -> PackingLaunch | None:
         grid=(eights, 1, batch),
         block=THREADS,
         args={
-            **{"x": None, "packed": None, "rows": n, "terms": outer * inner, "inner": inner},
+            **{"x": None, "y": None, "rows": n, "terms": outer * inner, "inner": inner},
             **dict(zip(names, distances, strict=True)),
         },
         types=(("T", float32),),

@@ -14,7 +14,7 @@ class PackingLaunch:
     """A launch that packs a constant.
 
     Attributes:
-        launch: its argument ``x`` is the source, and ``packed`` the result.
+        launch: its argument ``x`` is the source, and ``y`` the result.
         source: the elements to upload, in C order.
         result: the type of the result.
     """

@@ -210,6 +210,7 @@ _BLOCK = re.compile(r"[^;{}]*\{[^{}]*\}")
 _BRACE = re.compile(r"[{}]")
 _WORD = re.compile(r"\w+")
 _STRUCT = re.compile(r"\bstruct (?:alignas\([^)]*\) )?(\w+)")
+_STRUCT_BODY = re.compile(_STRUCT.pattern + r"\s*\{")
 _FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
 _MEMBER = re.compile(r"(\w+)\s*(?:\[(\w+)\])?\s*(?:=.*)?")
 #: Element types by all their C++ names.
@@ -369,7 +370,7 @@ def _signature(
 
     parameters = [_parameter(one) for one in _MACRO.sub(expanded, declared).split(",")]
     values = (p.type for p in parameters if not p.is_pointer and p.type != TENSOR_MAP)
-    structs = dict(_structs(text, values))
+    structs = dict(_structs(text, _bodies(folder, file), values))
     named = {parameter.name: parameter for parameter in parameters}
     lengths = frozenset(member.length for members in structs.values() for member in members)
     return KernelSignature(file, entry, MappingProxyType(named), MappingProxyType(structs), lengths)
@@ -380,15 +381,24 @@ def _parameter(declared: str) -> Parameter:
     return Parameter(name, " ".join(word for word in words if word != "*"), "*" in words)
 
 
-def _structs(text: str, types: Iterator[str]) -> Iterator[tuple[str, tuple[Member, ...]]]:
+@cache
+def _bodies(folder: Path, file: str) -> Mapping[str, int]:
+    """Return where the bodies of a file's structs begin, by name."""
+    found: dict[str, int] = {}
+    for head in _STRUCT_BODY.finditer(_text(folder, file)):
+        found.setdefault(head[1], head.end())
+    return found
+
+
+def _structs(
+    text: str, bodies: Mapping[str, int], types: Iterator[str]
+) -> Iterator[tuple[str, tuple[Member, ...]]]:
     """Yield the members of the structs among these types, nested ones included."""
     for name in dict.fromkeys(types):
-        head = re.search(rf"\bstruct (?:alignas\([^)]*\) )?{name}\s*\{{", text)
-        if head is None:
-            continue
-        members = tuple(_members(_body(text, head.end())))
-        yield name, members
-        yield from _structs(text, (member.type for member in members))
+        if name in bodies:
+            members = tuple(_members(_body(text, bodies[name])))
+            yield name, members
+            yield from _structs(text, bodies, (member.type for member in members))
 
 
 def _body(text: str, start: int) -> str:

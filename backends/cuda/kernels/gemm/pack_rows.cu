@@ -38,7 +38,7 @@ __device__ __forceinline__ float rounded(float value)
 
 // A thread has four adjacent terms of a row.
 extern "C" __global__ void __launch_bounds__(256)
-rows_in_parts(const float* x, float* packed, int rows, int terms, int inner, long long of_matrix, long long of_row,
+rows_in_parts(const float* x, float* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
               long long of_outer, long long of_inner)
 {
     const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, of_row, of_outer, of_inner};
@@ -53,7 +53,7 @@ rows_in_parts(const float* x, float* packed, int rows, int terms, int inner, lon
             low.at[q] = fabsf(value) < INFINITY ? rounded(value - high.at[q]) : 0.0f;
         }
         const long long first = ((long long)blockIdx.z * steps + step) * PARTS * padded + row;
-        float* to = packed + first * STEP + (chunk ^ within) * 4;
+        float* to = y + first * STEP + (chunk ^ within) * 4;
         *(Four*)to = high;
         if (PARTS == 2) *(Four*)(to + (long long)padded * STEP) = low;
     }
@@ -61,7 +61,7 @@ rows_in_parts(const float* x, float* packed, int rows, int terms, int inner, lon
 
 // A thread has two terms of a row that are adjacent in the order of `in_halves`.
 extern "C" __global__ void __launch_bounds__(256)
-rows_in_halves(const float* x, u32* packed, int rows, int terms, int inner, long long of_matrix, long long of_row,
+rows_in_halves(const float* x, u32* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
                long long of_outer, long long of_inner)
 {
     __shared__ float found[256];
@@ -83,7 +83,7 @@ rows_in_halves(const float* x, u32* packed, int rows, int terms, int inner, long
         if (a != 0 && !(high & 0x7fff)) high |= 1;
         if (b != 0 && !(high & 0x7fff0000)) high |= 0x10000;
         const float2 parts = halves_of(high);
-        u32* to = packed + (((long long)blockIdx.z * steps + step) * padded + row) * STEP + pair % 4;
+        u32* to = y + (((long long)blockIdx.z * steps + step) * padded + row) * STEP + pair % 4;
         to[(chunk ^ within) * 4] = high;
         to[(chunk + 4 ^ within) * 4] = pair_of(a - parts.x, b - parts.y);
     }
