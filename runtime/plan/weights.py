@@ -113,8 +113,9 @@ class WeightStore:
     def _placed(self, arrays: list[Array], pack: Callable[..., Array]) -> _Placed:
         """Pack a constant and copy it to the device: copies of several threads go side by side."""
         made = self._made(arrays, pack)
-        stays = isinstance(made, View) or self.device is HOST or self._is_slight(made)
-        return made, None if stays else self.device.upload(made)
+        if isinstance(made, View) or self.device is HOST or self._is_slight(made):
+            return made, None
+        return made, self.device.upload(made)
 
     def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
         """Pack on the device if it can, else on the host."""
