@@ -85,7 +85,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
         return named(linear_forms(layer, epilogue, setting.target), setting.form)
     gemm = _linear(layer)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    few = None if half_sums else swapped(swap_ab.SwapAb(gemm), epilogue, target)
+    few = None if half_sums else swapped(swap_ab.SwapAb(gemm), epilogue, setting)
     fed = few or (None if half_sums else fed_by_tma(gemm, epilogue, setting))
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
@@ -116,16 +116,19 @@ def _linear(layer: Linear) -> GemmArguments:
     )
 
 
-def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Launch | None:
+def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> Launch | None:
     """Return the launch of `swap_ab.cu` for few rows, if estimated to be faster."""
-    gemm = product.gemm
+    gemm, target = product.gemm, setting.target
     m, n, k = gemm.shape
     few = m <= swap_ab.FEW_ROWS
     if few and n * k * gemm.dtype.itemsize < LARGE_WEIGHTS:
         return None
     if not few and (m > MORE_ROWS or product.products > 1):
         return None
-    best = product.choose(target)
+    key = ("swap_ab", gemm.shape, gemm.ldb, gemm.a.vector, product.products)
+    if key not in setting.tiles:
+        setting.tiles[key] = product.choose(target)
+    best: TimedConfig | None = setting.tiles[key]
     if best is None:
         return None
     many = best.tile.count(m, n) * best.config.splits > target.processors
@@ -134,16 +137,17 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, target: Target) -> Laun
     if few:
         others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
     else:
-        others = MARGIN * _time_of_others(gemm, epilogue, target)
+        others = MARGIN * _time_of_others(gemm, epilogue, setting)
     return product.launch(epilogue, best.config, target) if best.microseconds < others else None
 
 
-def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> float:
+def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> float:
     """Return the estimate of `linear` without `swap_ab.cu`."""
-    fed = None
-    if not epilogue.reads_along and gemm.shape[2] % 8 == 0:
-        fed = tma.choose(tma.TmaProduct(gemm), target)
-    return min(time_from_workspace(gemm, epilogue, target), fed[0].microseconds if fed else inf)
+    found = time_from_workspace(gemm, epilogue, setting.target)
+    if epilogue.reads_along or gemm.shape[2] % 8:
+        return found
+    fed = tma_tile([tma.TmaProduct(gemm)], setting, "product", gemm.shape)
+    return found if fed is None else min(found, fed[1].microseconds)
 
 
 def product(

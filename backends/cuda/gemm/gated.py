@@ -102,7 +102,7 @@ def gated_products(
         dtype=first.a.dtype,
     )
     target = setting.target
-    if few := f16.swapped(SwapAb(gemm, products=2), epilogue, target):
+    if few := f16.swapped(SwapAb(gemm, products=2), epilogue, setting):
         return few
     best = tma_persistent.choose(gemm, epilogue, target, 2)
     one, plain = replace(gemm, shape=first.shape), no_epilogue(first.a.dtype)
