@@ -11,7 +11,7 @@ from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import Epilogue
 from ..gemm.convolution import ConvProblem
 from ..gemm.tile import CLUSTERED, MAX_CLUSTER, MEMORY, clusters_of, inbox
-from ..recipe.operands import Tensor, ceil_div
+from ..recipe.operands import Ints, Tensor, ceil_div
 from ..recipe.targets import Target
 from .pack_residual import pitch
 
@@ -106,6 +106,26 @@ class ResidualProblem:
         return self.layers[-1].y
 
     @cached_property
+    def images(self) -> int:
+        """Number of images."""
+        return self.x.dims[0]
+
+    @cached_property
+    def size(self) -> Ints:
+        """Height and width of the image."""
+        return self.x.dims[2:]
+
+    @cached_property
+    def output(self) -> Ints:
+        """Height and width of the result."""
+        return self.y.dims[2:]
+
+    @cached_property
+    def traffic(self) -> int:
+        """Bytes of image and result."""
+        return self.itemsize * (self.x.size + self.y.size)
+
+    @cached_property
     def hidden(self) -> int:
         """Number of expanded channels."""
         return self.filtering.x.dims[1]
@@ -165,7 +185,7 @@ class Tile:
 
     def grid(self, p: ResidualProblem) -> tuple[int, int]:
         """Return the number of tiles along the height and the width."""
-        height, width = p.y.dims[2:]
+        height, width = p.output
         return ceil_div(height, self.rows), ceil_div(width, self.columns)
 
     def box(self, p: ResidualProblem) -> int:
@@ -221,12 +241,12 @@ class Form(Tile):
 
     def group(self, p: ResidualProblem) -> int:
         """Return the columns of a chunk that a warp expands at once."""
-        bands = ceil_div(self.box(p), 16)
+        bands, warps = ceil_div(self.box(p), 16), self.warps(p)
         most = MAX_GROUP_WIDE if p.wide else MAX_GROUP
         counts = [n for n in (1, 2, 3, 4) if self.chunk % (16 * n) == 0 and self.chunk // n <= most]
 
         def cost(count: int) -> tuple[int, int]:  # of all rounds of all warps
-            return ceil_div(bands * count, self.warps(p)) * (self.chunk // count + 16), count
+            return ceil_div(bands * count, warps) * (self.chunk // count + 16), count
 
         return self.chunk // min(counts, key=cost)
 
@@ -262,7 +282,7 @@ def forms(p: ResidualProblem) -> Iterator[Form]:
         for chunk in chunks or CHUNKS[-1:]:
             for split in _splits(p, ceil_div(p.hidden, chunk)):
                 form = Form(rows, columns, chunk, split)
-                blocks = prod(form.grid(p)) * p.x.dims[0] * split
+                blocks = prod(form.grid(p)) * p.images * split
                 few = split == 1 or blocks <= 3 * p.target.processors
                 if split > MAX_CLUSTER:
                     few = blocks <= split * clusters_of(split, p.target)
@@ -291,7 +311,7 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     rest = 120 + steps * (window + cost.step + cost.width * p.width / 8)
     ends = cost.ends + 12 * pixels * p.terms / (256 * warps) + parts * p.width
     ends += 300 * ceil(form.rows * form.columns * p.width / (256 * warps))
-    blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
+    blocks = prod(form.grid(p)) * p.images * form.split
     processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)
     waves, resident = blocks / processors, form.resident(p)
     running = resident if p.wide else min(resident, ceil(waves))
@@ -300,7 +320,7 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
     time = ceil(waves / resident) * (chunks * chunk + cost.factor * ends / CLOCK)
     time *= ROLLED if p.rolls else 1.0
-    memory = p.x.dtype.itemsize * (p.x.size + p.y.size) / MEMORY
+    memory = p.traffic / MEMORY
     return cost.begin + (time**4 + memory**4) ** 0.25
 
 
@@ -308,7 +328,7 @@ def _pixels(p: ResidualProblem, form: Form) -> int:
     """Return the most pixels of the image that the windows of a tile cover."""
     view, found = p.filtering.view, 1
     for axis, (tile, count) in enumerate(zip((form.rows, form.columns), form.grid(p), strict=True)):
-        stride, size = view.strides[axis], p.x.dims[2 + axis]
+        stride, size = view.strides[axis], p.size[axis]
         begins = (i * tile * stride - view.pads_begin[axis] for i in range(count))
         reach = (tile - 1) * stride + view.kernel[axis]
         found *= max(max(0, min(begin + reach, size) - max(begin, 0)) for begin in begins)

@@ -179,12 +179,12 @@ class PatchForm:
 
     def tiles(self, p: ResidualProblem) -> int:
         """Return the number of tiles."""
-        return prod(self.tile.grid(p)) * p.x.dims[0]
+        return prod(self.tile.grid(p)) * p.images
 
     def masks(self, p: ResidualProblem) -> tuple[bool, int, int]:
         """Return MASKED, FIRST_INSIDE and FIRST_OUTSIDE of `residual_patches.cu`."""
         view, step = p.filtering.view, p.filtering.view.strides[0]
-        (height, width), (rows, columns) = p.y.dims[2:], p.x.dims[2:]
+        (height, width), (rows, columns) = p.output, p.size
         span = (self.width - 1) * step + view.kernel[1]
         right = columns + view.pads_begin[1] - (width - self.width) * step
         last = rows + view.pads_begin[0] - (height - self.height) * step
