@@ -16,14 +16,19 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f16, packed
+from tercet.backends.cuda.gemm.schedules import tma
 from tercet.backends.cuda.gemm.schedules.swap_ab import SwapAb
 from tercet.backends.cuda.gemm.tile import Config, TimedConfig, clusters_of
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.matmul import MatMul
 
 from .cubins import all_compile, assert_arguments, registers
-from .dry import compiled_files, launches, normal, planned, single
+from .dry import apply, compiled_files, launches, normal, planned, single
 from .emulator import needs_compiler
 from .few_rows_samples import Gated, geglu
 from .packed_samples import nbits
@@ -243,3 +248,27 @@ def test_rows_that_the_copy_engine_cannot_read_are_left_to_others() -> None:
         x, w = normal(32, k).astype(float16), normal(k, 512).astype(float16)
         graph = single("MatMul", [x, w])
         assert launches(planned(graph))[-1].entry != "swap_ab"
+
+
+def test_equal_layers_are_compared_with_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+
+    def count(owner: Any) -> None:
+        choose = owner.choose
+
+        def counting(*given: Any, **named: Any) -> Any:
+            compared.append(owner)
+            return choose(*given, **named)
+
+        monkeypatch.setattr(owner, "choose", counting)
+
+    for owner in (SwapAb, tma):
+        count(owner)
+    graph = Graph("layers")
+    x = graph.add_input("x", TensorType(float16, (128, 768)))
+    for layer in range(3):
+        x = apply(graph, MatMul(), x, (normal(768, 768) * (layer + 1)).astype(np.float16))
+    graph.set_outputs({"y": x})
+    infer(graph)
+    planned(graph)
+    assert compared == [SwapAb, tma]
