@@ -13,7 +13,9 @@ from ...importers.onnx.contrib.builder import OPEN, UNSPECIFIED
 from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
+from ...runtime.ops.forest import ensemble_of
 from ...runtime.ops.ml import SVMClassifier, SVMRegressor
+from ...runtime.ops.ml_trees import NodeLists, TreeEnsemble
 from ...runtime.ops.signal import DFT, STFT
 from ...runtime.plan.macs import macs
 
@@ -379,6 +381,23 @@ def rounds_terms(node: Node) -> bool:
     if isinstance(node.op, SVMClassifier | SVMRegressor):
         return node.op.kernel_type != "LINEAR"
     return plain_kind(node) in _ROUNDING
+
+
+def least_magnitude(node: Node) -> float:
+    """Return the least magnitude that a node's results are rounded by; 0 where it is their own.
+
+    Functions that end at one come from numbers of that size. A sum of leaves is rounded by the
+    greatest of them, however small it is itself.
+    """
+    bounded = 1.0 / noise_growth(node) if plain_kind(node) in BOUNDED else 0.0
+    if not isinstance(node.op, NodeLists | TreeEnsemble):
+        return bounded
+    ensemble = ensemble_of(node.op)
+    if isinstance(ensemble, str) or ensemble.aggregate in ("MIN", "MAX"):
+        return bounded
+    leaves = np.abs([*ensemble.forest.weight, *ensemble.base])
+    is_sum = len(ensemble.forest.roots) + ensemble.base.size > 1
+    return max(bounded, leaves.max(initial=0.0) if is_sum else 0.0)
 
 
 def noise_growth(node: Node) -> float:

@@ -47,7 +47,6 @@ from .noise import (
 from .operators import (
     BASIC,
     BITS,
-    BOUNDED,
     BYTES,
     COMPARING,
     COMPOSED,
@@ -67,6 +66,7 @@ from .operators import (
     is_faithful,
     is_size,
     is_unspecified,
+    least_magnitude,
     leaves_rows_open,
     noise_growth,
     plain_kind,
@@ -386,7 +386,7 @@ class _Shake:
         after = graph.nodes.index(node) + 1
         follower = graph.nodes[after] if after < len(graph.nodes) else None
         growth = noise_growth(node)
-        floor = 1.0 / growth if plain_kind(node) in BOUNDED else 0.0
+        floor = least_magnitude(node)
         narrow = node.op.domain == "ai.onnx.ml" or node.kind == "DynamicQuantizeLinear"
         for value in node.outputs:
             is_known = value.type is not None  # of a custom operator's result only a run knows
