@@ -226,3 +226,62 @@ def test_writing_a_model_keeps_no_operator_alive() -> None:
     del function
     gc.collect()
     assert held() is None
+
+
+#: Results of an operator without a shape rule, read where passes ask for a type.
+UNTYPED = {
+    "a product of a transpose": """g (float[4,n] x) => (y) {
+        u = my.domain.Same (x)  t = Transpose <perm = [1, 0]> (u)  y = MatMul (x, t) }""",
+    "a product of a flattened transpose": """g (float[n,2,2,3] x) => (y)
+        <float[12,2] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6},
+         int64[2] shape = {-1, 12}> {
+        u = my.domain.Same (x)  t = Transpose <perm = [0, 3, 1, 2]> (u)
+        f = Reshape (t, shape)  y = MatMul (f, w) }""",
+    "the shape of Expand": """g (float[1,3] x, int64[2] z) => (y) {
+        s = my.domain.Same (z)  y = Expand (x, s) }""",
+    "the factors of Resize": """g (float[1,1,n,4] x, float[4] z) => (y) {
+        s = my.domain.Same (z)  y = Resize <mode = "nearest"> (x, , s) }""",
+    "quantized again": """g (float[n] x) => (y) <float s = {0.5}, uint8 zero = {3}> {
+        q = QuantizeLinear (x, s, zero)  u = my.domain.Same (q)
+        d = DequantizeLinear (u, s, zero)  y = QuantizeLinear (d, s, zero) }""",
+    "masked attention": """g (float[1,2,3,4] x) => (y)
+        <float[3,3] m = {0, -inf, -inf, 0, 0, -inf, 0, 0, 0}> {
+        u = my.domain.Same (x)  y = Attention (u, u, u, m) }""",
+}
+
+
+@pytest.mark.parametrize("case", UNTYPED)
+def test_passes_read_results_of_unknown_type(case: str) -> None:
+    model = parse_model(
+        f'<ir_version: 11, opset_import: ["" : 23, "my.domain" : 1]>\n{UNTYPED[case]}'
+    )
+    rng = np.random.default_rng(0)
+    types = {value.name: value.type.tensor_type for value in model.graph.input}
+    sizes = {name: [dim.dim_value or 3 for dim in type_.shape.dim] for name, type_ in types.items()}
+    feeds: dict[str, Any] = {n: rng.standard_normal(s).astype(np.float32) for n, s in sizes.items()}
+    if "z" in sizes:
+        feeds["z"] = np.array([2, 3]) if sizes["z"] == [2] else np.array([1, 1, 2, 2], np.float32)
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    for node in plain.graph.node:
+        node.domain, node.op_type = "", node.op_type.replace("Same", "Identity")
+    with tercet.load(model, operators={("my.domain", "Same"): lambda x: x}) as loaded:
+        found = loaded.run(feeds)["y"]
+    with tercet.load(plain) as loaded:
+        np.testing.assert_allclose(found, loaded.run(feeds)["y"], rtol=1e-6)
+
+
+def test_tensors_as_attributes() -> None:
+    model = model_of("""g (float[n] x) => (y) {
+      a = my.domain.Table <t = float[2] {1.0, 2.0}> (x)
+      b = my.domain.Table <t = float[2] {1.0, 2.0}> (x)
+      c = my.domain.Table (x)
+      d = Add (a, b)  y = Add (d, c) }""")
+
+    ten = np.array([10, 20], np.float32)
+
+    def table(x: Array, *, t: Array = ten) -> Array:
+        return x * t.sum()
+
+    with tercet.load(model, operators={("my.domain", "Table"): table}) as loaded:
+        np.testing.assert_array_equal(loaded(X)[0], X * 36)

@@ -15,7 +15,7 @@ from ..base.arguments import refused
 from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
-from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base
+from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base, with_arrays, with_tensors
 from .types import Array, HostValue, TensorType, ValueType
 
 
@@ -66,7 +66,7 @@ class Custom(Op):
 
     def given(self) -> dict[str, Any]:
         """Return the attributes by name."""
-        return {name: getattr(self, name) for name in attributes(type(self))}
+        return {name: with_arrays(getattr(self, name)) for name in attributes(type(self))}
 
 
 def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]:
@@ -162,7 +162,7 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
     fields: list[Any] = []
     for parameter in signature(definition.function).parameters.values():
         if parameter.kind is Parameter.KEYWORD_ONLY:
-            default = parameter.default
+            default = with_tensors(parameter.default)
             kind = _kind_of(default)
             required = default is Parameter.empty
             fields.append((parameter.name, kind) if required else (parameter.name, kind, default))

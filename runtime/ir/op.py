@@ -11,6 +11,7 @@ from typing import (
     Any,
     ClassVar,
     TypeVar,
+    cast,
     dataclass_transform,
     get_args,
     get_type_hints,
@@ -198,6 +199,20 @@ class TensorAttribute:
 
     def __repr__(self) -> str:
         return f"Tensor({self.array.dtype}{list(self.array.shape)})"
+
+
+def with_tensors(value: Any) -> Any:
+    """Return an attribute, or a list of them, whose arrays compare and hash by value."""
+    if isinstance(value, tuple):
+        return tuple(map(with_tensors, cast("tuple[Any, ...]", value)))
+    return TensorAttribute(value) if isinstance(value, np.ndarray) else value
+
+
+def with_arrays(value: Any) -> Any:
+    """Return what `with_tensors` was given."""
+    if isinstance(value, tuple):
+        return tuple(map(with_arrays, cast("tuple[Any, ...]", value)))
+    return value.array if isinstance(value, TensorAttribute) else value
 
 
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.quantize import DequantizeLinear, QuantizeLinear
 from .driver import Context
-from .editing import drop
+from .editing import drop, dtype_of
 
 EXACT = (int8, uint8)
 
@@ -63,13 +63,12 @@ def _moves(node: Node) -> bool:
 def _is_undone(first: Node, then: Node) -> bool:
     """Whether a QuantizeLinear inverts a DequantizeLinear."""
     start, scale, *_ = numbers = (*first.inputs, None)[:3]
-    if start is None or start.tensor.dtype not in EXACT or then.output.tensor.dtype not in EXACT:
-        return False
-    if start.tensor.dtype != then.output.tensor.dtype or getattr(then.op, "precision", None):
+    source, result = dtype_of(start), dtype_of(then.output)
+    if source not in EXACT or source != result or getattr(then.op, "precision", None):
         return False
     by_one = [_number(value) for value in numbers[1:]]
     again = [_number(value) for value in (*then.inputs, None)[1:3]]
-    if scale is None or scale.tensor.dtype != float32 or first.output.tensor.dtype != float32:
+    if dtype_of(scale) != float32 or dtype_of(first.output) != float32:
         return False
     return None not in by_one and by_one == again and by_one[0] not in (0, np.inf)
 

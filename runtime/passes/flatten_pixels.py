@@ -16,7 +16,7 @@ from ..ops.movement import Concat, Transpose
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import Flatten, Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 from .sink_transposes import FREE
 from .turn_images import IMAGES, Order, to_channels_last
 
@@ -82,8 +82,9 @@ def _is_alone(graph: Graph, value: Value) -> bool:
 
 def _turned(graph: Graph, value: Value) -> tuple[Value, Order]:
     """Return the image that a value is, perhaps transposed, and the order of its axes."""
-    made, rank = value.producer, len(shape_of(value) or ())
-    if made is not None and isinstance(made.op, Transpose) and _is_alone(graph, value):
+    made, rank = value.producer, rank_of(value) or 0
+    is_turned = made is not None and isinstance(made.op, Transpose)
+    if rank and is_turned and _is_alone(graph, value):
         return made.operands[0], made.op.order(rank)
     return value, tuple(range(rank))
 

@@ -56,10 +56,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _series(value: Value) -> tuple[_Series, int | None]:
     """Return what a step reads, and its place; None if it reads a whole tensor."""
-    made, perm = value.producer, tuple(range(rank_of(value) or 0))
-    cut = made
-    if made is not None and isinstance(made.op, Transpose):
-        perm, cut = tuple(made.op.order(len(perm))), made.operands[0].producer
+    made, rank = value.producer, rank_of(value)
+    cut, perm = made, tuple(range(rank or 0))
+    if rank and made is not None and isinstance(made.op, Transpose):
+        perm, cut = made.op.order(rank), made.operands[0].producer
     place = place_of(cut) if cut is not None and isinstance(cut.op, Gather) else None
     if cut is None or place is None or not perm:
         return _Series(value, None, ()), None

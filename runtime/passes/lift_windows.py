@@ -122,6 +122,8 @@ def _places(node: Node) -> tuple[int, int, int] | None:
     The past counts among the keys; queries follow it.
     """
     inputs = [value.type if value is not None else None for value in node.inputs]
+    if None in (value.type for value in node.distinct_reads):
+        return None
     inferred = node.op.infer(*inputs)
     scores = inferred[_MASK] if isinstance(inferred, tuple) else None
     shape = scores.shape if isinstance(scores, TensorType) else None

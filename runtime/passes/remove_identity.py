@@ -215,7 +215,8 @@ def _keeps_shape(node: Node) -> bool:
 def _fits(expand: Node) -> bool:
     """Whether the shape that an Expand is given is known, so that it has been checked."""
     shape = expand.inputs[1]
-    sizes = ints_of(shape.tensor, "shape") if shape is not None else None
+    type_ = shape.type if shape is not None else None
+    sizes = ints_of(type_, "shape") if isinstance(type_, TensorType) else None
     return sizes is not None and None not in sizes
 
 
@@ -248,7 +249,7 @@ def _pads_nothing(node: Node) -> bool:
 def _keeps_pixels(node: Node) -> bool:
     """Whether a Resize to the size that an image has reads it pixel by pixel."""
     scales, sizes = (*node.inputs[2:], None, None)[:2]
-    single = scales is None or scales.tensor.shape == (0,)
+    single = scales is None or shape_of(scales) == (0,)
     if single:
         single = sizes is not None
     elif scales is not None:

@@ -17,7 +17,7 @@ MODEL = """
         a = com.microsoft.MatMulWorn <alpha = 1.0> (x, w)
         b = Relux (a)
         p = PRelu (a, w)
-        d = com.microsoft.QuickerGelu (b)
+        d = com.microsoft.QuickerGelu <table = float[2] {1, 2}> (b)
         e = com.microsoft.QuickerGelu (d)
         f = If (c) <
             then_branch = t () => (float[n, 4] u) {

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.dtypes import BY_ONNX, DType
 from ....runtime.ir.graph import Graph
-from ....runtime.ir.op import Op, TensorAttribute, attributes, per_operator
+from ....runtime.ir.op import Op, TensorAttribute, attributes, per_operator, with_tensors
 from ....runtime.ir.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from ..source.raw import items
 
@@ -116,12 +116,12 @@ def _bool(name: str, value: Any) -> bool:
     return bool(_plain((int,), "0 or 1")(name, value))
 
 
-def _as_it_is(name: str, value: Any) -> Any:
-    return value
+def _of_any_kind(name: str, value: Any) -> Any:
+    return with_tensors(value)
 
 
 _SIMPLE: dict[Any, Converter] = {
-    Any: _as_it_is,
+    Any: _of_any_kind,
     int: _plain((int,), "an integer"),
     float: _plain((float,), "a float"),
     str: _plain((str,), "a string"),

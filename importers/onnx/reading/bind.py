@@ -27,7 +27,7 @@ from ....runtime.ir.graph import Graph, Value
 from ....runtime.ir.hints import without_shapes
 from ....runtime.ir.infer import infer_node
 from ....runtime.ir.needs import recorded, unanimous
-from ....runtime.ir.op import Op, arity, input_kinds
+from ....runtime.ir.op import Op, arity, input_kinds, with_tensors
 from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
 from ..contrib.catalogue import OTHER_DOMAINS, find
@@ -355,7 +355,7 @@ class _Binder:
             return body.graph
 
         if issubclass(operator, Opaque):
-            return operator(given=tuple(node.attributes.items()))
+            return operator(given=with_tensors(tuple(node.attributes.items())))
         try:
             return make(operator, {name: bound(v) for name, v in node.attributes.items()})
         except Mismatch as error:
