@@ -113,9 +113,15 @@ def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
         ("EfficientNMS_TRT", "", "without NMS, or with ONNX's NonMaxSuppression"),
         ("ROIAlign_TRT", "", "a plugin of TensorRT"),
         ("DCNv2", "trt.plugins", "a plugin of TensorRT"),
+        ("LayerNormalizationGrad", "com.microsoft", "part of training"),
+        ("SoftmaxGrad_13", "com.microsoft", "part of training"),
+        ("AdamWOptimizer", "com.microsoft", "part of training"),
+        ("InPlaceAccumulatorV2", "com.microsoft", "part of training"),
+        ("ConcatTraining", "com.microsoft", "part of training"),
+        ("NcclAllReduce", "com.microsoft", "several GPUs; export the whole model"),
     ],
 )
-def test_plugins_of_tensorrt_have_a_remedy(name: str, domain: str, remedy: str) -> None:
+def test_operators_of_others_have_a_remedy(name: str, domain: str, remedy: str) -> None:
     node = onnx.helper.make_node(name, ["x"], ["y"], domain=domain)
     x, y = (onnx.helper.make_tensor_value_info(each, 1, [2]) for each in "xy")
     graph = onnx.helper.make_graph([node], "g", [x], [y])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx.defs
 
 from .catalogue import PLUGIN, QONNX, QUARK, TENSORRT
@@ -57,7 +59,15 @@ _NAMES = {
         "ConvStateReplay GatedDeltaNetStateReplay Mamba2Verify SpeculativePrefixCommit"
     ),
     "a fusion for one GPU; export the model for the CPU": "RMSNormRotary",
-    _TRAINING: "BitmaskDropout BitmaskBiasDropout",
+    _TRAINING: (
+        "BatchNormInternal BiasSoftmaxDropout BitmaskBiasDropout BitmaskDropout FakeQuant "
+        "InPlaceAccumulator InPlaceAccumulatorV2 MixedPrecisionScale PythonOp ReduceAllL2 "
+        "SoftmaxCrossEntropyLossInternal SparseSoftmaxCrossEntropy TrainableDropout YieldOp"
+    ),
+    "a part of a model that was cut for several GPUs; export the whole model": (
+        "AdasumAllReduce AllGather AllReduce AllToAll MegatronF MegatronG NcclAllGather "
+        "NcclAllReduce NcclReduceScatter Recv Send ShardedMoE"
+    ),
     "an LSTM with attention inside, of a toolkit that is no more; export LSTM and attention": (
         "AttnLSTM"
     ),
@@ -79,6 +89,8 @@ _NAMES = {
         "DecoderMaskedSelfAttention DecoderAttention"
     ),
 }
+#: Parts of names of such operators, which training has by the hundred.
+_TRAINS = re.compile("Grad|Optimizer|Training$")
 _BY_NAME = {
     **{(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()},
     ("", "ATen"): _ATEN,  # PyTorch 0.4 to 1.10, without a domain
@@ -90,6 +102,8 @@ def exact_recipe(domain: str, name: str) -> str:
     """Return the remedy for this very operator, whatever else has a similar name; "" if none."""
     if name.endswith("_TRT"):
         return _BOXES if "NMS" in name else _PLUGIN
+    if domain == DOMAIN and _TRAINS.search(name):
+        return _TRAINING
     return _BY_NAME.get((domain, name), "")
 
 
