@@ -23,7 +23,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Expand, Tile, Transpose
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Reason
-from .editing import Builder, dtype_of, number, rank_of, shape_of
+from .editing import Builder, dtype_of, first_input, number, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement
 from .pattern import Apply, Match, OneOf
 from .row_sums import RowSums, Term, sources
@@ -160,7 +160,7 @@ def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
 
     In the second case it is a column, with a trailing axis of size 1.
     """
-    leaf = node.inputs[0]
+    leaf = first_input(node)
     if not interleaved:
         if not isinstance(node.op, Concat) or node.inputs != (leaf, leaf):
             return None
@@ -178,6 +178,8 @@ def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
 
 def _kept(node: Node, width: int) -> Value | None:
     """Return the input of a node whose result has the same rows, of this size; None if none."""
+    if not node.inputs:
+        return None
     x, *others = node.inputs
     rank = rank_of(x) or 0
     if isinstance(node.op, Cos | Sin | Cast | Neg | Identity):
@@ -189,7 +191,7 @@ def _kept(node: Node, width: int) -> Value | None:
         is_scaled = isinstance(node.op, Mul) and number(x, rank_of(other)) is not None
         return other if is_scaled else None
     if isinstance(node.op, Transpose):
-        return x if node.op.order(rank)[-1] == rank - 1 else None
+        return x if rank and node.op.order(rank)[-1] == rank - 1 else None
     if isinstance(node.op, Unsqueeze | Squeeze | Reshape) and x is not None:
         is_known = all(each is not None and each.data is not None for each in others)
         return x if is_known and _width(x) == width else None

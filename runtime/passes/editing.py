@@ -30,6 +30,11 @@ def rank_of(value: Value | None) -> int | None:
     return None if shape is None else len(shape)
 
 
+def first_input(node: Node | None) -> Value | None:
+    """Return what a node reads first; None if it leaves that out, or reads nothing."""
+    return node.inputs[0] if node is not None and node.inputs else None
+
+
 def static_dims(dims: Iterable[Dim] | None) -> tuple[int, ...] | None:
     """Return dimensions as integers; None if there are none, or unless all are known."""
     given = () if dims is None else tuple(dims)

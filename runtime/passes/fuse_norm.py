@@ -14,7 +14,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.pool import GlobalAveragePool
 from ..ops.reduce import ReduceMean
 from .driver import Context, Reason
-from .editing import dtype_of, rank_of, shape_of
+from .editing import dtype_of, first_input, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
@@ -27,7 +27,8 @@ def axis_of(mean: Node) -> int | None:
 
     None for means over others.
     """
-    source, rank = mean.inputs[0], rank_of(mean.inputs[0])
+    source = first_input(mean)
+    rank = rank_of(source)
     if isinstance(mean.op, GlobalAveragePool):  # tf2onnx's for a mean over all axes but two
         return None if rank is None or rank < 3 else 2 - rank
     if not isinstance(mean.op, ReduceMean) or not mean.op.keepdims or source is None:

@@ -16,7 +16,17 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
-from .editing import Builder, cuts_of, drop, dtype_of, number, rank_of, shape_of, split_sizes
+from .editing import (
+    Builder,
+    cuts_of,
+    drop,
+    dtype_of,
+    first_input,
+    number,
+    rank_of,
+    shape_of,
+    split_sizes,
+)
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
@@ -184,7 +194,7 @@ def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
     It is the result of a Slice, or a part of a Split.
     """
     node = None if part is None else part.producer
-    source = None if node is None else node.inputs[0]
+    source = first_input(node)
     if node is None or source is None:
         return None
     if isinstance(node.op, Split):

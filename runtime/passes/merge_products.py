@@ -151,16 +151,16 @@ def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
     last, (value, bias) = value.producer, without_addend(graph, value)
     node = value.producer
     nodes = () if last is None or last is node else (last,)
-    x = None if node is None else node.inputs[0]
-    if node is None or x is None:
+    if node is None or not isinstance(node.op, MatMul | MatMulNBits):
         return None
+    x = node.operands[0]
     weights = [None if each is None else each.data for each in node.inputs[1:]]
     if isinstance(node.op, MatMul):
         (weight,) = weights
         if weight is None or weight.ndim != 2:
             return None
         found = _MergeableProduct((node, *nodes), x, node.op, (weight,), 1, weight.shape[1], bias)
-    elif isinstance(node.op, MatMulNBits):
+    else:
         given = [each is not None for each in node.inputs[1:]]
         if given != [each is not None for each in weights] or any(given[3:]):
             return None  # computed weights, another order of columns, a bias inside the operator
@@ -170,8 +170,6 @@ def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
         parts = (rows, *(None if each is None else each.reshape(-1) for each in others))
         op = replace(node.op, N=0)
         found = _MergeableProduct((node, *nodes), x, op, parts, 0, node.op.N, bias)
-    else:
-        return None
     return None if bias is not None and bias.shape != (found.width,) else found
 
 

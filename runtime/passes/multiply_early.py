@@ -17,7 +17,7 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Expand
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, first_input, shape_of
 from .pattern import pairs
 from .rounding import rounded_bias
 
@@ -188,7 +188,7 @@ def _repeats(expand: Node) -> list[int | None]:
 
 def _keeps_rows(node: Node) -> bool:
     """Whether a node repeats or views rows of the same length."""
-    before, after = (shape_of(value) for value in (node.operands[0], node.output))
+    before, after = (shape_of(value) for value in (first_input(node), node.output))
     if not before or not after or before[-1] != after[-1] or not isinstance(after[-1], int):
         return False
     rank = len(before)

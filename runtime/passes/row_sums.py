@@ -22,7 +22,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Evaluate
-from .editing import shape_of
+from .editing import first_input, rank_of, shape_of
 
 _MOVES = (Slice, Split, Concat, Gather, Transpose)
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
@@ -207,7 +207,9 @@ class RowSums:
 
 def _spares(node: Node, lead: int) -> bool:
     """Whether a node leaves this many leading axes alone, and has constant other inputs."""
-    op, rank = node.op, len(shape_of(node.inputs[0]) or ())
+    op, rank = node.op, rank_of(first_input(node))
+    if not rank:
+        return False
     if isinstance(op, Transpose):
         return op.order(rank)[:lead] == tuple(range(lead))
     axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []

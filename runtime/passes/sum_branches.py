@@ -97,9 +97,11 @@ def _has_branches(value: Value, along: _Axis) -> bool:
 
 def _image_of(node: Node, along: _Axis) -> Value | None:
     """Return the image whose channels a Reshape splits into branches."""
+    if not isinstance(node.op, Reshape):
+        return None
     shape, source = shape_of(node.output) or (), node.inputs[0]
     before = shape_of(source)
-    if not isinstance(node.op, Reshape) or source is None or before is None or len(shape) < 4:
+    if source is None or before is None or len(shape) < 4:
         return None
     if along.axis != 1 or along.count > MAX_CUT:
         return None

@@ -152,12 +152,12 @@ def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
     The spatial axes of an image [n, c, height, width] are split, permuted and merged to two again.
     """
     cut = source.inputs[0].producer if source.inputs[0] is not None else None
-    image = None if cut is None else cut.inputs[0]
+    if cut is None or not isinstance(cut.op, RESHAPES) or not isinstance(node.op, RESHAPES):
+        return None
+    image = cut.inputs[0]
     before, between, after = map(shape_of, (image, source.inputs[0], node.output))
     order = order_of(source)
     if not before or not between or not after or not order or order[:2] != (0, 1):
-        return None
-    if cut is None or not isinstance(cut.op, RESHAPES) or not isinstance(node.op, RESHAPES):
         return None
     known = static_dims((*before, *between, *after))
     if known is None or len(before) != 4 or len(after) != 4 or len(between) < 5:

@@ -13,7 +13,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, is_static
+from .editing import Builder, first_input, is_static
 
 #: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
@@ -95,7 +95,7 @@ def _renames(node: Node) -> bool:
 def _walk(value: Value, depth: int) -> _Walk | None:
     """Return the element of an earlier tensor for each element of this one."""
     node = value.producer
-    source = None if node is None else node.inputs[0]
+    source = first_input(node)
     if not is_static(value) or 0 in value.tensor.dims:
         return None
     if node is None or source is None or not depth or not _renames(node) or not is_static(source):
