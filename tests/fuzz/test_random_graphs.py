@@ -84,6 +84,16 @@ def test_other_words_compute_the_same(seed: int) -> None:
         np.testing.assert_allclose(found[name], data, 1e-4, 1e-4)
 
 
+def test_other_words_are_for_the_type() -> None:
+    """ONNX has no Slice of codes of 4 bits."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 8] x) => (float[2, 8] y) <float s = {0.25}>
+      { q = QuantizeLinear <output_dtype = 21> (x, s)  y = DequantizeLinear (q, s) }"""
+    proto = onnx.parser.parse_model(text)
+    for seed in range(250):
+        tercet.load(respelled(proto, Random(seed), 1.0)).close()
+
+
 def test_a_wrong_optimisation_of_onnxruntime_is_no_finding() -> None:
     """It moves the codes in front of an output that is read before them."""
     text = """<ir_version: 10, opset_import: ["" : 21]>

@@ -46,7 +46,8 @@ def honest(
     if precision == "float32":
         runs["numpy without passes"] = partial(numpy, stop_at=0)
         runs["numpy with direct convolutions"] = partial(numpy, conv="direct")
-        runs["numpy on one thread"] = partial(numpy, threads=1)
+        if blas.threads() != 1:
+            runs["numpy on one thread"] = partial(numpy, threads=1)
         levels = _LEVELS
     elif precision == "tf32":
         rough, operators = _with_rough_factors(source), {_ROUGH: _rough}

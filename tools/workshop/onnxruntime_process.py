@@ -14,6 +14,8 @@ from ..runners.onnxruntime_process import OnnxruntimeProcess, ProcessEnded
 from ..runners.onnxruntime_server import Setup
 
 Arrays = Mapping[str, Array]
+#: Threads that wait for work sleep: they would take most of the time of small models.
+_ENTRIES = {"session.intra_op.allow_spinning": "0"}
 
 
 class OnnxruntimeEnded(RuntimeError):
@@ -40,7 +42,7 @@ class Onnxruntime:
         """
         model = source.SerializeToString() if isinstance(source, ModelProto) else str(source)
         try:
-            session = self._process.open(model, Setup(level))
+            session = self._process.open(model, Setup(level, entries=_ENTRIES))
             results = session.run(feeds, session.outputs)
             found = flat(dict(zip(distinct(session.outputs), results, strict=True)))
             session.close()

@@ -326,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 where nothing was found, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=200, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
     parser.add_argument("--nodes", type=int, default=16, help="of each graph, about")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
@@ -339,7 +340,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="the number of one graph")
     parser.add_argument("--save", type=Path, help="with --only: write its model")
     given = parser.parse_args(arguments)
-    numbers = range(given.graphs) if given.only is None else [given.only]
+    last = given.first + given.graphs
+    numbers = range(given.first, last) if given.only is None else [given.only]
     console, until = open_console(), monotonic() + given.seconds
     emulator = Emulator(given.emulate) if given.emulate else None
     counted: Counter[str] = Counter()

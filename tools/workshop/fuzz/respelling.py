@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 from onnx.shape_inference import infer_shapes
 
 from ....runtime.ir.types import Array
@@ -27,12 +27,14 @@ class Respelling:
         dice: what is changed, and how.
         constants: initializers by name.
         shapes: what inference finds; None for sizes without a number.
+        types: as ONNX's schemas write them, such as ``tensor(float)``.
     """
 
     model: ModelProto
     dice: Random
     constants: dict[str, Array]
     shapes: Mapping[str, list[int | None]]
+    types: Mapping[str, str]
     count: int = 0
 
     def fresh(self, stem: str) -> str:
@@ -48,6 +50,13 @@ class Respelling:
     def rank(self, name: str) -> int:
         """Return the number of axes; raises KeyError if it is not known."""
         return self.constants[name].ndim if name in self.constants else len(self.shapes[name])
+
+    def takes(self, kind: str, name: str) -> bool:
+        """Whether the first input of an operator may be of a tensor's type, if that is known."""
+        version = next(one.version for one in self.model.opset_import if not one.domain)
+        schema = defs.get_schema(kind, version)
+        kinds = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+        return self.types.get(name) in (None, *kinds[schema.inputs[0].type_str])
 
     def insert(self, at: int, kind: str, inputs: list[str], **attributes: Any) -> str:
         """Insert a node; return its result."""
@@ -68,15 +77,20 @@ def respelled(proto: ModelProto, dice: Random, share: float = 0.3) -> ModelProto
     model = ModelProto()
     model.CopyFrom(proto)
     types = infer_shapes(proto).graph
-    shapes = {
-        one.name: [
-            d.dim_value if d.HasField("dim_value") else None for d in one.type.tensor_type.shape.dim
-        ]
+    tensors = {
+        one.name: one.type.tensor_type
         for one in (*types.value_info, *types.input, *types.output)
         if one.type.tensor_type.HasField("shape")
     }
+    shapes = {
+        name: [d.dim_value if d.HasField("dim_value") else None for d in one.shape.dim]
+        for name, one in tensors.items()
+    }
+    numbers = {name: one.elem_type for name, one in tensors.items()}
+    numbers |= {one.name: one.data_type for one in proto.graph.initializer}
+    kinds = {name: f"tensor({TensorProto.DataType.Name(n).lower()})" for name, n in numbers.items()}
     constants = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer}
-    words = Respelling(model, dice, constants, shapes)
+    words = Respelling(model, dice, constants, shapes, kinds)
     for node in list(model.graph.node):
         if dice.random() < share:
             at = next(i for i, each in enumerate(model.graph.node) if each.output == node.output)
@@ -142,6 +156,10 @@ def _rename(words: Respelling, node: NodeProto, name: str, at: int, kind: str, *
     words.model.graph.node.insert(at + 1, helper.make_node(kind, [name, *more], [old], f"{name}/n"))
 
 
+#: What they begin with.
+_DETOURS = ("Identity", "Unsqueeze", "Transpose", "Reshape", "Slice", "Transpose")
+
+
 def _detour(words: Respelling, at: int) -> None:
     """Something that changes nothing is between a node and an input."""
     node = words.model.graph.node[at]
@@ -153,6 +171,8 @@ def _detour(words: Respelling, at: int) -> None:
     i = words.dice.choice(able)
     x, rank = node.input[i], words.rank(node.input[i])
     how = words.dice.randrange(6)
+    if not words.takes(_DETOURS[how], x):
+        return
     if how == 0:
         y = words.insert(at, "Identity", [x])
     elif how == 1:
