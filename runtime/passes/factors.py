@@ -80,7 +80,8 @@ def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axe
 
     Args:
         flat: all factors in order; modified where one is split.
-        shape: the sizes; one that is not a known product takes the remaining factors.
+        shape: the sizes; one that is not a known product takes the remaining factors, unless it is
+            a number and they are not: whether they agree is known in a run.
         holders: other axes in which a split factor is replaced by its parts.
     """
     if 0 in shape:
@@ -99,6 +100,8 @@ def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axe
             return None
         behind.insert(0, axis)
     if rest:
+        if isinstance(rest[0], int) and static_size(each.size for each in flat) is None:
+            return None
         front.append(flat[:])
         flat.clear()
     elif front and all(factor.size == 1 for factor in flat):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import onnx
 import pytest
 
+from tercet import load
+from tercet.runtime.errors import ModelError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer_node
 from tercet.runtime.ir.types import Dim
@@ -114,6 +117,19 @@ def test_sizes_that_nobody_knows_are_left_alone() -> None:
     assert "compose_views" not in log.counts
     x = normal(6, 4)
     np.testing.assert_array_equal(run(after, x, np.float32), run(graph, x, np.float32))
+
+
+def test_a_size_that_only_a_run_shows_is_still_the_one_that_was_asked_for() -> None:
+    """Nine rows are not sixteen, whatever is done to them afterwards."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, n, 8] x) => (float[a, b] y) <int64[4] s = {1, 16, 1, 8}, int64[2] e = {8, -1}>
+      { r = Reshape (x, s)  t = Transpose <perm = [3, 0, 1, 2]> (r)  y = Reshape (t, e) }"""
+    with load(onnx.parser.parse_model(text)) as model:
+        for x in (normal(1, 9, 8), normal(1, 32, 8)):
+            with pytest.raises(ModelError, match="cannot take the shape"):
+                model.run({"x": x})
+        x = normal(1, 16, 8)
+        np.testing.assert_array_equal(model.run({"x": x})["y"], x[0].T)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 5, 8), (1, 1, 1, 5, 8)])
