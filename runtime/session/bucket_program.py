@@ -25,11 +25,12 @@ class BucketProgram(Program):
 
     Attributes:
         most: maximum number of growth steps that fit.
+        least: minimum number.
     """
 
     def __init__(self, bucket: Bucket, resources: Resources, ends: IOPlacement = HOST_IO) -> None:
         super().__init__(bucket.graph, resources, ends=ends)
-        self.most = bucket.most
+        self.most, self.least = bucket.most, bucket.least
         self._bucket = bucket
         self._padded = {
             value.name: np.zeros(value.tensor.dims, value.tensor.dtype)

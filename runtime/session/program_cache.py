@@ -335,8 +335,11 @@ class ProgramCache:
         types: Types,
         general: Types,
         names: tuple[str, ...],
-    ) -> tuple[PoolEntry, Program]:
-        """Return the program of the smallest bucket with room for these sizes."""
+    ) -> tuple[PoolEntry, Program] | None:
+        """Return the program of the smallest bucket with room for these sizes.
+
+        None if an index is outside of an axis of such a size, which planning for it alone says.
+        """
         if is_batch(general):
             raise UnsupportedError("batches have no buckets")
         count = count_of(types, general)
@@ -352,6 +355,9 @@ class ProgramCache:
             if isinstance(program, BucketProgram) and program.most < count:
                 self.pool.give(entry, program)
                 continue
+            if isinstance(program, BucketProgram) and program.least > count:
+                self.pool.give(entry, program)
+                return None
             return entry, program
         raise UnsupportedError("no bucket has room")
 

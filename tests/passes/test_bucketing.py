@@ -215,6 +215,44 @@ def test_what_has_no_bucket_says_why(name: str) -> None:
         bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, grown, 3))})
 
 
+@pytest.mark.parametrize(("index", "least"), [(2, 0), (6, 4), (-3, 0), (-5, 2)])
+@pytest.mark.parametrize("node", ["y = Gather <axis = 1> (x, i)", "y = GatherND (x, c)"])
+def test_a_constant_index_needs_so_many_elements(node: str, index: int, least: int) -> None:
+    proto = model(f"""g (float[2,n,3] x) => (y)
+      <int64[1] i = {{{index}}}, int64[1,2] c = {{0, {index}}}> {{ {node} }}""")
+    grown = Grown(FIRST, 1, 10)
+    bucket = bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, grown, 3))})
+    assert bucket.least == least
+    x = np.random.default_rng(0).standard_normal((2, FIRST + least, 3)).astype(np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (found,) = run_padded(bucket, {"x": x}, least).values()
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("index", [5, 6, 12, 15, -6, -7, -12, -16])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = Gather <axis = 1> (x, i)",
+        "z = Unsqueeze (i, two)\n y = GatherElements <axis = 1> (x, z)",
+        "z = Concat <axis = 0> (zero, i)\n y = GatherND (x, z)",
+    ],
+)
+def test_an_index_beyond_the_true_size_is_beyond_the_bucket(node: str, index: int) -> None:
+    """What is in the padding is never read."""
+    constants = "<int64[2] two = {0, 1}, int64[1] zero = {0}>"
+    proto = model(f"g (float[2,n,3] x, int64[1] i) => (y) {constants} {{ {node} }}")
+    types = {
+        "x": TensorType(np.dtype(np.float32), (2, Grown(FIRST, 1, 10), 3)),
+        "i": TensorType(np.dtype(np.int64), (1,)),
+    }
+    bucket, x = bucket_of(proto, types), np.ones((2, FIRST + 2, 3), np.float32)
+    run_padded(bucket, {"x": x, "i": np.array([4])}, 2)
+    run_padded(bucket, {"x": x, "i": np.array([-5])}, 2)
+    with pytest.raises(tercet.DeviceError, match="outside of an axis"):
+        run_padded(bucket, {"x": x, "i": np.array([index])}, 2)
+
+
 def test_sizes_that_grow_by_several_have_multiples_of_room() -> None:
     proto = graph("sums")
     bucket = bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, Grown(5, 2), 3))})

@@ -217,9 +217,10 @@ def gather(writer: GraphWriter, node: Node) -> None:
 
 
 def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | None:
-    """Return indices along an axis counted from the front, where they may be negative.
+    """Return indices along an axis, counted from the front if that grows.
 
-    Indices in padding may be anything; they are moved into the valid range.
+    Indices in padding may be anything; they are moved into the valid range. Others that are not
+    within an axis that grows are not within its bucket either.
     """
     size = writer.dims(x)[axis]
     read = writer.read(places)
@@ -231,8 +232,11 @@ def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | 
         read = writer.add(Clip(), read, *(writer.constant(b, read.tensor.dtype) for b in bounds))
     if not isinstance(size, Grown):
         return read
-    if known is not None and not any(isinstance(each, int) and each < 0 for each in known):
-        return read
+    if known is not None:
+        for each in known:
+            writer.need_index(each, size)
+        if not any(isinstance(each, int) and each < 0 for each in known):
+            return read
     zero = writer.constant(0, read.tensor.dtype)
     end = writer.true_sizes((size,))
     if read.tensor.dtype != int64:
@@ -240,7 +244,12 @@ def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | 
     if not read.tensor.dims:
         end = writer.add(Reshape(), end, writer.constant(np.zeros(0)))
     behind = writer.add(Add(), read, end)
-    return writer.add(Where(), writer.add(Less(), read, zero), behind, read)
+    found = writer.add(Where(), writer.add(Less(), read, zero), behind, read)
+    if known is not None or writer.grown(places):
+        return found
+    nowhere = writer.constant(writer.fixed(size), read.tensor.dtype)
+    found = writer.add(Where(), writer.add(Less(), found, zero), nowhere, found)
+    return writer.add(Where(), writer.add(Less(), found, end), found, nowhere)
 
 
 @rule(GatherND)
@@ -258,11 +267,19 @@ def gather_nd(writer: GraphWriter, node: Node) -> None:
         read = writer.add(Max(), read, writer.constant(-rooms))
         read = writer.add(Min(), read, writer.constant(rooms - 1))
     known = writer.known(places)
+    for i, each in enumerate(known or ()):
+        writer.need_index(each, sizes[i % depth])
     may_be_behind = known is None or any(isinstance(each, int) and each < 0 for each in known)
     if may_be_behind and any(isinstance(size, Grown) for size in sizes):
         behind = writer.add(Add(), read, writer.true_sizes(sizes))
         is_behind = writer.add(Less(), read, writer.constant(0))
         read = writer.add(Where(), is_behind, behind, read)
+        if known is None and not writer.grown(places):
+            rooms = writer.constant([writer.fixed(size) for size in sizes])
+            is_there = writer.add(Less(), read, writer.true_sizes(sizes))
+            read = writer.add(Where(), is_there, read, rooms)
+            is_before = writer.add(Less(), read, writer.constant(0))
+            read = writer.add(Where(), is_before, rooms, read)
     writer.set_inputs([writer.read(x), read])
 
 

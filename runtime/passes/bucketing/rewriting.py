@@ -33,6 +33,7 @@ class Bucket:
         graph: its inputs and results have room along growing axes.
         count: name of the input, int64 [1], with the number of growth steps.
         most: maximum number of growth steps.
+        least: minimum number; with fewer, an index is outside of its axis.
         inputs: types of the other inputs, with growing sizes.
         outputs: types of the results, with growing sizes.
     """
@@ -40,6 +41,7 @@ class Bucket:
     graph: Graph
     count: str
     most: int
+    least: int
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
 
@@ -68,7 +70,7 @@ def bucketed(graph: Graph, room: int) -> Bucket:
         assert found is not None
         graph.redirect(value, found)
     graph.sweep()
-    return Bucket(graph, writer.count.name, writer.most, inputs, outputs)
+    return Bucket(graph, writer.count.name, writer.most, writer.least, inputs, outputs)
 
 
 def _tensor(name: str, value: Value) -> TensorType:

@@ -33,10 +33,11 @@ class GraphWriter:
         truth: types with growing sizes, of values of the original graph.
         count: the input with the number of growth steps, int64 [1].
         most: maximum number of growth steps for the axes seen so far.
+        least: minimum number, so that indices that are known are within their axes.
     """
 
     def __init__(self, graph: Graph, room: int) -> None:
-        self.graph, self.room, self.most = graph, room, room
+        self.graph, self.room, self.most, self.least = graph, room, room, 0
         self.truth: dict[Value, ValueType | None] = {v: v.type for v in graph.values.values()}
         self._node: Node | None = None
         self._leading = 0
@@ -74,6 +75,16 @@ class GraphWriter:
         if not isinstance(size, int):
             raise self.error(f"the size '{size}' is not known")
         return size
+
+    def need_index(self, index: Dim, size: Dim) -> None:
+        """Limit the growth steps to those for which an axis of this size has an index."""
+        behind = isinstance(index, int) and index < 0
+        if isinstance(size, Grown) and not isinstance(index, Grown):
+            spare = size.first + index if behind else size.first - index - 1
+            if size.step < 0:
+                self.most = min(self.most, spare // -size.step)
+            else:
+                self.least = max(self.least, -(spare // size.step))
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
         """Return the sizes of several axes in the bucket."""
