@@ -21,7 +21,7 @@ from .shapes import (
     shape_text,
     times,
 )
-from .window import kernel_dims, transposed_window_dims, window_dims
+from .window import kernel_dims, need_elements, transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
 
@@ -43,12 +43,12 @@ class ConvOp(Op):
 class Conv(ConvOp):
     """y[n,m,o] = b[m] + sum over c, k of x[n,c,o*stride-pad+k*dilation] * w[m,c,k] (ONNX 22).
 
-    Weights are [m, c/group, *kernel].
+    Weights are [m, c/group, *kernel]. Where the image has no elements but padding, y is b.
     """
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         same_dtype(x, w, b)
-        shape = convolved(self, x, w, self.group, self.kernel_shape)
+        shape = convolved(self, x, w, self.group, self.kernel_shape, may_be_empty=True)
         need_vector(b, dim(w, 0), "b")
         return x.with_shape(shape)
 
@@ -184,9 +184,23 @@ class CausalConvWithState(Op):
 
 
 def convolved(
-    op: Op, x: TensorType, w: TensorType, group: int, kernel_shape: Ints | None
+    op: Op,
+    x: TensorType,
+    w: TensorType,
+    group: int,
+    kernel_shape: Ints | None,
+    *,
+    may_be_empty: bool = False,
 ) -> Shape | None:
     """Return the output shape of a convolution; shared by all operators like Conv.
+
+    Args:
+        op: the operator.
+        x: the image.
+        w: the weights.
+        group: the attribute.
+        kernel_shape: the attribute, or None.
+        may_be_empty: whether a spatial axis of the image may have no elements but padding.
 
     Raises:
         ShapeError: ranks, channels, groups or windows are inconsistent.
@@ -200,6 +214,8 @@ def convolved(
     if rank is None:
         return None
     spatial = (None,) * (rank - 2) if x.shape is None else x.shape[2:]
+    if not may_be_empty:
+        need_elements(spatial)
     kernel = (None,) * (rank - 2) if w.shape is None else w.shape[2:]
     output = window_dims(op, spatial, kernel_dims(kernel_shape, kernel))
     return (dim(x, 0), dim(w, 0), *output)

@@ -15,7 +15,7 @@ from .shapes import (
     same_shape,
     shape_text,
 )
-from .window import transposed_window_dims, window_dims
+from .window import need_elements, transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
 
@@ -24,6 +24,7 @@ def _pooled(op: Op, x: TensorType, kernel_shape: Ints) -> TensorType:
     shape = (None,) * (len(kernel_shape) + 2) if x.shape is None else x.shape
     if len(shape) < 3:
         raise ShapeError(f"x {x} has no spatial axis; 3 or more axes are needed")
+    need_elements(shape[2:])
     return x.with_shape((*shape[:2], *window_dims(op, shape[2:], kernel_shape)))
 
 

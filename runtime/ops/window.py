@@ -7,6 +7,7 @@ their defaults.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, cast
@@ -90,7 +91,6 @@ class _Axis:
     def slide(self, size: int) -> tuple[int, int, int]:
         """Return padding before, padding after and the number of windows."""
         begin, end = self.begin, self.end
-        _need_elements(size)
         if self.auto_pad.startswith("SAME"):
             output = -(-size // self.stride)
             return *self.split((output - 1) * self.stride + self.extent - size), output
@@ -114,7 +114,7 @@ class _Axis:
 
     def spread(self, size: int, output: int | None) -> tuple[int, int, int]:
         """Return padding before and after, and the output size of a transposed window."""
-        _need_elements(size)
+        need_elements([size])
         full = (size - 1) * self.stride + self.extent + self.extra
         begin, end = self.begin, self.end
         if output is not None:
@@ -188,6 +188,13 @@ def transposed_window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
     return checked(map(_spread_dim, axes, spatial, kernel, _output_shape(op, len(spatial))))
 
 
+def need_elements(spatial: Iterable[Dim]) -> None:
+    """Raise ShapeError if a spatial axis is known to have no elements."""
+    for size in spatial:
+        if isinstance(size, int) and size < 1:
+            raise ShapeError(f"a spatial axis of {size} elements")
+
+
 def kernel_dims(kernel_shape: Ints | None, weight: Shape) -> Shape:
     """Return the window of a convolution; its attribute and weights must agree.
 
@@ -235,11 +242,6 @@ def _spread_dim(axis: _Axis, size: Dim, kernel: Dim, output: int | None) -> Dim:
         return None
     enough = axis.extent + axis.begin + axis.end
     return size if axis.spread(enough, None)[2] == enough else None
-
-
-def _need_elements(size: int) -> None:
-    if size < 1:
-        raise ShapeError(f"a spatial axis of {size} elements")
 
 
 def _axes(op: Op, kernel: Ints, rank: int) -> list[_Axis]:

@@ -33,6 +33,8 @@ def _build(found: Found) -> Outcome:
         return None
     if 0 in (shape_of(pad.inputs[0]) or ())[2:]:
         return found.refuse(Reason.SHAPE, "an image without pixels has no windows")
+    if not isinstance(op, Conv) and _may_have_none(shape_of(pad.inputs[0]), added, op):
+        return found.refuse(Reason.SHAPE, "without pixels, its padding alone would have windows")
     if isinstance(op, AveragePool):
         if not _counts_zeros(op):
             return found.refuse(Reason.NUMBERS, "the window does not count its padding")
@@ -47,6 +49,16 @@ def _build(found: Found) -> Outcome:
             return found.refuse(Reason.SHAPE, "a window would contain only padding")
     new = with_attributes(op, pads=total, auto_pad="NOTSET")
     return Replacement(new, (pad.inputs[0], *node.inputs[1:]))
+
+
+def _may_have_none(shape: Shape | None, added: Sequence[int], op: AveragePool | MaxPool) -> bool:
+    """Whether an image of unknown size has windows though its size is 0."""
+    wide = zip(added, added[len(added) // 2 :], op.kernel_shape, strict=False)
+    sizes = (shape or ())[2:]
+    return any(
+        not isinstance(size, int) and begin + end >= kernel
+        for size, (begin, end, kernel) in zip(sizes, wide, strict=True)
+    )
 
 
 def _build_cropped(found: Found) -> Outcome:

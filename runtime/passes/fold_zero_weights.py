@@ -14,6 +14,7 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Expand
 from ..ops.shape import Unsqueeze
 from .driver import Context
+from .editing import shape_of
 from .rounding import holds
 
 
@@ -24,12 +25,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     non-finite inputs, and a bias does not. The bias is broadcast to the shape of the result, which
     must be known; an Add, Sub or Mul that broadcasts anyway takes it directly, so that it may be
     folded further. `drop_zero_units` handles layers of which only some filters or columns are zero.
+    A Conv over padding alone, whose image has no elements, is its bias in any case.
     """
-    if not context.options.finite:
-        return
     for node in list(graph.nodes):
         type_ = node.outputs[0].type if node.outputs else None
-        if not isinstance(type_, TensorType) or not type_.is_static or not _is_zero(node):
+        if not isinstance(type_, TensorType) or not type_.is_static or 0 in type_.dims:
+            continue
+        is_empty = isinstance(node.op, Conv) and 0 in (shape_of(node.inputs[0]) or ())
+        if not is_empty and not (context.options.finite and _is_zero(node)):
             continue
         bias = _bias(graph, node)
         shape = graph.constant(np.array(type_.dims, np.int64), f"{node.name}.shape")
@@ -38,7 +41,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, new.outputs)
         graph.rename(new, node.name)
         _hand_on(graph, new, bias)
-        yield f"the weights of {node.kind} '{node.name}' are zero: only its bias is left"
+        why = "its image has no elements" if is_empty else "its weights are zero"
+        yield f"{node.kind} '{node.name}' is its bias: {why}"
 
 
 def _is_zero(node: Node) -> bool:

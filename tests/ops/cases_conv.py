@@ -74,6 +74,9 @@ CASES = [
     conv((1, 3, 8, 9), (4, 3, 1, 1), dtype=FLOAT16, constants=()),
     conv((2, 3, 8, 9), (4, 3, 3, 3), constants=()),
     conv((2, 8, 8, 9), (8, 1, 3, 3), group=8, constants=()),
+    conv((1, 3, 0, 6), (4, 3, 3, 3), pads=[2, 0, 2, 1], note="padding alone"),
+    conv((2, 8, 5, 0), (8, 1, 3, 3), group=8, pads=[1, 2, 1, 3], strides=[1, 2], note="padding"),
+    conv((1, 3, 0, 0), (4, 3, 2, 1), pads=[1, 1, 2, 1], constants=(), note="padding alone"),
     # transposed
     transposed((1, 3, 5, 6), (3, 4, 3, 3)),
     transposed((2, 3, 5, 6), (3, 4, 3, 3), bias=False, strides=[2, 3]),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
+from tercet import load
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
@@ -128,6 +131,30 @@ def test_an_image_without_pixels_is_padded(side: int) -> None:
     after, _ = optimised(graph)
     assert ("Pad" in kinds(after)) == (side == 0)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "Conv (p, w, b)",
+        "AveragePool <kernel_shape = [3, 3], count_include_pad = 1, pads = [1, 1, 1, 1]> (p)",
+        "MaxPool <kernel_shape = [3, 3]> (r)",
+    ],
+)
+def test_an_image_of_any_size_may_have_no_pixels(layer: str) -> None:
+    """Then there is the padding alone, which onnxruntime gives windows, too."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 2, h, w] x, float[3] b) => (float[c, d, e, f] y)
+      <int64[8] n = {{0, 0, 2, 2, 0, 0, 2, 2}}, float[3, 2, 3, 3] w = {{{", ".join(["0.5"] * 54)}}}>
+      {{ p = Pad (x, n)  r = Relu (p)  y = {layer} }}"""
+    proto = onnx.parser.parse_model(text)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    with load(proto) as model:
+        assert model.rewrites.counts.get("fold_pad", 0) == layer.startswith("Conv")
+        for size in ((4, 5), (0, 5), (4, 0), (0, 0)):
+            feeds = {"x": normal(1, 2, *size), "b": normal(3)}
+            (right,) = session.run(None, feeds)
+            np.testing.assert_allclose(model.run(feeds)["y"], right, 1e-5, 1e-5)
 
 
 def test_padding_that_others_read() -> None:

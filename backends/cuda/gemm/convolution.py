@@ -211,6 +211,8 @@ def problem_of(context: RecipeContext) -> ConvProblem | str:
         return refused
     if x.rank > 5:
         return f"{x.rank - 2} spatial axes"
+    if y.size and not x.size:
+        return "an image without elements"
     transposed = isinstance(op, ConvTranspose)
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])
