@@ -136,7 +136,11 @@ def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None
 
 
 def specialise(
-    graph: Graph, types: Mapping[str, ValueType | None], *, floats: bool = True
+    graph: Graph,
+    types: Mapping[str, ValueType | None],
+    *,
+    floats: bool = True,
+    fold: bool = True,
 ) -> Graph:
     """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
 
@@ -147,6 +151,7 @@ def specialise(
         graph: a graph with symbolic dimensions; not modified.
         types: the type of every graph input, by name.
         floats: whether values of floats, which inference rounds, become constants as well.
+        fold: whether any values do.
     """
     bound = graph.clone()
     bound.general = graph
@@ -156,7 +161,8 @@ def specialise(
         for value in node.outputs:
             value.type = _forget_symbols(value.type)
     infer(bound)
-    fold_known(bound, floats=floats)
+    if fold:
+        fold_known(bound, floats=floats)
     return bound
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 
 from tercet.tools.compare.layers import compare_layers
@@ -20,6 +22,23 @@ def test_found(fault: Fault) -> None:
     assert [layer.nodes for layer in wrong] == [(fault.node,)], found
     assert found.first is found.worst[0] is wrong[0]
     assert not found.ok
+
+
+def test_what_only_sizes_decide_is_compared_too() -> None:
+    """Nodes that become constants once sizes are known, up to an output."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 3] x) => (float[2, 3] y, int64[n] r) <int64 zero = {0}, int64 one = {1}>
+      { s = Shape <start = START> (x)  d = Squeeze (s)  r = Range (zero, d, one)  y = Relu (x) }"""
+    shapes = ("start = 0, end = 1", "start = 1, end = 2")
+    model, edited = (
+        onnx.parser.parse_model(text.replace("start = START", shape)) for shape in shapes
+    )
+    x = {"x": np.ones((2, 3), np.float32)}
+    found = compare_layers(model, ["numpy"], x, other=edited)
+    assert [layer.nodes for layer in found.layers if layer.verdict == "wrong"] == [("s",)]
+    found = compare_layers(model, ["numpy", "onnxruntime"], x, optimise=False)
+    assert [layer.nodes for layer in found.layers] == [("s",), ("d",), ("r",), ("y",)]
+    assert found.ok
 
 
 def test_there_are_enough() -> None:

@@ -24,6 +24,7 @@ from ..common.threads import use_threads
 from ..export.export import model_title
 from ..runners.replay import (
     Player,
+    as_written,
     open_players,
     prepared,
     run_all,
@@ -206,8 +207,7 @@ def compare_layers(
         runners = ("numpy",)
     players = open_players(runners, chosen, same=other is not None, files=cumulative)
     wanted = Options(**{"precision": precision, **options})
-    if other is not None or not optimise:
-        wanted = replace(wanted, stop_at=0)
+    whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
     with (
         use_threads(threads),
@@ -217,7 +217,10 @@ def compare_layers(
     ):
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
-            graph = prepared(model.imported, feeds.arrays, wanted)
+            if whole:
+                graph = as_written(model.imported, feeds.arrays)
+            else:
+                graph = prepared(model.imported, feeds.arrays, wanted)
         theirs = graph if second is None else second.imported
         tell(f"{players[0].name}: running everything")
         values = run_all(players[0], graph, feeds.arrays)

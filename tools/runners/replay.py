@@ -264,6 +264,17 @@ def prepared(
     return bound
 
 
+def as_written(imported: Graph, feeds: Values) -> Graph:
+    """Return a copy of a graph with all nodes of its file, and the shapes that these inputs give.
+
+    Args:
+        imported: as imported; not modified.
+        feeds: a value for every input.
+    """
+    types = {value.name: type_of(feeds[value.name], value.type) for value in imported.inputs}
+    return specialise(imported, types, fold=False)
+
+
 def _without_sizes(graph: Graph) -> Graph:
     """Return a copy without sizes, so that none are inferred in branches that are not taken."""
     copy = graph.clone()
