@@ -78,13 +78,13 @@ class GraphWriter:
 
     def need_index(self, index: Dim, size: Dim) -> None:
         """Limit the growth steps to those for which an axis of this size has an index."""
-        behind = isinstance(index, int) and index < 0
-        if isinstance(size, Grown) and not isinstance(index, Grown):
-            spare = size.first + index if behind else size.first - index - 1
-            if size.step < 0:
-                self.most = min(self.most, spare // -size.step)
-            else:
-                self.least = max(self.least, -(spare // size.step))
+        if not isinstance(index, int) or not isinstance(size, Grown):
+            return
+        spare = size.first + index if index < 0 else size.first - index - 1
+        if size.step < 0:
+            self.most = min(self.most, spare // -size.step)
+        else:
+            self.least = max(self.least, -(spare // size.step))
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
         """Return the sizes of several axes in the bucket."""

@@ -292,9 +292,9 @@ def lived(
         emulator: runs kernels on the host; numpy runs the model where None.
     """
     named = with_names(proto)
-    place = {"backend": "cuda", "fallback": "numpy"} if emulator else {}
+    backend, fallback = ("cuda", "numpy") if emulator else ("numpy", None)
     rng = np.random.default_rng(dice.getrandbits(32))
-    with load(named, **place) as model:
+    with load(named, backend, fallback=fallback) as model:
         life = Life(named, model, feeds, dice, rng, threads=1 if emulator else 3)
         for _ in range(_RUNS):
             event = dice.choice(_EVENTS)
