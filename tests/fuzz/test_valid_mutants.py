@@ -30,6 +30,8 @@ from tercet.tools.workshop.fuzz.mutants import (
     SAME,
     Mutant,
     MutantDraws,
+    Ways,
+    complaints,
     run_mutants,
     try_mutant,
 )
@@ -38,6 +40,14 @@ from tercet.tools.workshop.fuzz.mutations import CHANGES, mutate
 from tercet.tools.workshop.fuzz.valid_mutants import main
 
 RECORDED = Path(__file__).parents[1] / "passes" / "recorded"
+
+
+def test_axes_that_onnxruntime_keeps_of_an_empty_sum_are_no_finding() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 0, 4, 24] x) => (float[a, b, c] y) <int64[1] axis = {3}>
+      { y = ReduceSum <keepdims = 0> (x, axis) }""")
+    empty = {"x": np.zeros((1, 0, 4, 24), np.float32)}
+    assert list(complaints(model, empty, Ways(onnxruntime=True))) == []
 
 
 def draws(seed: int, *only: str) -> MutantDraws:
