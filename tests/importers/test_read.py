@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tercet
 from tercet.importers.onnx import Imported, load
-from tercet.runtime.errors import ModelError, UsageError
+from tercet.runtime.errors import InputError, ModelError, UsageError
 from tercet.runtime.ir.dtypes import BY_ONNX, INTEGERS, bits_of, string
 from tercet.runtime.ir.types import Array
 
@@ -172,3 +173,15 @@ def test_a_link_to_a_model_is_followed_but_finds_no_data_elsewhere(tmp_path: Pat
 def test_a_number_is_no_model() -> None:
     with pytest.raises(UsageError, match="not int"):
         load(3)  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_an_initializer_among_the_inputs_is_a_constant() -> None:
+    """See docs/rulings.md."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add (x, w) }"""
+    x = np.ones(2, np.float32)
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        assert [each.name for each in model.inputs] == ["x"]
+        np.testing.assert_array_equal(model.run({"x": x})["y"], [2, 3])
+        with pytest.raises(InputError, match="'w' is not an input: an initializer of the file"):
+            model.run({"x": x, "w": x})
