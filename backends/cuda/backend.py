@@ -31,6 +31,7 @@ from .attention.cut_heads import CutAttention
 from .attention.decode import DecodeAttention
 from .attention.relu_linear import ReluLinear
 from .attention.rotate_append import RotateAppend
+from .attention.sink import SinkAttention
 from .attention.weighed import WeighedHeads
 from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
@@ -305,7 +306,8 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    reading = DecodeAttention | HeadRows | RotateAppend | StridedProduct | WeighedHeads
+    reading = DecodeAttention | HeadRows | RotateAppend | SinkAttention | StridedProduct
+    reading |= WeighedHeads
     if isinstance(group.whole, reading):
         return True
     if group.head is None and group.whole is None:

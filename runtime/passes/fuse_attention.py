@@ -22,12 +22,15 @@ from .fusion import obstacle
 from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
 from .scores import Mask, Scores, explain, fitted, summed, total, written
+from .sinks import Sinks, appended_sinks, multiplied_sinks, softened
 
 _HALVES = (float16, bfloat16)
 #: Maximum head size of an Attention without a mask. Longer heads are channels with an element per
 #: pixel (DaViT, XCiT). Their scores are few, so that nothing is gained by not storing them, and
 #: products can split the pixels.
 LONGEST_HEAD = 256
+#: The stage of an Attention's scores with masks, before the Softmax.
+MASKED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,15 @@ class _Result:
         top: the product.
         v: the values.
         nodes: all nodes.
-        scores: the Softmax's input.
+        scores: the Softmax's input, without its sinks.
+        sinks: those of the Softmax, or None.
     """
 
     top: Node
     v: Value
     nodes: frozenset[Node]
     scores: Value
+    sinks: Sinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class _AttentionMatch:
         top: the last node.
         scores: the explained scores; its nodes are all those that are replaced.
         q, k, v: with axes in order.
+        sinks: those of the Softmax, or None.
     """
 
     top: Node
@@ -62,6 +68,7 @@ class _AttentionMatch:
     q: ScaledOperand
     k: ScaledOperand
     v: ScaledOperand
+    sinks: Sinks | None = None
 
     @property
     def scale(self) -> float:
@@ -159,7 +166,8 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
         v = ScaledOperand(result.v, tuple(range(k.rank)))
     if v.repeats != k.repeats or q.repeats != 1:
         return None
-    found = _AttentionMatch(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
+    nodes = replace(scores, nodes=scores.nodes | {product})
+    found = _AttentionMatch(result.top, nodes, q, k, v, result.sinks)
     return found if _is_scale(found.scale) and _fits(found) else None
 
 
@@ -197,6 +205,9 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
     if guarded:
         nodes |= guarded[0]
         weights = guarded[1]
+    sinks = appended_sinks(graph, weights)
+    if sinks is not None:
+        x, weights = sinks.scores, sinks.top
     reader = graph.sole_consumer(weights.output)
     before = x.producer
     if reader is not None and isinstance(reader.op, Cast) and reader.op.to in _HALVES:
@@ -212,7 +223,11 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
     left, v = reader.inputs
     if left is not weights.output or v is None or v is left:
         return None
-    return _Result(reader, v, frozenset({*nodes, reader}), x)
+    nodes.add(reader)
+    if sinks is None:
+        sinks = multiplied_sinks(graph, x, reader)
+        reader = reader if sinks is None else sinks.top
+    return _Result(reader, v, frozenset(nodes | (sinks.nodes if sinks else set())), x, sinks)
 
 
 def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
@@ -238,6 +253,8 @@ def _fits(found: _AttentionMatch) -> bool:
         return False
     q, k, v = known
     if len(q) not in (3, 4) or len(k) != len(q) or len(v) != len(q):
+        return False
+    if found.sinks is not None and (len(q) != 4 or found.scores.moved):
         return False
     if None in (*q[:-2], *k, *v) or q[0] != k[0] or k[:-1] != v[:-1] or q[-1] != k[-1]:
         return False
@@ -290,7 +307,13 @@ def _rewrite(graph: Graph, found: _AttentionMatch, limit: int) -> Node:
     inputs: list[Value | None] = [q, k, v]
     if found.scores.masks:
         inputs.append(_mask(graph, found, limit))
-    return stand_in(graph, found.scores.nodes, top, op, inputs)
+    if found.sinks is None:
+        return stand_in(graph, found.scores.nodes, top, op, inputs)
+    add = Builder(graph, top, top.name, tuple(graph.in_order(found.scores.nodes)))
+    made = add.node(replace(op, qk_matmul_output_mode=MASKED), *inputs, outputs=4)
+    factors = softened(add, made.outputs[0], made.outputs[3], found.sinks.data)
+    stand_in(graph, found.scores.nodes, top, Mul(), factors)
+    return made
 
 
 def _scaled(

@@ -23,6 +23,7 @@ from .driver import Context
 from .editing import Builder, drop, shape_of
 from .joined_heads import join_rows
 from .pattern import without_addend
+from .sinks import HeadFactor, factor_of_heads
 
 _HEADS_BEHIND = (0, 2, 1, 3)
 #: The permutation of [b, h, t, d] to the order of an image: channels before pixels.
@@ -84,10 +85,11 @@ def _join(
         if node not in graph or not _is_plain(graph, node):
             continue
         found = [_rows_of(graph, value) for value in node.inputs[:3]]
-        behind = _behind(graph, node)
+        factor = factor_of_heads(graph, node.outputs[0])
+        behind = _behind(graph, node if factor is None else factor.product)
         rows = [one for one in found if one is not None]
         others = [one for one in rows if not one.is_part]
-        if len(rows) < 2 or behind is None:
+        if len(rows) < 2 or behind is None or (factor is not None and _is_image(behind)):
             continue
         if others and (not may_move or not all(may_move(graph, o, rows, node) for o in others)):
             continue
@@ -97,7 +99,7 @@ def _join(
             rows[at:at] = [] if turned is None else [turned]
         if len(rows) < 3 or rows[1].number != rows[2].number:
             continue
-        new = _rewrite(graph, node, rows, behind)
+        new = _rewrite(graph, node, rows, behind, factor)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
 
 
@@ -122,10 +124,10 @@ def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
 
 
 def _is_plain(graph: Graph, node: Node) -> bool:
-    """Whether a 4-D Attention has no cache and no outputs besides the first."""
+    """Whether a 4-D Attention has no cache, and no outputs besides the first and the scores."""
     if not isinstance(node.op, Attention) or any(node.inputs[4:]):
         return False
-    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
+    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:3]):
         return False
     return len(shape_of(node.inputs[0]) or ()) == 4
 
@@ -260,6 +262,13 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     return (turn, join) if fits else None
 
 
+def _is_image(behind: tuple[Node, Node]) -> bool:
+    """Whether the nodes behind a result turn it into an image."""
+    turn, join = behind
+    shape = shape_of(turn.inputs[0])
+    return turn is not join and shape is not None and _order(turn, shape) == _PIXELS_BEHIND
+
+
 def _order(turn: Node, shape: Shape) -> tuple[int, ...] | None:
     """Return the order of four axes that a Transpose makes, wherever axes of size 1 go."""
     assert isinstance(turn.op, Transpose)
@@ -271,8 +280,14 @@ def _order(turn: Node, shape: Shape) -> tuple[int, ...] | None:
     return next((order for order in known if of_others(order) == made), None)
 
 
-def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
-    (turn, join), heads = behind, shape_of(node.output) or ()
+def _rewrite(
+    graph: Graph,
+    node: Node,
+    rows: list[_Rows],
+    behind: tuple[Node, Node],
+    factor: HeadFactor | None,
+) -> Node:
+    turn, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
     values: dict[int, Value] = {}
     for source in dict.fromkeys(one.source for one in rows):
@@ -285,17 +300,25 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
     add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, turn, join))))
-    new = add.node(op, *inputs, *node.inputs[3:])
+    new = add.node(op, *inputs, *node.inputs[3:], outputs=len(node.outputs))
+    for before, after in zip(node.outputs[1:], new.outputs[1:], strict=True):
+        graph.redirect(before, after)
     shape = shape_of(join.output) or (None,) * 4
-    if turn is not join and _order(turn, heads) == _PIXELS_BEHIND:
+    if factor is not None:
+        behind_factor = Builder(graph, turn, node.name, add.origin)
+        y = factor.of_rows(behind_factor, new.outputs[0])
+        graph.replace(join, (_in_shape(behind_factor, y, shape),))
+    elif _is_image(behind):
         batch, channels, *sides = shape
-        pixels = _in_shape(add, new.output, (batch, *sides, channels))
+        pixels = _in_shape(add, new.outputs[0], (batch, *sides, channels))
         back = Transpose(perm=(0, len(shape) - 1, *range(1, len(shape) - 1)))
         graph.replace(join, (add(back, pixels),))
     else:
-        graph.replace(join, (_in_shape(add, new.output, shape),))
+        graph.replace(join, (_in_shape(add, new.outputs[0], shape),))
     if turn is not join:
         graph.remove(turn)
+    if factor is not None:
+        graph.remove(factor.product)
     graph.remove(node)
     graph.rename(new, node.name)
     for value in old:

@@ -168,7 +168,7 @@ class _Narrow:
             bool(computed)
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
-            and (len(types) == 1 or kind in (movement.Split, pool.MaxPool))
+            and (len(types) == 1 or kind in (movement.Split, pool.MaxPool) or _has_sinks(node))
             and self._bears(node, wide)
         )
 
@@ -179,7 +179,7 @@ class _Narrow:
             return False
         if is_open_product(node, ranges, limits) or is_spectrum(node):
             return False
-        touched = [*wide, *node.outputs]
+        touched = [*wide, *node.outputs[: 1 if _has_sinks(node) else None]]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
             return False
         vanishing = any(
@@ -311,6 +311,15 @@ class _Narrow:
         """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)
+
+
+def _has_sinks(node: Node) -> bool:
+    """Whether a sum of exponentials reads the scores of an Attention, and nothing its caches."""
+    if not isinstance(node.op, attention.Attention) or len(node.outputs) != 4:
+        return False
+    *caches, scores = node.outputs[1:]
+    kinds = {type(reader.op) for reader in scores.consumers}
+    return kinds == {reduce.ReduceLogSumExp} and not any(value.consumers for value in caches)
 
 
 def _rounded(graph: Graph, half: DType) -> dict[Value, Array]:

@@ -1,15 +1,17 @@
-"""Removes views of rows around a Softmax."""
+"""Removes views of rows around a Softmax, and what it subtracts from rows itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
+from ..ops.elementwise import Sub
 from ..ops.norm import LogSoftmax, Softmax
+from ..ops.reduce import ReduceMax
 from ..ops.shape import Flatten, Reshape
 from .driver import Context
-from .editing import shape_of
+from .editing import drop, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
 
@@ -42,6 +44,31 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop the views around a Softmax or LogSoftmax of rows that keep its last axis.
 
     Before opset 13 these operators normalized all axes from one on together, which the importer
-    writes with a Flatten. PyTorch's attention has heads and samples as one axis.
+    writes with a Flatten. PyTorch's attention has heads and samples as one axis. Nor does a row's
+    maximum make a difference, which models subtract against overflows (gpt-oss).
     """
-    return fuse(graph, context, FUSIONS)
+    for node in list(graph.nodes):
+        if node in graph and isinstance(node.op, Softmax | LogSoftmax):
+            whole = _whole(node)
+            if whole is not None:
+                shifted = node.operands[0].producer
+                graph.set_inputs(node, (whole,))
+                drop(graph, shifted)
+                yield f"{node.kind} '{node.name}' subtracts the maxima itself"
+    yield from fuse(graph, context, FUSIONS)
+
+
+def _whole(node: Node) -> Value | None:
+    """Return the rows from which the input of a Softmax is their maxima less, if it is."""
+    assert isinstance(node.op, Softmax | LogSoftmax)
+    less, rank = node.operands[0].producer, rank_of(node.output)
+    if less is None or rank is None or not isinstance(less.op, Sub):
+        return None
+    x, maxima = less.operands
+    made = maxima.producer
+    if made is None or not isinstance(made.op, ReduceMax) or made.operands[0] is not x:
+        return None
+    axes = made.inputs[1].data if len(made.inputs) > 1 and made.inputs[1] else None
+    if axes is None or not made.op.keepdims or axes.size != 1:
+        return None
+    return x if int(axes.reshape(-1)[0]) % rank == node.op.axis % rank else None

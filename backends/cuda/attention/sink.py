@@ -7,15 +7,17 @@ of `mma_tiles.cuh` begin with the sink instead, as with a key whose value is zer
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
 from ....runtime.ops.elementwise import Cast, Mul, Sigmoid, Sub
+from ....runtime.ops.movement import Transpose
 from ....runtime.ops.reduce import ReduceLogSumExp
+from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, Setting
-from ..recipe.operands import Tensor
+from ..recipe.operands import Ints, Tensor
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .heads import AttentionTask, by_head
@@ -43,7 +45,10 @@ class Sink:
 
 
 def sink_behind(graph: Graph, attention: Node, free: Set[Node]) -> Sink | None:
-    """Return the sink of an attention of rank 4 that has one; its scores have no other reader."""
+    """Return the sink of an attention that has one; its scores have no other reader.
+
+    The result of an attention of rank 3 has an axis for heads: [batch, rows, heads, size].
+    """
     op = attention.op
     assert isinstance(op, Attention)
     if len(attention.outputs) < 4 or op.qk_matmul_output_mode != MASKED:
@@ -55,22 +60,49 @@ def sink_behind(graph: Graph, attention: Node, free: Set[Node]) -> Sink | None:
     share = None if apart is None else _next(graph, apart.output, Sigmoid)
     if logsum is None or apart is None or share is None or not _is_over_keys(logsum):
         return None
-    cast = _next(graph, share.output, Cast)
-    product = _next(graph, share.output if cast is None else cast.output, Mul)
-    if product is None or graph.sole_consumer(y) is not product or apart.inputs[0] != logsum.output:
+    split = _next(graph, y, Reshape) if y.tensor.rank == 3 else None
+    moves = _moves(graph, share, is_turned=split is not None)
+    product = _next(graph, (moves or (share,))[-1].output, Mul)
+    heads = y if split is None else split.output
+    if product is None or graph.sole_consumer(heads) is not product:
         return None
-    sink, heads = apart.operands[1], y.tensor.dims[1] if y.tensor.rank == 4 else 0
-    if not sink.is_constant or sink.tensor.dims != (1, heads, 1, 1):
+    sink, dims = apart.operands[1], scores.tensor.dims
+    if product.output.tensor.dims[:3] != (dims[:3] if split is None else _rows(dims)[:3]):
         return None
-    if sink.tensor.dtype != float32 or logsum.output.tensor.dtype != float32:
+    if apart.inputs[0] != logsum.output or not sink.is_constant:
         return None
-    casts = [node for node in (total, cast) if node is not None and node is not attention]
-    nodes = graph.in_order({*casts, logsum, apart, share, product})
+    if sink.tensor.dims != (1, dims[1], 1, 1) or sink.tensor.dtype != float32:
+        return None
+    if logsum.output.tensor.dtype != float32:
+        return None
+    others = [node for node in (total, split) if node is not None and node is not attention]
+    nodes = graph.in_order({*others, *moves, logsum, apart, share, product})
     return Sink(nodes, sink) if set(nodes) <= free else None
 
 
+def _rows(dims: Ints) -> Ints:
+    """Return the sizes of rows of heads [batch, rows, heads, n] for [batch, heads, rows, n]."""
+    return dims[0], dims[2], dims[1], dims[3]
+
+
+def _moves(graph: Graph, share: Node, *, is_turned: bool) -> tuple[Node, ...]:
+    """Return the Cast of the shares, and where rows have heads the node that exchanges both."""
+    found: list[Node] = []
+    dims = share.output.tensor.dims
+    while (node := graph.sole_consumer((found or [share])[-1].output)) is not None:
+        turns = isinstance(node.op, Transpose) and node.op.order(4) == (0, 2, 1, 3)
+        views = isinstance(node.op, Reshape) and 1 in dims[1:3]
+        if not isinstance(node.op, Cast) and not (is_turned and (turns or views)):
+            break
+        found.append(node)
+    fits = not is_turned or (found and found[-1].output.tensor.dims == _rows(dims))
+    return tuple(found) if fits else ()
+
+
 def _next(
-    graph: Graph, value: Value, kind: type[Cast | Mul | Sigmoid | Sub | ReduceLogSumExp]
+    graph: Graph,
+    value: Value,
+    kind: type[Cast | Mul | Sigmoid | Sub | ReduceLogSumExp | Reshape],
 ) -> Node | None:
     """Return the only reader of a value if it is of a kind."""
     found = graph.sole_consumer(value)
@@ -121,6 +153,8 @@ def sink_attention(
     assert v is not None
     past, lengths = (rest[0], rest[1]), rest[2]
     y = by_head(operand(found.sink.output), op.q_num_heads)
+    if q.rank == 3:
+        y = replace(y, dims=_rows(y.dims), steps=(y.steps[0], y.steps[2], y.steps[1]))
     queries = by_head(q, op.q_num_heads)
     keys, values = (by_head(x, op.kv_num_heads) for x in (k, v))
     sink = operand(found.sink.value)
