@@ -21,7 +21,16 @@ from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, image_formats
 from ..gemm.forms import tma_tile
 from ..gemm.pack import EIGHTS, filters_of, padded
-from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Order, Problem, RowKind, widest
+from ..gemm.problem import (
+    MAX_REACH,
+    GemmArguments,
+    Image,
+    Order,
+    Problem,
+    RowKind,
+    reach_of,
+    widest,
+)
 from ..gemm.schedules import multistage, simt, tma
 from ..gemm.tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 from ..recipe.launch import Launch, launches_of, sharing
@@ -63,7 +72,7 @@ def volume_formats(conv: ConvProblem) -> Formats | str:
     elements = max(conv.x.size, conv.y.size, stacked * conv.x.dims[3] * conv.x.dims[4])
     if refused or not conv.x.size or not conv.y.size or elements >= MAX_STACKED:
         return refused or f"{elements} elements"
-    if max(conv.x.dims[3:]) > MAX_EXTENT:
+    if reach_of(conv.x.dims[2:], conv.view) > MAX_REACH:
         return f"an extent of {max(conv.x.dims[3:])}"
     return image_formats(conv, MIN_CHANNELS)
 
@@ -155,7 +164,7 @@ def _planes(conv: ConvProblem) -> _Planes:
                 make(x, (height, width), each, view=over, output=over.output, vector=vector,
                      images=images * planes)
             )  # fmt: skip
-        if _passes(view, (1, 2)) and height * width <= MAX_EXTENT:
+        if _passes(view, (1, 2)) and height * width <= MAX_REACH:
             over = _along(view, view.kernel[0], height * width)
             return _Planes(
                 make(x, (planes, height * width), (*moves[:3], moves[4]), view=over,

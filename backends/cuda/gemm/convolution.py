@@ -14,7 +14,7 @@ from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.operands import Ints, Tensor
 from .atoms import HALVES
-from .problem import MAX_EXTENT
+from .problem import MAX_REACH, reach_of
 
 #: Maximum number of elements of an image: kernels count in 32 bits.
 MAX_ELEMENTS = 2**31
@@ -99,7 +99,7 @@ class ConvProblem:
     @property
     def is_long(self) -> bool:
         """Whether the image is too long for tables of addresses, which `tma.cu` does without."""
-        return max(self.x.dims[2:]) > MAX_EXTENT
+        return self.x.rank > 3 and reach_of(self.x.dims[2:], self.view) > MAX_REACH
 
     @property
     def is_depthwise(self) -> bool:

@@ -24,7 +24,6 @@ from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
 from .pack import STEP, InParts
 from .pack_image import MOST_PER_PIXEL, padded_channels
 from .problem import (
-    MAX_EXTENT,
     Batch,
     Form,
     GemmArguments,
@@ -417,7 +416,7 @@ def formats_of(conv: ConvProblem) -> Formats | str:
         return "no elements"
     if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements, not fewer than 2^30"
-    if max(conv.x.dims[2:]) > MAX_EXTENT:
+    if conv.is_long:
         return f"an extent of {max(conv.x.dims[2:])}"
     if conv.channels % 4 and conv.group > 1:
         return f"{conv.channels} channels per group, not a multiple of 4"

@@ -21,13 +21,14 @@ from ..recipe.targets import Target
 from .atoms import atom_of
 from .pack import padded
 from .problem import (
-    MAX_EXTENT,
+    MAX_REACH,
     Batch,
     GemmArguments,
     Matrix,
     Problem,
     image_source,
     packed_filters,
+    reach_of,
     widest,
 )
 from .schedules import multistage
@@ -308,7 +309,8 @@ def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
     if op.group > 1 and channels % VECTORS[0]:
         return f"groups of {channels} channels"
     size = x.size // channels * ceil_div(channels, 8) * 8
-    if max(x.dims[2:]) > MAX_EXTENT or size >= MAX_ELEMENTS:
+    is_long = x.rank > 3 and reach_of(x.dims[2:], window(op, x.dims[2:], w.dims[2:])) > MAX_REACH
+    if is_long or size >= MAX_ELEMENTS:
         return f"an image of {' x '.join(map(str, x.dims))}"
     return ""
 

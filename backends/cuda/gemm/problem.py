@@ -36,8 +36,18 @@ Form = tuple[float, bool]
 #: M, N and K.
 Shape = tuple[int, int, int]
 
-#: Maximum extent of an image: sums of row and column numbers have 15 bits.
-MAX_EXTENT = 1 << 13
+#: Most places that windows reach along an axis: numbers of rows and columns have 15 bits and a
+#: sign. On a line, those of columns have 31.
+MAX_REACH = 1 << 15
+
+
+def reach_of(spatial: Ints, view: Window) -> int:
+    """Return how many places of the longest axis there are, before or behind the first element."""
+    axes = zip(spatial, view.output, view.strides, view.extent, view.pads_begin, strict=True)
+    return max(
+        max(size + before, (count - 1) * stride + extent - before)
+        for size, count, stride, extent, before in axes
+    )
 
 
 class RowKind(IntEnum):
@@ -83,6 +93,11 @@ class Matrix:
     @property
     def squares(self) -> bool:
         """Whether rows are pixels in squares of 2 x 2: they are not."""
+        return False
+
+    @property
+    def is_line(self) -> bool:
+        """Whether rows are of a long line: they are not."""
         return False
 
     @property
@@ -140,6 +155,12 @@ class Image:
         return self.strides[-1]
 
     @property
+    def is_line(self) -> bool:
+        """Whether the image has one row, which is too long for numbers of rows and columns."""
+        is_long = len(self.spatial) == 1 and reach_of(self.spatial, self.view) > MAX_REACH
+        return self.divided and is_long  # simt.cu has two numbers
+
+    @property
     def distance(self) -> int:
         """The argument `lda` of kernels, which images do not use."""
         return 0
@@ -150,10 +171,10 @@ class Image:
         if self.rows is RowKind.PIXELS:
             return None
         kernel, dilations, moves = self.view.kernel, self.view.dilations, self.strides[1:]
-        order = (self.channels, kernel, dilations, moves, self.vector)
+        order = (self.channels, kernel, dilations, moves, self.vector, self.is_line)
         pack = partial(
             pack_table, channels=self.channels, kernel=kernel, dilations=dilations, moves=moves,
-            vector=self.vector,
+            vector=self.vector, is_line=self.is_line,
         )  # fmt: skip
         return Packed((self.weights.value,), ("table", *order), pack)
 

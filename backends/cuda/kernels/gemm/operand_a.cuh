@@ -2,7 +2,8 @@
 // innermost, or windows of one, whose element offsets are in `table`.
 //
 // Compile-time: T; BM; ROWS: 0 matrix, 1 pixels, 2 windows; VECTOR, the elements per copy;
-// LOADERS, the threads that copy; POOL, whether pixels of the result come in squares of 2x2.
+// LOADERS, the threads that copy; POOL, whether pixels of the result come in squares of 2x2; LINE, whether images have
+// one row, so that a column may take all bits of a place.
 
 #include "elementwise/divide.cuh"
 
@@ -18,17 +19,19 @@ struct Image {
 
 struct Window {  // some neighbouring elements of a window
     int offset;   // from the element at its first corner
-    u32 place;    // row, and column << 16
+    u32 place;    // row, and column << COLUMN
 };
 
 struct Row {  // where row m of `a` begins
     int offset;
-    u32 place;  // of the window's first corner: INSIDE + row + (column << 16); 0 where there is none
+    u32 place;  // of the window's first corner: INSIDE + row + (column << COLUMN); 0 where there is none
 };
 
 // The highest bits of two 16-bit numbers. They remain set while the numbers below them are not negative,
 // so that one addition moves a row and a column, and one subtraction compares both with their limits.
-constexpr u32 INSIDE = 0x80008000;
+// On a line, it is one number of 32 bits.
+constexpr u32 INSIDE = LINE ? 0x80000000 : 0x80008000;
+constexpr int COLUMN = LINE ? 0 : 16;  // its first bit
 
 __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& image)
 {
@@ -45,7 +48,7 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
     }
     const int row = y * image.stride_h - image.pad_h, column = x * image.stride_w - image.pad_w;
     return {n * image.of_image + row * image.of_row + column * image.of_column,
-            INSIDE + (u32)row + ((u32)column << 16)};
+            INSIDE + (LINE ? 0 : (u32)row) + ((u32)column << COLUMN)};
 }
 
 // Elements of two bytes on their way to shared memory, which are too small for cp.async: all are loaded before one is
@@ -91,7 +94,7 @@ struct LoaderA {
     {
         m = thread / PER_ROW;
         k = thread % PER_ROW * VECTOR;
-        limit = (u32)(image.height - 1) + ((u32)image.width << 16);
+        limit = LINE ? (u32)(image.width - 1) : (u32)(image.height - 1) + ((u32)image.width << COLUMN);
         to = swizzled(m, k / CHUNK) + k % CHUNK * sizeof(T);
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
