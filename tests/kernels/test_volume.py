@@ -78,6 +78,22 @@ def test_large_layers_choose_it() -> None:
         assert [launch.entry for launch in launches(planned(graph))] == ["im2col", entry]
 
 
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kernel", [(7, 1, 1), (1, 3, 3)], ids=str)
+def test_what_is_not_copied_may_be_large(kernel: tuple[int, ...], dtype: DType) -> None:
+    """The second layer of S3D at batch 32: planes in a row have more elements than are copied."""
+    graph = Graph("large")
+    x = graph.add_input("x", TensorType(dtype, (32, 64, 16, 112, 112)))
+    pads = tuple(size // 2 for size in kernel) * 2
+    weights = graph.constant(normal(64, 64, *kernel).astype(dtype), "w")
+    y = graph.insert(
+        Conv(pads=pads, strides=(2, 1, 1) if kernel[0] > 1 else (1, 1, 1)), [x, weights]
+    )
+    graph.set_outputs({"y": y.output})
+    infer(graph)
+    assert not {"im2col", "conv_naive"} & {each.entry for each in launches(planned(graph))}
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 import numpy as np
 
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..gemm import f16, f32
@@ -68,13 +70,16 @@ def volume_formats(conv: ConvProblem) -> Formats | str:
     if conv.x.rank != 5 or refused:
         return refused or f"{conv.x.rank - 2} spatial axes, not 3"
     refused = conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32()
-    stacked = conv.x.dims[0] * conv.view.output[0] * _depth(conv) * conv.channels
-    elements = max(conv.x.size, conv.y.size, stacked * conv.x.dims[3] * conv.x.dims[4])
+    formats = image_formats(conv, MIN_CHANNELS)
+    elements = max(conv.x.size, conv.y.size)
+    if not _is_in_place(conv, is_last=formats[0] is Format.CHANNELS_LAST):
+        planes = conv.x.dims[0] * conv.view.output[0]
+        elements = max(elements, planes * _depth(conv) * conv.channels * prod(conv.x.dims[3:]))
     if refused or not conv.x.size or not conv.y.size or elements >= MAX_STACKED:
         return refused or f"{elements} elements"
     if reach_of(conv.x.dims[2:], conv.view) > MAX_REACH:
         return f"an extent of {max(conv.x.dims[3:])}"
-    return image_formats(conv, MIN_CHANNELS)
+    return formats
 
 
 def volume(conv: ConvProblem, variant: str = "") -> Answer:
@@ -139,6 +144,14 @@ def _arithmetic(conv: ConvProblem, image: Image) -> f32.Arithmetic:
     return f32.filter_arithmetic(conv.setting, problem, conv.w)
 
 
+def _is_in_place(conv: ConvProblem, *, is_last: bool) -> bool:
+    """Whether the windows of an image, with channels last or not, are read where they are."""
+    _, channels, _, height, width = conv.x.dims
+    is_whole = conv.x.dtype not in HALVES or channels % 2 == 0
+    pixels = _passes(conv.view, (1, 2)) and height * width <= MAX_REACH
+    return is_last and is_whole and (pixels or _passes(conv.view, (0,)))
+
+
 def _depth(conv: ConvProblem) -> int:
     """Return how many planes are stacked: one more, with zero weights, if terms were odd."""
     depth = conv.view.kernel[0]
@@ -155,7 +168,7 @@ def _planes(conv: ConvProblem) -> _Planes:
     divided = halves or (conv.setting.target.has_tf32 and channels % 4 == 0)
     make = partial(Image, weights=conv.w, channels=channels, divided=divided)
     moves = x.strides
-    if x.is_channels_last and (not halves or channels % 2 == 0):
+    if _is_in_place(conv, is_last=x.is_channels_last):
         vector = widest(vectors, channels, x.row)
         if _passes(view, (0,)):
             each = (moves[2], *moves[1:2], *moves[3:])
@@ -164,12 +177,11 @@ def _planes(conv: ConvProblem) -> _Planes:
                 make(x, (height, width), each, view=over, output=over.output, vector=vector,
                      images=images * planes)
             )  # fmt: skip
-        if _passes(view, (1, 2)) and height * width <= MAX_REACH:
-            over = _along(view, view.kernel[0], height * width)
-            return _Planes(
-                make(x, (planes, height * width), (*moves[:3], moves[4]), view=over,
-                     output=over.output, vector=vector, images=images)
-            )  # fmt: skip
+        over = _along(view, view.kernel[0], height * width)
+        return _Planes(
+            make(x, (planes, height * width), (*moves[:3], moves[4]), view=over,
+                 output=over.output, vector=vector, images=images)
+        )  # fmt: skip
     depth = _depth(conv)
     stacked, over = depth * channels, _over(view, (1, 2), view.output[1:])
     along = _along(view, depth, height * width)
