@@ -14,6 +14,7 @@ from ..ops.attention import RotaryEmbedding
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
+from ..ops.reduce import ReduceSum
 from . import computed_rotary
 from .driver import Context
 from .editing import (
@@ -255,7 +256,7 @@ def _joins_positions(node: Node) -> bool:
 _PART = Apply(RotaryEmbedding, "part", name="rotated")
 
 FUSIONS = (
-    Fusion(Apply((Add, Sub), name="sum"), _build, _Sums(), 3),
+    Fusion(Apply((Add, Sub, ReduceSum), name="sum"), _build, _Sums(), 3),
     Fusion(Apply(Concat, where=_joins_parts), _build_parts, _Sums(_PARTS)),
     Fusion(_PART, _build_joined, Apply(Concat, where=_joins_positions), 1),
 )
@@ -264,12 +265,13 @@ FUSIONS = (
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace sums that rotate pairs of a head's elements by RotaryEmbedding.
 
-    ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated and scaled:
-    pairs are in the two halves of a head or adjacent, in all of it or in its first part. The tables
-    are constants shared by all heads, and x has four axes of known sizes; or they are computed from
-    positions (`computed_rotary`). If only some positions are rotated and concatenated with the
-    others, these get the identity rotation. What is multiplied by a number before it is rotated may
-    be multiplied afterwards, which is part of an Attention's scale (ESM).
+    ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated, scaled and
+    added, also as a matrix times each pair (Perception Encoder): pairs are in the two halves of a
+    head or adjacent, in all of it or in its first part. The tables are constants shared by all
+    heads, and x has four axes of known sizes; or they are computed from positions
+    (`computed_rotary`). If only some positions are rotated and concatenated with the others, these
+    get the identity rotation. What is multiplied by a number before it is rotated may be multiplied
+    afterwards, which is part of an Attention's scale (ESM).
 
     Parts of a head that are rotated separately, by positions along different axes, are joined by a
     Concat. If the elements of a pair turn by different angles (V-JEPA 2), all of it is still

@@ -2,8 +2,8 @@
 
     y[..., j] = sum of factor[..., j] * x[..., index[j]]
 
-Slices, Splits, Concats, Gathers, Reshapes and Transposes of the last axes, Neg, Add, Sub, and
-products with constants are followed, in whatever order an exporter wrote them.
+Slices, Splits, Concats, Gathers, Reshapes and Transposes of the last axes, Neg, Add, Sub, sums over
+a few elements, and products with constants are followed, in whatever order an exporter wrote them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from ..ir.types import Array
 from ..ops.elementwise import Add, Div, Mul, Neg, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
+from ..ops.reduce import ReduceSum
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shapes import normalize_axis
 from .driver import Evaluate
 from .editing import first_input, rank_of, shape_of
 
 _MOVES = (Slice, Split, Concat, Gather, Transpose)
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
-#: Maximum number of nodes between the two tensors.
-_REACH = 24
+#: Maximum number of nodes between the two tensors, and of elements that a ReduceSum adds up.
+_REACH, _SUMMED = 24, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def is_followed(node: Node | None) -> bool:
         return False
     if isinstance(node.op, (Mul, Div)):
         return any(v is not None and v.data is not None for v in node.inputs)
-    return isinstance(node.op, (*_MOVES, *_RESHAPES, Neg, Add, Sub))
+    return isinstance(node.op, (*_MOVES, *_RESHAPES, Neg, Add, Sub, ReduceSum))
 
 
 def sources(top: Value, reach: int = _REACH) -> Iterator[tuple[Value, frozenset[Node]]]:
@@ -144,6 +146,8 @@ class RowSums:
             return self._sum(node, tail)
         if isinstance(node.op, (Mul, Div)):
             return self._scaled(node, tail)
+        if isinstance(node.op, ReduceSum):
+            return self._reduced(node)
         if isinstance(node.op, _RESHAPES):
             before = self._tail(node.inputs[0])
             same = before is not None and prod(before) == prod(tail)
@@ -168,9 +172,12 @@ class RowSums:
         terms = self.terms(x)
         if terms is None or data is None or data.dtype.kind not in "fV":
             return None
-        shape, lead = shape_of(node.output), len(self._rows)
-        if self._tail(x) != tail or shape is None or data.ndim > len(shape):
+        shape, lead, own = shape_of(node.output), len(self._rows), self._tail(x)
+        if own is None or len(own) != len(tail) or shape is None or data.ndim > len(shape):
             return None
+        if own != tail:
+            places = np.broadcast_to(np.arange(prod(own)).reshape(own), tail).reshape(-1)
+            terms = [term.taken(places) for term in terms]
         wide = data.astype(np.float64).reshape((1,) * (len(shape) - data.ndim) + data.shape)
         factor = np.broadcast_to(wide, (*wide.shape[:lead], *tail))
         factor = factor.reshape(*wide.shape[:lead], prod(tail))
@@ -178,6 +185,19 @@ class RowSums:
             with np.errstate(divide="ignore", invalid="ignore"):
                 factor = 1 / factor
         return [term.times(factor) for term in terms] if np.isfinite(factor).all() else None
+
+    def _reduced(self, node: Node) -> list[Term] | None:
+        """Return a term for each of the few elements along one of the last axes."""
+        x, axes = (*node.inputs, None)[:2]
+        tail, terms, lead = self._tail(x), self.terms(x), len(self._rows)
+        numbers = None if axes is None else axes.data
+        if tail is None or terms is None or numbers is None or numbers.size != 1:
+            return None
+        axis = normalize_axis(int(numbers.reshape(-1)[0]), lead + len(tail)) - lead
+        if axis < 0 or tail[axis] > _SUMMED:
+            return None
+        places = np.moveaxis(np.arange(prod(tail)).reshape(tail), axis, 0)
+        return [term.taken(of_one.reshape(-1)) for of_one in places for term in terms]
 
     def _moved(self, node: Node, value: Value) -> list[Term] | None:
         """Trace a node that moves elements by moving element numbers."""

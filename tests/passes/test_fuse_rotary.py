@@ -18,6 +18,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Cos, Exp, Mul, Neg, Sin, S
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
+from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -194,7 +195,19 @@ def split_positions(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-2), first, half_by_half(g, rest))
 
 
+def matrices(g: Graph, x: Value, axis: int = -1) -> Value:
+    """A matrix times each pair, as in the Perception Encoder."""
+    *outer, length, size = x.tensor.dims
+    cos, sin = tables(length, size // 2)
+    turns = np.stack([cos, -sin, sin, cos], -1).reshape(1, 1, length, size // 2, 2, 2)
+    pairs = apply(g, Reshape(), x, np.array([*outer, length, size // 2, 1, 2]))
+    products = apply(g, Mul(), pairs, turns)
+    sums = apply(g, ReduceSum(keepdims=0), products, np.array([axis]))
+    return apply(g, Reshape(), sums, np.array(x.tensor.dims))
+
+
 SPELLINGS = [
+    matrices,
     *(neighbours, complex_numbers, half_by_half, first_part),
     *(all_but_the_first, all_but_the_last, split_positions),
 ]
@@ -233,7 +246,12 @@ def mixed_heads(g: Graph, x: Value) -> Value:
     return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
 
 
-@pytest.mark.parametrize("build", [scrambled, of_two, mixed_heads])
+def sums_of_rows(g: Graph, x: Value) -> Value:
+    """Of each matrix, rows are added: no element is that of one pair's rotation."""
+    return matrices(g, x, axis=-2)
+
+
+@pytest.mark.parametrize("build", [scrambled, of_two, mixed_heads, sums_of_rows])
 def test_what_is_no_rotation_stays(build: Build) -> None:
     graph = make(build, (1, 3, 5, 8))
     after, _ = optimised(graph)
