@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod, sqrt
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..ops.elementwise import Add, Cast, Div, Max, Mul, Neg, Pow, Reciprocal, Sq
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.pool import GlobalAveragePool
-from ..ops.reduce import ReduceMean
+from ..ops.reduce import ReduceMean, ReduceSum
 from .driver import Context, Reason
 from .editing import dtype_of, first_input, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
@@ -23,7 +24,7 @@ CHANNELS = 1
 
 
 def axis_of(mean: Node) -> int | None:
-    """Return the first axis of a mean over the last axes, from the end, or `CHANNELS`.
+    """Return the first axis of a mean or sum over the last axes, from the end, or `CHANNELS`.
 
     None for means over others.
     """
@@ -31,7 +32,7 @@ def axis_of(mean: Node) -> int | None:
     rank = rank_of(source)
     if isinstance(mean.op, GlobalAveragePool):  # tf2onnx's for a mean over all axes but two
         return None if rank is None or rank < 3 else 2 - rank
-    if not isinstance(mean.op, ReduceMean) or not mean.op.keepdims or source is None:
+    if not isinstance(mean.op, ReduceMean | ReduceSum) or not mean.op.keepdims or source is None:
         return None
     given = mean.inputs[1] if len(mean.inputs) > 1 else None
     if rank is None or (given is not None and given.data is None):
@@ -48,6 +49,10 @@ def _is_mean(node: Node) -> bool:
     return axis_of(node) is not None
 
 
+def _is_of_rows(node: Node) -> bool:
+    return axis_of(node) == -1
+
+
 _MEANS = (ReduceMean, GlobalAveragePool)
 _MEAN = Apply(_MEANS, "x", name="mean", where=_is_mean)
 #: x - mean(x), or x itself.
@@ -59,10 +64,12 @@ _VARIANCE = Apply(_MEANS, _SQUARE, name="variance", where=_is_mean)
 _X_SQUARE = OneOf(Apply(Pow, "x", 2), Apply(Mul, "x", "x"))
 _MOMENT = Apply(_MEANS, _X_SQUARE, name="variance", where=_is_mean)
 _MEAN_SQUARE = OneOf(Apply(Pow, _MEAN, 2), Apply(Mul, _MEAN, "mean"))
+#: The square of a row's length, which is as many times the mean as it has elements.
+_LENGTH = Apply(ReduceSum, _X_SQUARE, name="variance", where=_is_of_rows)
 _MOMENTS = perhaps(Max, Apply(Sub, _MOMENT, _MEAN_SQUARE), 0)
 _EPSILON = Number("epsilon", lambda epsilon: epsilon >= 0)
 #: PyTorch's exporter drops an epsilon of 1e-8 or less: to its optimizer the sum is the variance.
-_SHIFTED = perhaps(Add, OneOf(_VARIANCE, _MOMENTS), _EPSILON)
+_SHIFTED = perhaps(Add, OneOf(_VARIANCE, _MOMENTS, _LENGTH), _EPSILON)
 _SQRT = Apply(Sqrt, _SHIFTED, name="root")
 _POWER = Apply(Pow, _SHIFTED, -0.5, name="root")
 _INVERSE = OneOf(Apply(Reciprocal, "root"), Apply(Div, 1, "root"))
@@ -99,9 +106,17 @@ def _build(found: Found) -> Outcome:
     given = [_in_shape(found, value, sizes) for value in given]
     if scale is None:
         given.insert(0, found.graph.constant(np.ones(sizes, dtype), f"{found.top.name}.scale"))
+    epsilon = match.numbers.get("epsilon", 0.0)
+    if isinstance(match.made("variance").op, ReduceSum):
+        data, count = given[0].data, prod(sizes)
+        if mean is not None or data is None or not count:
+            return None
+        shrunk = (data.astype(np.float64) / sqrt(count)).astype(dtype)
+        given[0] = found.graph.constant(shrunk, f"{found.top.name}.scale")
+        epsilon /= count
     kind = LayerNormalization if mean is not None else RMSNormalization
     stash = float64 if dtype == float64 else float32
-    op = kind(axis=min(axis, -1), epsilon=match.numbers.get("epsilon", 0.0), stash_type=stash)
+    op = kind(axis=min(axis, -1), epsilon=epsilon, stash_type=stash)
     if axis != CHANNELS:
         return Replacement(op, (x, *given))
     add = found.builder(found.top.name, found.graph.in_order(match.nodes))
@@ -176,8 +191,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     the division a Div, or a Mul with a reciprocal or a power of -0.5. With ``mean(x²) - mean(x)²``
     as the variance (flax), or ``x * f + (shift - mean(x) * f)`` with ``f = scale / root`` (Keras),
     it is the same. An epsilon that is left out is 0. Scale and shift must have the shape of the
-    axes; a missing scale is ones. A norm of half precision may be computed in float32 and rounded
-    before its scale, as the operators do. Channels of images are normalized between two transposes,
-    which are free in channels last.
+    axes; a missing scale is ones. With the sum over the last axis in place of the mean, where rows
+    are divided by their lengths (queries and keys of linear attention), the scale is constant. A
+    norm of half precision may be computed in float32 and rounded before its scale, as the operators
+    do. Channels of images are normalized between two transposes, which are free in channels last.
     """
     return fuse(graph, context, FUSIONS)

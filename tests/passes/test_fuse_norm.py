@@ -19,7 +19,7 @@ from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.ops.reduce import ReduceMean, ReduceSum
 from tercet.runtime.passes.driver import Reason
 
-from .graphs import apply, assert_same, kinds, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 
 SHAPE = (2, 5, 8)
 MEAN = ReduceMean()
@@ -132,6 +132,43 @@ def test_rms_normalization(name: str) -> None:
     assert kinds(after) == ["Relu", "RMSNormalization"]
     assert isinstance(after.nodes[1].op, RMSNormalization)
     assert_same(graph, after, *SHAPE)
+
+
+def by_length(scale: np.ndarray | None = None, *, axis: int = -1, computed: bool = False) -> Build:
+    """Divide rows by their lengths, as DeltaNet does."""
+
+    def build(g: Graph, x: Value) -> Value:
+        total = apply(g, ReduceSum(keepdims=1), apply(g, Mul(), x, x), integers(axis))
+        root = apply(g, Sqrt(), apply(g, Add(), total, np.array(1e-2, np.float32)))
+        y = apply(g, Mul(), x, apply(g, Reciprocal(), root))
+        if computed:
+            return apply(g, Mul(), y, apply(g, ReduceMean(keepdims=0), x, integers(0, 1)))
+        return y if scale is None else apply(g, Mul(), y, scale)
+
+    return build
+
+
+@pytest.mark.parametrize("scale", [None, normal(8)], ids=["no scale", "scale"])
+def test_rows_by_their_lengths(scale: np.ndarray | None) -> None:
+    graph = make(by_length(scale), (2, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["RMSNormalization"]
+    assert after.nodes[0].op.epsilon == pytest.approx(1e-2 / 8)  # type: ignore[attr-defined]
+    assert_same(graph, after)
+
+
+def test_lengths_along_other_axes_stay() -> None:
+    graph = make(by_length(axis=1), (2, 5, 8))
+    after, _ = optimised(graph)
+    assert "ReduceSum" in kinds(after)
+    assert_same(graph, after)
+
+
+def test_a_computed_scale_of_lengths_stays_behind() -> None:
+    graph = make(by_length(computed=True), (2, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["RMSNormalization", "ReduceMean", "Mul"]
+    assert_same(graph, after)
 
 
 def test_what_is_behind_an_rms_normalization_stays() -> None:
@@ -270,7 +307,10 @@ KEPT: dict[str, tuple[Form, tuple[Dim, ...]]] = {
     "not the last axis": (Form(axes=(2,), scale=False, shift=False), (2, 5, 8, 3)),
     "channels and columns": (Form(axes=(1, 3), scale=False, shift=False), (2, 5, 8, 3)),
     "the first axis too": (Form(axes=(0, 2), scale=False, shift=False), SHAPE),
-    "a sum of squares": (Form(mean_of_squares=ReduceSum()), SHAPE),
+    "squares of two axes": (
+        Form(mean_of_squares=ReduceSum(), axes=(1, 2), size=(5, 8)),
+        SHAPE,
+    ),
     "a cube": (Form(exponent=3.0), SHAPE),
     "an epsilon by feature": (Form(epsilon=np.full(8, 1e-3)), SHAPE),
     "a negative epsilon": (Form(epsilon=-1e-3), SHAPE),
