@@ -21,9 +21,9 @@ from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .head_steps import HeadStep, step_behind
 from .joined_heads import join_rows
 from .pattern import without_addend
-from .sinks import HeadFactor, factor_of_heads
 
 _HEADS_BEHIND = (0, 2, 1, 3)
 #: The permutation of [b, h, t, d] to the order of an image: channels before pixels.
@@ -85,11 +85,11 @@ def _join(
         if node not in graph or not _is_plain(graph, node):
             continue
         found = [_rows_of(graph, value) for value in node.inputs[:3]]
-        factor = factor_of_heads(graph, node.outputs[0])
-        behind = _behind(graph, node if factor is None else factor.product)
+        step = step_behind(graph, node.outputs[0])
+        behind = _behind(graph, node if step is None else step.node)
         rows = [one for one in found if one is not None]
         others = [one for one in rows if not one.is_part]
-        if len(rows) < 2 or behind is None or (factor is not None and _is_image(behind)):
+        if len(rows) < 2 or behind is None or (step is not None and _is_image(behind)):
             continue
         if others and (not may_move or not all(may_move(graph, o, rows, node) for o in others)):
             continue
@@ -99,7 +99,7 @@ def _join(
             rows[at:at] = [] if turned is None else [turned]
         if len(rows) < 3 or rows[1].number != rows[2].number:
             continue
-        new = _rewrite(graph, node, rows, behind, factor)
+        new = _rewrite(graph, node, rows, behind, step)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
 
 
@@ -285,7 +285,7 @@ def _rewrite(
     node: Node,
     rows: list[_Rows],
     behind: tuple[Node, Node],
-    factor: HeadFactor | None,
+    step: HeadStep | None,
 ) -> Node:
     turn, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
@@ -304,10 +304,10 @@ def _rewrite(
     for before, after in zip(node.outputs[1:], new.outputs[1:], strict=True):
         graph.redirect(before, after)
     shape = shape_of(join.output) or (None,) * 4
-    if factor is not None:
-        behind_factor = Builder(graph, turn, node.name, add.origin)
-        y = factor.of_rows(behind_factor, new.outputs[0])
-        graph.replace(join, (_in_shape(behind_factor, y, shape),))
+    if step is not None:
+        behind_step = Builder(graph, turn, step.node.name, (*add.origin, step.node))
+        y = step.of_rows(behind_step, new.outputs[0])
+        graph.replace(join, (_in_shape(behind_step, y, shape),))
     elif _is_image(behind):
         batch, channels, *sides = shape
         pixels = _in_shape(add, new.outputs[0], (batch, *sides, channels))
@@ -317,8 +317,8 @@ def _rewrite(
         graph.replace(join, (_in_shape(add, new.outputs[0], shape),))
     if turn is not join:
         graph.remove(turn)
-    if factor is not None:
-        graph.remove(factor.product)
+    if step is not None:
+        graph.remove(step.node)
     graph.remove(node)
     graph.rename(new, node.name)
     for value in old:

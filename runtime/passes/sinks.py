@@ -16,7 +16,7 @@ from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
 from ..ops.elementwise import Cast, Mul, Sigmoid, Sub
-from ..ops.movement import Concat, Expand, Slice, Transpose
+from ..ops.movement import Concat, Expand, Slice
 from ..ops.reduce import ReduceLogSumExp
 from .editing import Builder, cuts_of, shape_of
 
@@ -130,31 +130,3 @@ def softened(add: Builder, y: Value, scores: Value, sinks: Array) -> tuple[Value
     total = add(ReduceLogSumExp(keepdims=1), wide, add.integers([3], "axes"))
     share = add(Sigmoid(), add(Sub(), total, add.constant(sinks, "sinks")))
     return y, share if dtype == float32 else add(Cast(to=dtype), share)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadFactor:
-    """What multiplies the rows of heads.
-
-    Attributes:
-        product: the Mul with heads [batch, heads, rows, size].
-        by: a number for each row, [batch, heads, rows, 1].
-    """
-
-    product: Node
-    by: Value
-
-    def of_rows(self, add: Builder, rows: Value) -> Value:
-        """Return the product [batch, rows, heads, size] with rows whose columns are heads."""
-        batch, heads, length, size = shape_of(self.product.output) or (None,) * 4
-        by = add(Transpose(perm=(0, 2, 1, 3)), self.by)
-        return add(Mul(), add.view(rows, (batch, length, heads, size)), by)
-
-
-def factor_of_heads(graph: Graph, y: Value) -> HeadFactor | None:
-    """Return what multiplies heads [batch, heads, rows, size], if that alone reads them."""
-    product, shape = graph.sole_consumer(y), shape_of(y)
-    if product is None or not isinstance(product.op, Mul) or shape is None or len(shape) != 4:
-        return None
-    by = next((value for value in product.operands if value is not y), y)
-    return HeadFactor(product, by) if shape_of(by) == (*shape[:3], 1) else None
