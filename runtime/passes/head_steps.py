@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim, Shape
 from ..ops.elementwise import Mul
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -33,10 +34,7 @@ class HeadStep:
         """Return the same of rows [batch, rows, heads * size]; with an axis for heads or not."""
         batch, heads, length, size = shape_of(self.node.output) or (None,) * 4
         if self.by is not None and self.by.data is not None:
-            assert isinstance(heads, int)
-            assert isinstance(size, int)
-            data = np.broadcast_to(_full(self.by)[0, :, 0], (heads, size)).reshape(-1)
-            return add(Mul(), rows, add.constant(data.copy(), self.by.name))
+            return add(Mul(), rows, of_columns(add, self.by, (heads, size)))
         by_head = add.view(rows, (batch, length, heads, size))
         if self.by is None:
             return add(self.node.op, by_head, *self.node.inputs[1:])
@@ -55,10 +53,21 @@ def step_behind(graph: Graph, y: Value) -> HeadStep | None:
     if not isinstance(node.op, Mul):
         return None
     by = next((value for value in node.operands if value is not y), y)
-    if by.data is None:
-        return HeadStep(node, by) if shape_of(by) == (*shape[:3], 1) else None
-    known = by.data.ndim <= 4 and isinstance(shape[1], int) and isinstance(shape[3], int)
-    return HeadStep(node, by) if known and _full(by).shape[::2] == (1, 1) else None
+    fits = shape_of(by) == (*shape[:3], 1) if by.data is None else is_of_columns(by, shape)
+    return HeadStep(node, by) if fits else None
+
+
+def is_of_columns(by: Value, heads: Shape) -> bool:
+    """Whether a value is a constant that rows and samples of heads share."""
+    known = by.data is not None and by.data.ndim <= 4
+    return known and _full(by).shape[::2] == (1, 1) and all(isinstance(n, int) for n in heads[1::2])
+
+
+def of_columns(add: Builder, by: Value, sizes: tuple[Dim, Dim]) -> Value:
+    """Return such a constant by column, of heads of this number and size."""
+    full = tuple(n for n in sizes if isinstance(n, int))
+    data = np.broadcast_to(_full(by)[0, :, 0], full).reshape(-1)
+    return add.constant(data.copy(), by.name)
 
 
 def _full(by: Value) -> np.ndarray:

@@ -12,7 +12,7 @@ from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.conv import Conv
-from ..ops.elementwise import Add, Clip, Div, Max
+from ..ops.elementwise import Add, Clip, Div, Max, Mul
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -21,7 +21,7 @@ from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
-from .head_steps import HeadStep, step_behind
+from .head_steps import HeadStep, is_of_columns, of_columns, step_behind
 from .joined_heads import join_rows
 from .pattern import without_addend
 
@@ -37,7 +37,7 @@ class _Rows:
     Attributes:
         heads: how heads are columns of rows.
         steps: the nodes after them, in order: a RotaryEmbedding, norms of each head, a division of
-            each head by its length.
+            each head by its length, products with constants that all rows share.
     """
 
     heads: HeadColumns
@@ -152,11 +152,21 @@ def _is_step(graph: Graph, node: Node) -> bool:
         return not node.op.num_heads
     if isinstance(node.op, Div):
         return _length_of(graph, node) is not None
+    if isinstance(node.op, Mul):
+        return _factor_of(node) is not None
     if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
         return False
     others = all(v is None or v.data is not None for v in node.inputs[1:])
     alone = len(node.outputs) == 1 and graph.sole_consumer(node.output) is not None
     return alone and others and node.op.axis in (-1, 3)
+
+
+def _factor_of(product: Node) -> Value | None:
+    """Return the constant that multiplies heads alike in all rows (Swin v2); None if none does."""
+    shape, (x, by) = shape_of(product.output), product.operands
+    if x.data is not None or shape is None or len(shape) != 4 or shape_of(x) != shape:
+        return None
+    return by if is_of_columns(by, shape) else None
 
 
 def _length_of(graph: Graph, quotient: Node) -> tuple[Node, Node] | None:
@@ -350,6 +360,9 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
         add = Builder(graph, before, step.name, (step,))
         if isinstance(step.op, RotaryEmbedding):
             value = add(with_attributes(step.op, num_heads=rows.number), value, *step.inputs[1:])
+            continue
+        if isinstance(step.op, Mul):
+            value = add(Mul(), value, of_columns(add, step.operands[1], heads.columns.shape))
             continue
         value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
         if isinstance(step.op, Div):

@@ -90,3 +90,26 @@ def test_what_stays_apart(name: str) -> None:
     after, log = optimised(graph)
     assert "join_heads" not in log.counts
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("factor", [(HEADS, 1, 1), (1, HEADS, 1, SIZE), (1, 1, LENGTH, 1)])
+def test_queries_times_numbers_of_heads(factor: tuple[int, ...]) -> None:
+    """Temperatures that Swin v2 learns; a number for each row is none of columns."""
+
+    def build(g: Graph, x: Value) -> Value:
+        def heads() -> Value:
+            rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+            return apply(g, BEHIND, apply(g, Reshape(), rows, ints(0, -1, HEADS, SIZE)))
+
+        q = apply(
+            g, Mul(), apply(g, RMSNormalization(axis=-1), heads(), normal(SIZE)), normal(*factor)
+        )
+        y = apply(g, BEHIND, apply(g, Attention(), q, heads(), heads()))
+        return apply(g, Reshape(), y, ints(0, -1, WIDTH))
+
+    graph = make(build, (2, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    is_alike = LENGTH not in factor
+    assert log.counts["join_heads"] == 1
+    assert ("Transpose" not in kinds(after)) == is_alike
+    assert_same(graph, after)
