@@ -1,4 +1,4 @@
-"""Replaces assignments that add to a part of a tensor by one sum with zeros around the addend."""
+"""Replaces assignments to parts by a Pad: to equal elements, and of what is added to the part."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops.elementwise import Add, Where
-from ..ops.gather import ScatterND
-from ..ops.movement import Pad, Slice, Transpose
+from ..ops.gather import Gather, ScatterElements, ScatterND
+from ..ops.movement import Expand, Pad, Slice, Transpose
+from ..ops.shape import ConstantOfShape, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
-from .join_written import rows_of
+from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
 
 Order = tuple[int, ...]
@@ -33,9 +35,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace ``x[:, a:b] += r`` by ``x + pad(r)``, and what writes a part of x back by x.
 
     torch.onnx writes such assignments as ScatterNDs of rows between Transposes that bring the axis
-    to the front, one in another for each axis (relative positions behind a class token).
+    to the front, one in another for each axis (relative positions behind a class token), or as a
+    ScatterElements of one place. If all elements of x are equal, what is assigned is padded.
     """
-    yield from _add_to_parts(graph)
+    yield from _assigned(graph)
     for node in list(graph.nodes):
         hidden = _hidden(graph, node)
         if hidden is not None:
@@ -44,41 +47,104 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield f"Pad '{name}' puts a part back where it was, and so replaces the rest by zeros"
 
 
-def _add_to_parts(graph: Graph) -> Iterator[str]:
+def _assigned(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
-        if node not in graph or not isinstance(node.op, ScatterND):
+        if node not in graph or not isinstance(node.op, ScatterND | ScatterElements):
             continue
-        rows, shape = rows_of(node), shape_of(node.output)
-        if rows is None or not shape or not isinstance(shape[0], int):
+        rows, shape = rows_of(node) or places_of(node), shape_of(node.output)
+        if rows is None or not shape or not isinstance(shape[rows.axis], int):
             continue
-        data = node.operands[0]
-        turn = data.producer
-        order = tuple(range(len(shape)))
-        if turn is not None and isinstance(turn.op, Transpose):
-            order, data = turn.op.order(len(shape)), turn.operands[0]
-        updates = _unturned(rows.updates, order)
-        part = _Part(data, order[0], rows.first, rows.size)
-        if updates is None or dtype_of(data) not in FLOATS:
+        text = _pad_all(graph, node, rows) or _add_to_part(graph, node, rows)
+        if text:
+            yield text
+
+
+def _pad_all(graph: Graph, node: Node, rows: Rows) -> str:
+    """Replace what is assigned to a tensor of equal elements by a Pad; return what was done."""
+    filler = _filler(node.operands[0])
+    if filler is None:
+        return ""
+    rank = len(shape_of(node.output) or ())
+    order, updates = tuple(range(rank)), rows.updates
+    while (turn := updates.producer) is not None and isinstance(turn.op, Transpose):
+        order, updates = tuple(turn.op.order(rank)[axis] for axis in order), turn.operands[0]
+    add = Builder(graph, node, node.name, (node,))
+    part = _Part(node.output, rows.axis, rows.first, rows.size)
+    result = _padded(add, node, updates, part, order[rows.axis], filler)
+    if order != tuple(range(rank)):
+        result = add(Transpose(perm=order), result)
+    kind, name, read = node.kind, node.name, [rows.updates.producer, node.operands[0].producer]
+    graph.replace(node, [result])
+    for each in read:
+        drop(graph, each)
+    return f"{kind} '{name}' writes {part.size} places of axis {part.axis} of equal elements"
+
+
+def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
+    """Replace an assignment that adds to a part by the sum; return what was done."""
+    rank, data = len(shape_of(node.output) or ()), node.operands[0]
+    turn, same = data.producer, tuple(range(rank))
+    sources = [(data, same)]
+    if turn is not None and isinstance(turn.op, Transpose):
+        sources.insert(0, (turn.operands[0], turn.op.order(rank)))
+    add = Builder(graph, node, node.name, (node,))
+    for source, order in sources:
+        part = _Part(source, order[rows.axis], rows.first, rows.size)
+        result = _sum(add, node, _unturned(rows.updates, order), part)
+        if result is None:
             continue
-        add = Builder(graph, node, node.name, (node,))
-        if _cut(updates) == part:
-            result = data
-        else:
-            addend = _addend(updates, part)
-            if addend is None:
-                continue
-            before, after = [0] * len(shape), [0] * len(shape)
-            before[part.axis] = part.first
-            after[part.axis] = shape[0] - part.first - part.size
-            padded = add(Pad(), addend, add.integers((*before, *after), f"{node.name}.pads"))
-            result = add(Add(), data, padded)
-        if order != tuple(range(len(shape))):
+        if order != same:
             result = add(Transpose(perm=order), result)
-        name, read = node.name, [rows.updates.producer, node.operands[0].producer]
+        kind, name, read = node.kind, node.name, [rows.updates.producer, turn]
         graph.replace(node, [result])
         for each in read:  # a product that they read, too, would not become part of an attention
             drop(graph, each)
-        yield f"ScatterND '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
+        return f"{kind} '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
+    return ""
+
+
+def _sum(add: Builder, node: Node, updates: Value | None, part: _Part) -> Value | None:
+    """Return a tensor in which a part is replaced, if it is by itself or by a sum with itself."""
+    if updates is None or dtype_of(part.source) not in FLOATS:
+        return None
+    if _cut(updates) == part:
+        return part.source
+    addend = _addend(updates, part) or _addend_of_one(add, updates, part)
+    if addend is None:
+        return None
+    sizes = list(shape_of(addend) or ())
+    if sizes[part.axis] != part.size:
+        repeats = tuple(part.size if axis == part.axis else 1 for axis in range(len(sizes)))
+        addend = add(Expand(), addend, add.integers(repeats, f"{node.name}.sizes"))
+    return add(Add(), part.source, _padded(add, node, addend, part, part.axis))
+
+
+def _padded(
+    add: Builder, node: Node, x: Value, part: _Part, axis: int, filler: Array | None = None
+) -> Value:
+    """Return what a scatter writes in part of an axis, with equal elements around."""
+    size = (shape_of(part.source) or ())[part.axis]
+    rank = len(shape_of(x) or ())
+    before, after = [0] * rank, [0] * rank
+    assert isinstance(size, int)
+    before[axis], after[axis] = part.first, size - part.first - part.size
+    pads = add.integers((*before, *after), f"{node.name}.pads")
+    if filler is None or not any(filler.tobytes()):
+        return add(Pad(), x, pads)
+    return add(Pad(), x, pads, add.constant(filler, f"{node.name}.filler"))
+
+
+def _filler(value: Value) -> Array | None:
+    """Return the scalar that all elements of a tensor are, if that is known."""
+    data, node = value.data, value.producer
+    if node is not None and isinstance(node.op, ConstantOfShape):
+        return node.op.fill
+    if node is not None and isinstance(node.op, Expand | Slice | Transpose):
+        return _filler(node.operands[0])
+    if data is None or not data.size or data.dtype.kind not in "biuf":
+        return None
+    elements = data.reshape(-1, 1).view(np.uint8)
+    return data.reshape(-1)[:1].reshape(()) if (elements == elements[:1]).all() else None
 
 
 def _hidden(graph: Graph, node: Node) -> Value | None:
@@ -143,11 +209,43 @@ def _cut(value: Value) -> _Part | None:
 
 
 def _addend(value: Value, part: _Part) -> Value | None:
-    """Return what is added to a part, of the same shape."""
+    """Return what is added to a part: as many places of the axis, or the same to all of them."""
     node = value.producer
     if node is None or not isinstance(node.op, Add):
         return None
+    shape = shape_of(value) or ()
     for one, other in pairs(node):
-        if _cut(one) == part and shape_of(other) == shape_of(value):
+        own = shape_of(other) or ()
+        if _cut(one) == part and len(own) == len(shape) and own[part.axis] in (1, part.size):
             return other
     return None
+
+
+def _addend_of_one(add: Builder, value: Value, part: _Part) -> Value | None:
+    """Return what is added to one place of an axis that is cut without this axis."""
+    view = value.producer
+    if view is None or not isinstance(view.op, Unsqueeze) or part.size != 1:
+        return None
+    axes, total = view.operands[1].data, view.operands[0].producer
+    if axes is None or total is None or not isinstance(total.op, Add):
+        return None
+    rank = len(shape_of(value) or ())
+    if [int(axis) % rank for axis in axes.reshape(-1)] != [part.axis]:
+        return None
+    for one, other in pairs(total):
+        if _is_place(one, part) and len(shape_of(other) or ()) == rank - 1:
+            return add(Unsqueeze(), other, add.integers((part.axis,), f"{view.name}.axis"))
+    return None
+
+
+def _is_place(value: Value, part: _Part) -> bool:
+    """Whether a Gather cuts one place out of an axis, without the axis."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Gather) or node.operands[0] is not part.source:
+        return False
+    index, size = node.operands[1].data, (shape_of(part.source) or ())[part.axis]
+    if index is None or index.ndim or not isinstance(size, int):
+        return False
+    return node.op.axis % len(shape_of(part.source) or ()) == part.axis and (
+        int(index) % size == part.first
+    )

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import TensorAttribute
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Mul, Reciprocal
-from tercet.runtime.ops.gather import ScatterND
+from tercet.runtime.ops.gather import Gather, ScatterElements, ScatterND
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Pad, Slice, Transpose
+from tercet.runtime.ops.movement import Expand, Pad, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import ConstantOfShape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
@@ -103,3 +105,54 @@ def test_a_part_in_its_place_is_chosen(axis: int, moved: bool) -> None:
     x = np.ones((5, 5, 5), np.float32)
     x[0, 0, 0] = 0
     np.testing.assert_array_equal(run(after, x, np.float32), run(graph, x, np.float32))
+
+
+def in_order(g: Graph, x: Value, *perm: int) -> Value:
+    return apply(g, Transpose(perm=perm), x)
+
+
+@pytest.mark.parametrize("filled", ["constant", "of a shape", "expanded"])
+@pytest.mark.parametrize("value", [0.0, -2.5])
+def test_parts_of_equal_elements(filled: str, value: float) -> None:
+    """What is assigned to two axes of a new tensor is padded, without the Transposes around."""
+
+    def build(g: Graph, x: Value) -> Value:
+        if filled == "constant":
+            data = g.constant(np.full((2, 3, 6, 7), value, np.float32))
+        elif filled == "of a shape":
+            data = apply(g, ConstantOfShape(value=TensorAttribute(number)), np.array((2, 3, 6, 7)))
+        else:
+            data = apply(g, Expand(), np.float32([value]), np.array((2, 3, 6, 7)))
+        rows = assigned(g, cut(g, data, 2, 1, 5), apply(g, Mul(), x, x), 4, 3, 2, 6)
+        return apply(g, Mul(), assigned(g, data, rows, 4, 2, 1, 5), factors)
+
+    number, factors = np.float32([value]), normal(6, 7)
+    graph = make(build, (2, 3, 4, 4))
+    after, log = optimised(graph)
+    assert log.counts["add_to_slices"] == 2
+    assert kinds(after).count("Pad") == 2
+    assert not {"ScatterND", "Transpose"} & {*kinds(after)}
+    x, wanted = normal(2, 3, 4, 4), np.full((2, 3, 6, 7), number)
+    wanted[:, :, 1:5, 2:6] = x * x
+    assert np.allclose(run(after, x, np.float32), wanted * factors, rtol=1e-6, atol=0)
+
+
+def test_one_place() -> None:
+    """`x[:, :, 1:, 0] += a; x[:, :, 0, :] += a`, in a Transpose that is not undone: Graphormer."""
+
+    def build(g: Graph, x: Value) -> Value:
+        for axis, first in ((3, 1), (2, 0)):
+            source = cut(g, x, 2, first, 5) if first else x
+            shape = (2, 3, 5 - first, 5)
+            own = apply(g, Gather(axis=axis), source, np.array(0))
+            total = apply(g, Unsqueeze(), apply(g, Add(), own, normal(1, 3, 1)), np.array([axis]))
+            index = np.zeros((*shape[:axis], 1, *shape[axis + 1 :]), np.int64)
+            part = apply(g, ScatterElements(axis=axis), source, index, total)
+            x = assigned(g, x, part, 4, 2, first, 5) if first else part
+        return apply(g, Mul(), x, x)
+
+    graph = make(build, (2, 3, 5, 5))
+    after, log = optimised(graph)
+    assert log.counts["add_to_slices"] == 3
+    assert not {"ScatterND", "ScatterElements", "Slice"} & {*kinds(after)}
+    assert_same(graph, after)
