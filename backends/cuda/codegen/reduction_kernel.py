@@ -34,6 +34,9 @@ MAX_OPERANDS = 8
 ENOUGH = 1 << 16
 #: Threads that share a result whose elements are far apart, so that a block's rows stay wide.
 MAX_SHARES = 16
+#: Vectors of a row that a thread reduces where there are many rows: with one, a warp would end before
+#: the next one starts.
+SERIAL = 4
 #: Elements that one thread reduces at most where there are few blocks; others take several passes.
 MAX_SERIAL, FEW_BLOCKS = 64, 64
 
@@ -214,7 +217,10 @@ def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int,
     """
     if along:
         steps = ceil_div(count, vector)
-        shares = min(WARP, 1 << (steps - 1).bit_length())
+        shares = 1 << (ceil_div(steps, SERIAL) - 1).bit_length()
+        while shares < min(steps, WARP) and results * shares < 2 * ENOUGH:
+            shares *= 2
+        shares = min(shares, WARP)
         while shares < THREADS and results * shares < ENOUGH and steps > 4 * shares:
             shares *= 2
         return shares, vector

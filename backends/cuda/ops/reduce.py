@@ -31,6 +31,9 @@ MANY_ROWS = 32
 #: Maximum rows of columns of which a thread has several, minimum number of such threads, and bytes
 #: that one reads at a time.
 FEW_ROWS, FEW_THREADS, WORD = 64, 1 << 15, 16
+#: Words of a row that a lane reads before it combines them, unless threads are few; what lanes that
+#: are neighbours read together at least.
+WORDS, ENOUGH, SECTOR = 4, 1 << 17, 32
 #: Maximum number of blocks along the second grid axis.
 MAX_BLOCKS = 65535
 
@@ -129,16 +132,18 @@ def _pass(
         total: number of elements per final result.
     """
     outer, count, inner = shape
-    parts, warps, of_block = _parts(outer, count, inner), 1, ROWS
+    parts, warps, lanes, of_block = _parts(outer, count, inner), 1, COLUMNS, ROWS
     vector = _adjacent(outer, count, inner, operands[0]) if ends[1] else 0
     if vector:
         return _of_few(operands, shape, ends[0], total, vector)
     if inner == 1:
         entry, chunk = "reduce_rows", _row_chunk(outer, count)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
-        if warps > 1:
-            vector = _word(min(chunk, count) // (COLUMNS * warps), count, operands[0])
-        grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
+        most = WORD if warps == 1 else min(chunk, count) // (COLUMNS * warps)
+        vector = _word(most, count, operands[0])
+        if warps == 1:
+            lanes = _lanes(outer * parts, ceil_div(min(chunk, count), vector), operands[0], vector)
+        grid = (ceil_div(outer * parts, ROWS * COLUMNS // (lanes * warps)), 1, 1)
         first = {"results": outer * parts}
     else:
         entry, chunk = "reduce_columns", COLUMN_CHUNK
@@ -156,11 +161,25 @@ def _pass(
             **{"count": count, "total": total},
         },
         constants=(
-            *(("ROWS", of_block), ("WARPS", warps), ("VECTOR", max(1, vector))),
+            *(("ROWS", of_block), ("LANES", lanes)),
+            *(("WARPS", warps), ("VECTOR", max(1, vector))),
             *(("FIRST", ends[0]), ("LAST", ends[1])),
         ),
         note=f"of {count}",
     )
+
+
+def _lanes(rows: int, words: int, x: Tensor | Scratch, vector: int) -> int:
+    """Return how many lanes of a warp share a row of so many words.
+
+    Each reads several words at once: with one, a warp would end before the next one starts.
+    """
+    size = vector * x.dtype.itemsize if isinstance(x, Tensor) else WORD
+    least = min(words, max(ceil_div(words, WORDS), SECTOR // size))
+    lanes = 1 << (least - 1).bit_length()
+    while lanes < min(words, COLUMNS) and rows * lanes < ENOUGH:
+        lanes *= 2
+    return min(lanes, COLUMNS)
 
 
 def _adjacent(outer: int, count: int, inner: int, x: Tensor | Scratch) -> int:
@@ -196,7 +215,8 @@ def _of_few(
             **{"count": count, "total": total},
         },
         constants=(
-            *(("ROWS", ROWS), ("WARPS", 1), ("VECTOR", vector), ("FIRST", first), ("LAST", True)),
+            *(("ROWS", ROWS), ("LANES", COLUMNS), ("WARPS", 1), ("VECTOR", vector)),
+            *(("FIRST", first), ("LAST", True)),
         ),
         note=f"of {count}",
     )

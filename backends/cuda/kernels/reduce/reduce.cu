@@ -4,8 +4,8 @@
 //
 // X is the type of the first operands, Y that of the final results, A that of the arithmetic. Generated:
 // State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
-// the warps of a block; WARPS that share a row; VECTOR, adjacent elements that a thread reads at once; FIRST and LAST:
-// whether this launch reads elements, and whether it stores results.
+// the warps of a block; LANES of a warp and WARPS that share a row; VECTOR, adjacent elements that a thread reads at once;
+// FIRST and LAST: whether this launch reads elements, and whether it stores results.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
@@ -41,21 +41,22 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
 // Words that a thread reads before it combines their elements.
 constexpr int AT_ONCE = sizeof(From) * VECTOR <= 4 ? 8 : 4;
 
-// inner = 1: WARPS warps share a part, adjacent lanes read adjacent words. `chunk` and `count` are multiples of VECTOR.
+// inner = 1: LANES lanes of each of WARPS warps share a part, adjacent lanes read adjacent words. `chunk` and `count` are
+// multiples of VECTOR.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long long count,
             long long total)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = warp % WARPS;
-    const long long i = blockIdx.x * (long long)(ROWS / WARPS) + warp / WARPS;
+    constexpr int GROUPS = ROWS * COLUMNS / LANES, STRIDE = LANES * WARPS;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, share = group % WARPS;
+    const long long i = blockIdx.x * (long long)(GROUPS / WARPS) + group / WARPS;
     grid_dependency_sync();
     State result = start();
     if (i < results) {
         const long long first = i % parts * chunk;
         const Words<From>* from = (const Words<From>*)(x + i / parts * count + first);
         const int length = min((long long)chunk, count - first) / VECTOR;
-        constexpr int STRIDE = 32 * WARPS;
-        for (int begin = share * 32 + lane; begin < length; begin += AT_ONCE * STRIDE) {
+        for (int begin = share * LANES + lane; begin < length; begin += AT_ONCE * STRIDE) {
             Words<From> found[AT_ONCE];
 #pragma unroll
             for (int w = 0; w < AT_ONCE; ++w)
@@ -70,15 +71,16 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
         }
     }
 #pragma unroll
-    for (int other = 16; other; other /= 2)
+    for (int other = LANES / 2; other; other /= 2)
         result = combine(result, shuffle_xor(result, other));
-    __shared__ State shares[ROWS];
-    if (lane == 0) shares[warp] = result;
-    __syncthreads();
-    if (share == 0 && lane == 0 && i < results) {
-        for (int k = 1; k < WARPS; ++k) result = combine(result, shares[warp + k]);
-        y[i] = give(result, total);
+    if constexpr (WARPS > 1) {
+        __shared__ State shares[GROUPS];
+        if (lane == 0) shares[group] = result;
+        __syncthreads();
+        if (share == 0 && lane == 0)
+            for (int k = 1; k < WARPS; ++k) result = combine(result, shares[group + k]);
     }
+    if (share == 0 && lane == 0 && i < results) y[i] = give(result, total);
 }
 
 // inner > 1: a block reduces a part of 32 adjacent columns, its warps divide the rows.
