@@ -209,6 +209,8 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     if isinstance(group.whole, Movement):
         formats = {group.whole.x: group.whole.format, group.whole.y: group.whole.result}
         return {} if group.whole.is_plain else formats
+    if isinstance(group.whole, ChainReduction):
+        return dict(group.whole.formats)
     if group.moves:
         return {each.x: each.format for each in group.moves}
     registered = None if group.head is None else kernel_of_head(group.head)
@@ -238,8 +240,8 @@ def _wanted(
     reads = reads_of(group.nodes)
     if isinstance(group.whole, Movement) and group.whole.is_plain:
         return Formats(follows=True)
-    if isinstance(group.whole, ChainReduction):
-        return Formats(follows=group.whole.keeps_order)
+    if isinstance(group.whole, ChainReduction) and group.whole.keeps_order:
+        return Formats(follows=True)
     if group.head is None and group.whole is None and not group.moves:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen import moves, reduction_kernel
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph, Value
@@ -19,6 +20,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Exp, Less, Mul, Sub
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Pad, Slice, Split, Transpose
 from tercet.runtime.ops.reduce import (
     Reduce,
@@ -28,6 +30,8 @@ from tercet.runtime.ops.reduce import (
     ReduceProd,
     ReduceSum,
 )
+from tercet.runtime.ops.resize import Resize
+from tercet.runtime.ops.shape import Reshape
 
 from .cubins import all_compile
 from .dry import apply, launches, normal, planned
@@ -125,6 +129,21 @@ def turned(net: Net) -> Value:
     return net.apply(ReduceSum(), net.apply(Mul(), x, y), axes(2))
 
 
+def reassembled(net: Net) -> Value:
+    """CARAFE: the neighbourhood of each pixel, repeated for those of a larger image, weighed."""
+    image, weights = net.input(2, 16, 6, 5), net.input(2, 1, 9, 12, 10)
+    x = net.apply(Pad(), image, axes(0, 0, 1, 1, 0, 0, 1, 1))
+    for axis, size in ((2, 6), (4, 5)):
+        places = np.arange(3)[:, None] + np.arange(size)
+        x = net.apply(Gather(axis=axis), x, places)
+    x = net.apply(Transpose(perm=(0, 1, 2, 4, 3, 5)), x)
+    x = net.apply(Reshape(), x, axes(2, 144, 6, 5))
+    scales = net.graph.constant(np.array([1, 1, 2, 2], np.float32))
+    x = net.graph.insert(Resize(mode="nearest"), [x, None, scales]).output
+    x = net.apply(Reshape(), x, axes(2, 16, 9, 12, 10))
+    return net.apply(ReduceSum(keepdims=0), net.apply(Mul(), x, weights), axes(2))
+
+
 def counted(net: Net) -> Value:
     less = net.apply(Less(), net.input(4, 33), number(0.1))
     return net.apply(ReduceSum(), net.apply(Cast(to=float32), less), axes(1))
@@ -145,7 +164,7 @@ GRAPHS: dict[str, Build] = {
         "moved": moved,
         "turned": turned,
     },
-    **{"counted": counted, "exponents": exponents},
+    **{"reassembled": reassembled, "counted": counted, "exponents": exponents},
     "logsumexp": lambda net: rows(net, ReduceLogSumExp()),
     "outer": lambda net: columns(net, 0),
     "many": lambda net: columns(net, 1, 150),
@@ -195,6 +214,18 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     graphs = (built(name).graph for name in ("behind", "halves", "alike", "moved", "logsumexp"))
     sources = [launch.source for graph in graphs for launch in launches(planned(graph))]
     all_compile(sources, target, cache, COMPILES)
+
+
+@needs_compiler
+def test_channels_stay_adjacent(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many elements that are moved are read in vectors of channels, and so are the results."""
+    monkeypatch.setattr(moves, "MAX_SCATTERED", 0)
+    monkeypatch.setattr(moves, "MAX_NEAR", 0)
+    monkeypatch.setattr(reduction_kernel, "ENOUGH", 64)
+    net = built("reassembled")
+    (launch,) = (each for each in launches(planned(net.graph)) if each.source.file == FILE)
+    assert dict(launch.source.constants)["VECTOR"] == 4
+    compare(Sample(net.graph, net.feeds), emulated)
 
 
 @needs_compiler

@@ -1,7 +1,7 @@
 """Chains of nodes that only move elements, as one function of the result's indices.
 
-Transpose, Slice, Pad, gathering by constant indices, Expand, Tile and views compose: whatever the
-chain, an element of the result is one element of the input, or zero.
+Transpose, Slice, Pad, gathering by constant indices, Expand, Tile, Resize to the nearest element and
+views compose: whatever the chain, an element of the result is one element of the input, or zero.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from math import prod
 
 import numpy as np
 
+from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
 from ....runtime.ops.gather import Gather, GatherElements
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
+from ....runtime.ops.resampling import axes_of, nearest, positions_of
+from ....runtime.ops.resize import Resize
 from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.backend import Format
@@ -27,8 +30,14 @@ from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
 VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Maximum number of nodes of a chain, and of factors of its axes.
 MAX_NODES, MAX_FACTORS = 24, 12
-#: Maximum number of elements that one kernel moves although adjacent ones come from far apart.
-MAX_SCATTERED = 1 << 17
+#: Maximum number of entries of a table of places.
+MAX_TABLE = 1 << 22
+#: Maximum number of elements that one kernel moves although adjacent ones come from far apart; and
+#: although each thread reads one, if what a block reads is near.
+MAX_SCATTERED, MAX_NEAR = 1 << 17, 1 << 20
+#: Results of a block, bytes of a sector of the cache, and how many sectors a block that reads near
+#: elements needs at most for those that would do.
+BLOCK, SECTOR, MAX_WASTE = 1024, 32, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,12 @@ class Movement:
         return certain + parts if certain else 0
 
     @property
+    def is_resize(self) -> bool:
+        """Whether it is a Resize and views, which has better kernels."""
+        others = (n for n in self.nodes if not isinstance(n.op, Resize) and not may_be_free(n))
+        return any(isinstance(n.op, Resize) for n in self.nodes) and not any(others)
+
+    @property
     def _breaks_rows(self) -> bool:
         """Whether views give another length to rows that a Slice cuts out of longer ones."""
         for i, node in enumerate(self.nodes):
@@ -127,8 +142,23 @@ class Movement:
     @property
     def is_few(self) -> bool:
         """Whether its kernels would take longer than to read elements one by one from far apart."""
-        moved = sum(not isinstance(node.op, VIEWS) for node in self.nodes)
-        return self.y.tensor.size <= MAX_SCATTERED * moved
+        moved, size = sum(not isinstance(n.op, VIEWS) for n in self.nodes), self.y.tensor.size
+        return size <= MAX_SCATTERED * moved or (size <= MAX_NEAR * moved and self.is_near)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a block of adjacent results reads whole sectors, in whatever order (3 x 48)."""
+        sizes = [n for axis in self.factors for n in axis]
+        walk, size = self.walk(Tensor(self.x)), prod(sizes)
+        first = max(0, size - BLOCK) // 2
+        at = np.unravel_index(np.arange(first, min(size, first + BLOCK)), sizes)
+        places = walk.origin + sum(p * s for p, s in zip(at, walk.strides, strict=True))
+        if walk.table is not None:
+            found = walk.table[sum(p * s for p, s in zip(at, walk.turns, strict=True))]
+            places = (places + found)[found >= 0]
+        width = self.x.tensor.dtype.itemsize
+        sectors = len(np.unique(places * width // SECTOR))
+        return sectors * SECTOR <= MAX_WASTE * max(len(at[0]) * width, SECTOR)
 
     def fits(self, dims: Ints) -> bool:
         """Whether a tensor of these sizes has as many elements, or repeats few."""
@@ -248,11 +278,23 @@ def _expand(state: Coordinates, node: Node, dims: Ints) -> None:
     state.expand(node.output.tensor.dims)
 
 
+def _resize(state: Coordinates, node: Node, dims: Ints) -> None:
+    op = node.op
+    assert isinstance(op, Resize)
+    if op.mode != "nearest" or op.coordinate_transformation_mode == "tf_crop_and_resize":
+        raise Unsupported
+    scales, sizes = (None if v is None else v.data for v in (*node.inputs[2:], None, None)[:2])
+    for axis in axes_of(op, dims, node.output.tensor.dims, scales, sizes, None):
+        if not axis.is_whole:  # rounded as in float32, where 3 / 0.6 is 5
+            positions = positions_of(op.coordinate_transformation_mode, axis, float32)
+            state.take(axis.index, nearest(op.nearest_mode, positions, axis.old))
+
+
 #: How coordinates change, by the operator of a node that may be part of a chain.
 MOVING: Mapping[type[Op], Callable[[Coordinates, Node, Ints], None]] = {
     **dict.fromkeys(VIEWS, _reshape),
     **{Expand: _expand, Gather: _gather, GatherElements: _gather_elements},
-    **{Pad: _pad, Slice: _slice, Tile: _tile},
+    **{Pad: _pad, Resize: _resize, Slice: _slice, Tile: _tile},
     Transpose: _transpose,
 }
 
@@ -286,6 +328,8 @@ def movement(nodes: Sequence[Node]) -> Movement | None:
         return None
     if len(state.sizes) > MAX_FACTORS or sum(at.size for at in state.at) > MAX_ENTRIES:
         return None
+    if prod(np.broadcast_shapes(*(at.shape for at in state.at if linear(at) is None))) > MAX_TABLE:
+        return None
     return Movement(tuple(nodes), x, y, tuple(map(tuple, state.axes)), tuple(state.at))
 
 
@@ -302,7 +346,7 @@ def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Move
             continue
         chain = [*chain_to(graph, node, left), *_views_behind(graph, node, left)]
         whole = next((m for i in range(len(chain)) if (m := movement(chain[i:])) is not None), None)
-        if whole is not None and whole.copies:
+        if whole is not None and whole.copies and not whole.is_resize:
             if _turns_image(graph.sole_consumer(whole.y)):
                 whole = replace(whole, result=Format.CHANNELS_LAST)
             found.append(whole)

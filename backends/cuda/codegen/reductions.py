@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
 from ....runtime.ops.reduce import Reduce
+from ....runtime.plan.backend import Format
 from ..recipe.operands import Ints
 from .elementwise import in_chains
 from .folds import FOLDS, keeps_order
@@ -56,6 +57,14 @@ class ChainReduction:
     def keeps_axes(self) -> bool:
         """Whether its result has an axis of size 1 for each that is reduced."""
         return bool(getattr(self.fold.op, "keepdims", 0))
+
+    @property
+    def formats(self) -> Mapping[Value, Format]:
+        """The formats that its moves request of what they read and of its result."""
+        found = {each.x: each.format for each in self.moves if not each.is_plain}
+        if any(each.result is Format.CHANNELS_LAST for each in self.moves):
+            found[(self.fold, *self.behind)[-1].output] = Format.CHANNELS_LAST
+        return found
 
     @property
     def keeps_order(self) -> bool:
@@ -109,7 +118,11 @@ def chain_reduction_at(
     reads = [v for node in before for v in node.distinct_reads]
     known = {each.y: each for each in moved if graph.sole_consumer(each.y) is not None}
     found = {v: known.get(v) or _part(graph, v, free) for v in reads}
-    joined = tuple(m for m in found.values() if m is not None and _may_join(m, x.tensor.dims))
+    joined = tuple(
+        fitting
+        for each in found.values()
+        if each is not None and (fitting := _joining(each, fold)) is not None
+    )
     return ChainReduction(tuple(before), fold, behind, joined)
 
 
@@ -128,10 +141,19 @@ def _is_short(fold: Node) -> bool:
     return x.dims[-1:] != fold.output.tensor.dims[-1:] and 1 < count <= SHORT
 
 
-def _may_join(movement: Movement, dims: Ints) -> bool:
-    """Whether a chain may read through nodes that move elements."""
-    near = not movement.turns or movement.is_few or movement.is_adjacent(movement.format)
-    return movement.fits(dims) and near
+def _joining(movement: Movement, fold: Node) -> Movement | None:
+    """Return nodes that move elements as a chain may read through them, or None if it may not.
+
+    Channels that are adjacent stay so if the result is channels-last, too.
+    """
+    dims, y = fold.operands[0].tensor.dims, fold.output.tensor.dims
+    if not movement.fits(dims):
+        return None
+    if not movement.turns or movement.is_few or movement.is_adjacent(movement.format):
+        return movement
+    last = replace(movement, result=Format.CHANNELS_LAST)
+    fits = 2 < len(y) <= len(dims) and y[:2] == dims[:2] and last.is_adjacent(Format.CHANNELS_LAST)
+    return last if fits else None
 
 
 def _behind(
