@@ -22,7 +22,7 @@ from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
-from ...runtime.ops.reduce import Reduce
+from ...runtime.ops.reduce import Reduce, ReduceMean
 from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .attention.channels import ChannelAttention, channel_attention_at
@@ -46,6 +46,7 @@ from .gemm.gated import GatedProducts, has_many_rows
 from .gemm.strided import StridedProduct, strided_product_at
 from .norm.head_rows import HeadRows, head_rows_at
 from .norm.unit_rows import UnitRows, unit_rows_at
+from .norm.variance import Variance, variance_at
 from .recipe.operands import Tensor
 
 #: Limits of a chain: longer ones need too many registers.
@@ -66,6 +67,7 @@ Separable = (
     | StridedProduct
     | UnitRows
     | HeadRows
+    | Variance
     | InvertedResidual
     | Movement
     | Recurrence
@@ -89,8 +91,8 @@ class FusionGroup:
             channels or without a softmax, rotation with cache update, this with the attention to
             the caches, products of few rows with the nodes around them, two products that are
             combined, stacks that are read in place, normalized parts of rows, rows divided by their
-            length, inverted residuals, elements moved by several nodes, an unrolled recurrence, or
-            a reduction of a chain; None for others.
+            length, variances, inverted residuals, elements moved by several nodes, an unrolled
+            recurrence, or a reduction of a chain; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -338,6 +340,7 @@ WHOLE: _Finders = {
     **dict.fromkeys((LayerNormalization, RMSNormalization), (partial(head_rows_at, tail=_tail),)),
     MatMul: (channel_attention_at, weighed_heads_at, few_rows_at, gated_products_at),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
+    ReduceMean: (variance_at,),
 }
 #: The same of what no other group contains.
 LAST: _Finders = {MatMul: (partial(strided_product_at, tail=_tail),)}

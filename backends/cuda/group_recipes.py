@@ -43,6 +43,7 @@ from .gemm.gated import GatedProducts, gated_products
 from .gemm.strided import StridedProduct, strided_product
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
+from .norm.variance import Variance, variance
 from .recipe.arguments import as_reason
 from .recipe.launch import launches_of
 from .recipe.operands import Tensor
@@ -142,6 +143,8 @@ def _recipe_of_whole(
             return strided_product(whole, y, operand, setting)
         case UnitRows():
             return unit_rows(whole, y, operand)
+        case Variance():
+            return variance(whole, y, operand)
         case InvertedResidual():
             return inverted_residual(whole, y, operand, setting)
         case HeadRows():

@@ -25,7 +25,11 @@ from ....runtime.ops.shapes import normalize_axis
 from .elementwise import greatest, lowest
 
 #: The header that declares composite states.
-_HEADERS = {"Peak": "norm/logsumexp.cuh", "Place": "reduce/argmax.cuh"}
+_HEADERS = {
+    "Peak": "norm/logsumexp.cuh",
+    "Place": "reduce/argmax.cuh",
+    "Variance": "reduce/variance.cuh",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class ReduceFormula:
     def nbytes(self, dtype: DType, index: DType) -> int:
         """Return the size of a state, given the compute type and that of indices."""
         place = 2 * max(dtype.itemsize, index.itemsize)
-        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": place}[self.state]
+        words = {"A": 1, "Peak": 2, "Variance": 4}
+        return place if self.state == "Place" else words[self.state] * dtype.itemsize
 
 
 #: The reductions; comparisons propagate NaN.
@@ -89,6 +94,14 @@ FOLDS: dict[type[Op], ReduceFormula] = {
         floating=True,
     ),
 }
+#: Mean squares of differences from the mean.
+VARIANCE = ReduceFormula(
+    "merged(a, b)",
+    "State{A(0), A(0), A(0)}",
+    "State{A(1), x, A(0)}",
+    "a.square / count",
+    "Variance",
+)
 
 
 def keeps_order(node: Node) -> bool:

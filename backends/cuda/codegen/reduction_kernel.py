@@ -34,8 +34,8 @@ MAX_OPERANDS = 8
 ENOUGH = 1 << 16
 #: Threads that share a result whose elements are far apart, so that a block's rows stay wide.
 MAX_SHARES = 16
-#: Vectors of a row that a thread reduces where there are many rows: with one, a warp would end before
-#: the next one starts.
+#: Vectors of a row that a thread reduces where there are many rows: with one, a warp would end
+#: before the next one starts.
 SERIAL = 4
 #: Elements that one thread reduces at most where there are few blocks; others take several passes.
 MAX_SERIAL, FEW_BLOCKS = 64, 64
