@@ -52,6 +52,7 @@ KERNEL_ROOMS = {
     "quantize": "elementwise",
     "random": "elementwise",
     "recurrence_kernel": "elementwise",  # chains, a step after another
+    "fold_kernel": "reduce",
     "reduction_kernel": "reduce",
     "recurrent": "sequence",
     "signal": "sequence",

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.ops import reduce
+from tercet.backends.cuda.codegen import fold_kernel
 from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, int8, int64
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.conv import Conv
@@ -34,7 +34,7 @@ def test_columns_of_a_thread(
     emulated: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reduce, "FEW_THREADS", threads)
+    monkeypatch.setattr(fold_kernel, "FEW_THREADS", threads)
     x = (4 * normal(5, 20, inner)).astype(dtype)
     kinds = ("ReduceMax", "ReduceMin") if dtype in (bool_, int8) else ("ReduceMax", "ReduceMean")
     for kind in (*kinds, *(() if dtype == bool_ else ("ArgMax",))):

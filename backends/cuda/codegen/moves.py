@@ -1,7 +1,7 @@
 """Chains of nodes that only move elements, as one function of the result's indices.
 
 Transpose, Slice, Pad, gathering by constant indices, Expand, Tile, Resize to the nearest element
-and views compose: whatever the chain, an element of the result is one element of the input, or zero.
+and views compose: in any chain, an element of the result is one element of the input, or zero.
 """
 
 from __future__ import annotations

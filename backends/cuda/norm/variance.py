@@ -10,8 +10,8 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast, Mul, Pow, Sub
 from ....runtime.ops.reduce import ReduceMean
 from ..algorithms.registry import Answer
+from ..codegen.fold_kernel import fold
 from ..codegen.folds import VARIANCE
-from ..ops.reduce import fold
 from ..recipe.operands import Ints, Tensor
 
 #: Minimum number of elements of a row. Of shorter ones the differences are part of the reduction of

@@ -18,6 +18,8 @@ from ....runtime.ops.window import Window, window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
 from ..codegen.epilogue import Epilogue, no_epilogue
+from ..codegen.fold_kernel import fold
+from ..codegen.folds import FOLDS, ReduceFormula
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
 from ..recipe.launch import Launch, each
@@ -33,7 +35,6 @@ from ..recipe.operands import (
     three,
 )
 from ..recipe.source import arithmetic
-from .reduce import FOLDS, ReduceFormula, fold
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
