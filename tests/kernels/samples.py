@@ -214,6 +214,8 @@ def _reductions() -> Iterator[Sample]:
     for how in ways:
         yield sample("CumSum", [normal(2, 5000), scalar(1, np.int64)], (1,), **how)
         yield sample("CumSum", [normal(2, 900, 3), scalar(1, np.int32)], (1,), **how)
+        yield sample("CumSum", [normal(3, 40, 50), scalar(1, np.int32)], (1,), **how)
+        yield sample("CumSum", [normal(2, 2100, 3), scalar(1, np.int32)], (1,), **how)
         yield sample("CumSum", [normal(3, 5, 75), scalar(2, np.int32)], (1,), **how)
     yield sample("CumSum", [np.arange(7000), scalar(0, np.int64)], (1,))
     yield sample("CumSum", [normal(40, 700).astype(float16), scalar(0, np.int64)], (1,))

@@ -21,6 +21,9 @@ TILE, LONG = 2048, 256
 #: Minimum length of a line for which it gets a warp.
 SHORT = 8
 
+#: Warps of a block that adds up 32 lines side by side, and their maximum length.
+TOGETHER = {8: 256, 32: 2048}
+
 #: Target numbers of blocks and threads: lines are split into chunks until they are reached.
 BLOCKS, ENOUGH = 1024, 1 << 18
 
@@ -70,6 +73,8 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         args = {"x": x, "y": y, "count": outer, "l": dict(size=size, inner=1, chunk=size, chunks=1)}
         grid = (ceil_div(outer, THREADS // 32), 1, 1)
         return make("accumulate_short", grid=grid, args=args, note=f"{size}")
+    if 1 < size <= max(TOGETHER.values()) and inner > 1 and outer * inner < ENOUGH:
+        return _together(make, y, x, sizes)
     if inner == 1 and size > LONG:
         tiles = ceil_div(size, TILE)
         chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))
@@ -90,3 +95,19 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         return replace(last, args={**last.args, "totals": None})
     first = make(f"total_{name}", grid=grid, args=args)
     return replace(first, scratch=nbytes), replace(last, scratch=nbytes)
+
+
+def _together(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> Launch:
+    """Return the launch in which each block has 32 lines side by side; see `_along`."""
+    outer, size, inner = sizes
+    warps = next(n for n, most in TOGETHER.items() if size <= most)
+    chunk = ceil_div(size, warps)
+    lines = {"size": size, "inner": inner, "chunk": chunk, "chunks": ceil_div(size, chunk)}
+    launch = make(
+        "accumulate_together",
+        grid=(ceil_div(outer * inner, 32), 1, 1),
+        args={"x": x, "y": y, "count": outer * inner, "l": lines},
+        note=f"{size} by {chunk}",
+    )
+    constants = tuple((k, warps if k == "WARPS" else n) for k, n in launch.constants)
+    return replace(launch, block=32 * warps, constants=constants)

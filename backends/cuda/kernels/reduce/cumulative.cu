@@ -2,7 +2,8 @@
 // combine(a, b), and START, its identity.
 //
 // Long lines are split into chunks. Then one launch computes the total of every chunk, and the next one
-// starts each chunk with the totals of those before it, added in a fixed order.
+// starts each chunk with the totals of those before it, added in a fixed order. The warps of a block do both for lines
+// side by side that are not so long.
 //
 // Compile-time: WARPS of a block; REVERSE, EXCLUSIVE; RANK, where the axis is read at run time.
 
@@ -10,7 +11,7 @@
 #include "reduce/block.cuh"
 #include "reduce/scan.cuh"
 
-constexpr int ITEMS = 8;  // neighbours that a thread adds up, where lines are rows
+constexpr int ITEMS = 8;  // neighbours that a thread reads at once
 
 struct Ints {
     long long at[RANK];
@@ -34,12 +35,19 @@ struct Combine {
 __device__ __forceinline__ void go_along(const T* x, T* y, const Lines& l, long long outer,
                                          long long begin, long long end, A total)
 {
-    for (long long k = begin; k < end; ++k) {
-        const long long at = l(outer, k);
-        const A value = A(x[at]);
-        if (EXCLUSIVE) y[at] = T(total);
-        total = combine(total, value);
-        if (!EXCLUSIVE) y[at] = T(total);
+    for (long long k = begin; k < end; k += ITEMS) {
+        A values[ITEMS];
+#pragma unroll
+        for (int q = 0; q < ITEMS; ++q)
+            if (k + q < end) values[q] = A(x[l(outer, k + q)]);
+#pragma unroll
+        for (int q = 0; q < ITEMS; ++q) {
+            if (k + q >= end) break;
+            const long long at = l(outer, k + q);
+            if (EXCLUSIVE) y[at] = T(total);
+            total = combine(total, values[q]);
+            if (!EXCLUSIVE) y[at] = T(total);
+        }
     }
 }
 
@@ -70,6 +78,26 @@ accumulate_columns(const T* x, const A* totals, T* y, long long count, Lines l)
         before = combine(before, totals[(row - c + other) * l.inner + column]);
     const long long end = min(l.size, (c + 1) * l.chunk);
     go_along(x + column, y + column, l, outer, c * l.chunk, end, before);
+}
+
+// ── lines side by side: one warp per chunk of 32 of them ───────────────────────────────────────────
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+accumulate_together(const T* x, T* y, long long count, Lines l)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long i = blockIdx.x * 32LL + lane, outer = i / l.inner, column = i - outer * l.inner;
+    const long long begin = warp * l.chunk, end = i < count ? min(l.size, begin + l.chunk) : begin;
+    grid_dependency_sync();
+    A total = START;
+#pragma unroll 8
+    for (long long k = begin; k < end; ++k) total = combine(total, A(x[l(outer, k) + column]));
+    __shared__ A totals[WARPS][32];
+    totals[warp][lane] = total;
+    __syncthreads();
+    A before = START;
+    for (int other = 0; other < warp; ++other) before = combine(before, totals[other][lane]);
+    go_along(x + column, y + column, l, outer, begin, end, before);
 }
 
 // ── contiguous lines: one block per chunk ──────────────────────────────────────────────────────────
