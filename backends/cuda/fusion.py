@@ -154,24 +154,21 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
     for node in heads:
         if node in left:
             yield _headed(graph, node, left)
-    of_readers: dict[Node, list[Movement]] = {}
+    joining = [each for each in moved if _may_join_all(graph, each, left)]
+    for node in reversed(nodes):
+        if node in left and in_chains(node):
+            chain = _chain(graph, node, left)
+            read = tuple(each for each in joining if each.y.consumers.keys() <= set(chain))
+            joining = [each for each in joining if each not in read]
+            moved = [each for each in moved if each not in read]
+            chain += [turn for each in read for turn in each.nodes]
+            left.difference_update(chain)
+            yield FusionGroup(graph.in_order(chain), None, moves=read)
     for each in moved:
-        reader = graph.sole_consumer(each.y)
-        if reader in left and _may_join(each, reader):
-            of_readers.setdefault(reader, []).append(each)
-            continue
-        left.difference_update(each.nodes)
         if each.is_worth:
             yield FusionGroup(each.nodes, None, whole=each)
         else:
             yield from plain_groups(graph, set(each.nodes))
-    for node in reversed(nodes):
-        if node in left and in_chains(node):
-            chain = _chain(graph, node, left)
-            read = tuple(each for link in chain for each in of_readers.get(link, ()))
-            chain += [turn for each in read for turn in each.nodes]
-            left.difference_update(chain)
-            yield FusionGroup(graph.in_order(chain), None, moves=read)
 
 
 def _takes_epilogue(node: Node) -> bool:
@@ -188,6 +185,14 @@ def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
     before = () if cast is None else (cast,)
     left.difference_update((*before, *pool))
     return FusionGroup((*before, node, *epilogue, *pool), node, pool[0] if pool else None, cast)
+
+
+def _may_join_all(graph: Graph, movement: Movement, free: Set[Node]) -> bool:
+    """Whether chains of free nodes may read through nodes that move elements, if one has all."""
+    readers = movement.y.consumers
+    if not readers or graph.is_output(movement.y) or not free.issuperset(readers):
+        return False
+    return all(_may_join(movement, reader) for reader in readers)
 
 
 def _may_join(movement: Movement, reader: Node) -> bool:
@@ -460,10 +465,11 @@ def _suits(source: Node, shape: tuple[int, ...]) -> bool:
         return True
     ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
     cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
-    return cheap and ranks == {len(shape)}
+    return cheap and ranks <= {len(shape)}
 
 
 def _operands(chain: list[Node]) -> list[Value]:
+    """Return what a chain reads; numbers are part of its code."""
     made = {node.output for node in chain}
     reads = dict.fromkeys(v for node in chain for v in node.distinct_reads)
-    return [value for value in reads if value not in made]
+    return [v for v in reads if v not in made and (v.data is None or v.data.size > 1)]

@@ -14,9 +14,9 @@ from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Neg, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Equal, Mul, Neg, Relu, Sub, Where
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.movement import Slice, Transpose
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
@@ -65,6 +65,30 @@ def behind_a_product(graph: Graph, x: Value) -> Value:
     return graph.insert(Add(), [product, turned(graph, x, 1, 0, 2)]).output
 
 
+def shared(graph: Graph, x: Value) -> Value:
+    """Two nodes of a chain read the same transposed tensor."""
+    y = turned(graph, x, 1, 0, 2)
+    return graph.insert(Mul(), [y, graph.insert(Relu(), [y]).output]).output
+
+
+def corners(graph: Graph, x: Value) -> Value:
+    """Boxes with their centres and sizes as corners, as `choose_parts` chooses among them."""
+    cuts = [
+        graph.insert(Slice(), [x, *(graph.constant(np.array([n])) for n in (i, i + 1, 2))]).output
+        for i in range(4)
+    ]
+    low, high = (
+        [graph.insert(op, pair).output for pair in zip(cuts[:2], cuts[2:], strict=True)]
+        for op in (Sub(), Add())
+    )
+    places = graph.constant(np.arange(4).reshape(1, 1, 4))
+    y, *others = *high[::-1], *low[::-1]
+    for place, value in zip((2, 1, 0), others, strict=True):
+        here = graph.insert(Equal(), [places, graph.constant(np.array(place))]).output
+        y = graph.insert(Where(), [here, value, y]).output
+    return graph.insert(Relu(), [y]).output
+
+
 #: How a graph goes on, the shape of its input, and its kernels.
 CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[str]]] = {
     "cast": (cast, (2, 5, 3, 16), ["elementwise"]),
@@ -73,6 +97,8 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "both": (both, (4, 3, 8), ["elementwise"]),
     "few columns": (columns, (4, 3, 8), ["elementwise"]),
     "columns": (columns, (128, 3, 512), ["transpose", "elementwise"]),
+    "shared": (shared, (4, 3, 8), ["elementwise"]),
+    "corners": (corners, (3, 7, 4), ["moved"]),
     "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
 }
 

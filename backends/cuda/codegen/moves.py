@@ -168,7 +168,12 @@ class Movement:
 
     @property
     def format(self) -> Format:
-        """The format of the input in which adjacent elements of the result are adjacent."""
+        """The format of the input in which adjacent elements of the result are adjacent.
+
+        Few columns of rows are read one by one where they are.
+        """
+        if self.x.tensor.rank == 3 and not self.turns and self.is_few:
+            return Format.CONTIGUOUS
         formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
         return next((f for f in formats if self.is_adjacent(f)), Format.CONTIGUOUS)
 
@@ -406,6 +411,8 @@ def may_be_free(node: Node) -> bool:
         steps = _ints(node.inputs[4]) if len(node.inputs) > 4 else None
         if len(changed) != 1 or any(step != 1 for step in steps or ()):
             return not changed
+        if changed[0] == rank - 1 > 1 and node.output.tensor.dims[-1] == 1:
+            return False  # where it starts is hardly ever aligned
         return changed[0] in (1, rank - 1) or prod(dims[: changed[0]]) == 1
     if isinstance(op, Gather):
         count = prod(dims[: normalize_axis(op.axis, rank)])

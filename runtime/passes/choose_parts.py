@@ -1,0 +1,149 @@
+"""Computes stacks of few numbers, such as corners of boxes, as one chain that chooses by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.elementwise import BitCast, Equal, SwiGLU, Where
+from ..ops.gather import Gather
+from ..ops.movement import Concat, Expand, Slice, Split, Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from .driver import Context
+from .editing import Builder, drop, is_elementwise, shape_of, static_dims
+
+_VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
+#: What parts may be computed of: other nodes compute what follows them as they store results.
+_MOVES = (Expand, Gather, Slice, Split, Transpose)
+#: Maximum number of parts and of nodes that compute them, and of elements of the stack, each of
+#: which costs the arithmetic of all parts.
+_PARTS, _NODES, _ELEMENTS = 6, 14, 1 << 18
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace a Concat of single places, which elementwise nodes compute, by Wheres of them.
+
+    Exporters cut boxes into columns and stack others that are computed of these, each without the
+    axis. Then all nodes, with the axis, are one chain. Parts along other axes than the last are
+    adjacent in memory, so that kernels write them where they belong.
+    """
+    for node in list(graph.nodes):
+        if node in graph and isinstance(node.op, Concat):
+            text = _choose(graph, node)
+            if text:
+                yield text
+
+
+def _choose(graph: Graph, stack: Node) -> str:
+    """Replace a Concat; return a sentence about it, or nothing."""
+    assert isinstance(stack.op, Concat)
+    dims, parts = _dims(stack.output), stack.operands
+    if dims is None or not 1 < len(parts) <= _PARTS or prod(dims) > _ELEMENTS:
+        return ""
+    axis = stack.op.axis % len(dims)
+    if dims[axis] != len(parts) or prod(dims[axis + 1 :]) != 1:
+        return ""
+    lifting = _Lifting(graph, stack, axis)
+    found = [lifting.source(part) for part in parts]
+    nodes = lifting.region(found)
+    if len(nodes) < 2 or not lifting.fits(nodes):
+        return ""
+    add = Builder(graph, stack, stack.name, (stack,))
+    shape = [-1 if i == axis else 1 for i in range(len(dims))]
+    places = add.constant(np.arange(len(parts), dtype=np.int32).reshape(shape), "places")
+    chosen, *others = reversed([lifting.lifted(value, nodes) for value in found])
+    for place, value in zip(reversed(range(len(others))), others, strict=True):
+        here = add(Equal(), places, add.constant(np.array(place, np.int32), "place"))
+        chosen = add(Where(), here, value, chosen)
+    name = stack.name
+    graph.replace(stack, [chosen])
+    for part in parts:
+        drop(graph, part.producer)
+    return f"Concat '{name}' chooses among {len(parts)} parts that {len(nodes)} nodes compute"
+
+
+class _Lifting:
+    """Gives the axis of a stack to what its parts are computed of.
+
+    Args:
+        graph: the graph.
+        stack: the Concat.
+        axis: its axis.
+    """
+
+    def __init__(self, graph: Graph, stack: Node, axis: int) -> None:
+        self.graph, self.stack, self.axis = graph, stack, axis
+        dims = _dims(stack.output) or ()
+        self.dims = (*dims[:axis], 1, *dims[axis + 1 :])
+        self._ends: set[Node] = {stack}
+        self._known: dict[Value, Value] = {}
+
+    def source(self, part: Value) -> Value:
+        """Return what a part is a view of, if only the stack reads it."""
+        view = part.producer
+        if view is None or not isinstance(view.op, _VIEWS) or set(part.consumers) != {self.stack}:
+            return part
+        if self.graph.is_output(part):
+            return part
+        self._ends.add(view)
+        return view.operands[0]
+
+    def region(self, found: Sequence[Value]) -> Set[Node]:
+        """Return the elementwise nodes that nothing but the stack depends on."""
+        nodes, todo = set[Node](), list(found)
+        while todo:
+            node = todo.pop().producer
+            if node is None or node in nodes or len(nodes) > _NODES:
+                continue
+            readers = set(node.output.consumers)
+            apart = not is_elementwise(node.op) or isinstance(node.op, BitCast | SwiGLU)
+            if apart or self.graph.is_output(node.output) or not readers <= nodes | self._ends:
+                continue
+            nodes.add(node)
+            todo += node.distinct_reads
+        return nodes
+
+    def fits(self, nodes: Set[Node]) -> bool:
+        """Whether all that nodes read and compute has one shape, but for numbers, and is moved."""
+        reads = {v for node in nodes for v in node.distinct_reads if v.producer not in nodes}
+        if len(nodes) > _NODES or not all(map(_is_moved, reads)):
+            return False
+        outputs = [node.output for node in nodes]
+        values = {*outputs, *(value for node in nodes for value in node.distinct_reads)}
+        shapes = {_dims(v) for v in values if v.data is None or v.data.size != 1}
+        return len(shapes) == 1 and None not in shapes and prod(*shapes) == prod(self.dims)
+
+    def lifted(self, value: Value, nodes: Set[Node]) -> Value:
+        """Return a value with the axis."""
+        if value not in self._known:
+            self._known[value] = self._lift(value, nodes)
+        return self._known[value]
+
+    def _lift(self, value: Value, nodes: Set[Node]) -> Value:
+        node = value.producer
+        if node is not None and node in nodes:
+            add = Builder(self.graph, self.stack, node.name, (node,))
+            return add(node.op, *(v and self.lifted(v, nodes) for v in node.inputs))
+        if _dims(value) == self.dims or (value.data is not None and value.data.size == 1):
+            return value
+        if node is not None and isinstance(node.op, _VIEWS):
+            source = node.operands[0]
+            if _dims(source) == self.dims:
+                return source
+        return Builder(self.graph, self.stack, f"{value.name}.lifted").shaped(value, self.dims)
+
+
+def _is_moved(value: Value) -> bool:
+    """Whether nothing but moves, and elementwise nodes with other readers, computes a value."""
+    node = value.producer
+    while node is not None and isinstance(node.op, _VIEWS):
+        node = node.operands[0].producer
+    return node is None or isinstance(node.op, _MOVES) or is_elementwise(node.op)
+
+
+def _dims(value: Value) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor, if all are known."""
+    return static_dims(shape_of(value))
