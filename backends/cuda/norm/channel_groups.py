@@ -116,7 +116,7 @@ def normalize_channels(
         return f"{blocks} blocks"
     alike = gcd(images.depth, vector)
     statistic = 16 * ceil_div(3 * compute.itemsize, 16)
-    stage = 2 * slabs.threads * (vector // alike) * compute.itemsize
+    stage = 3 * slabs.threads * (vector // alike) * compute.itemsize
     joined = slabs.parts > 1 and not slabs.is_cluster
     sums = Scratch(0) if joined else None
     shape = {
@@ -189,7 +189,7 @@ def _parted(images: Images, threads: int, width: int, target: Target) -> Iterato
     clusters = target.has_clusters and images.itemsize < float64.itemsize
     rows = threads // (width // images.vector)
     # The rest is for sums, and for what the GPU takes for itself.
-    room = (target.shared - SPARE) * threads // MOST_THREADS - 64 * threads - 1024
+    room = (target.shared - SPARE) * threads // MOST_THREADS - 96 * threads - 1024
     parts = 1
     while parts == 1 or (parts <= MAX_PARTS and (parts - 1) * rows < images.pixels):
         chunk = ceil_div(images.pixels, parts)

@@ -23,6 +23,7 @@
 enum { ALONG = 1, BY_CHANNEL = 2 };
 
 constexpr int KINDS = VECTOR / ALIKE;  // groups of a word, or parts of them
+constexpr int FEW = 8;                 // parts of a group in a row that one thread adds up
 // Whether everything that the epilogue indexes like the result has been read in words.
 constexpr bool WHOLE = (Z0 == ALONG || Z0 == 0 || Z0 == BY_CHANNEL) && (Z1 == ALONG || Z1 == 0 || Z1 == BY_CHANNEL);
 
@@ -118,6 +119,53 @@ __device__ __forceinline__ void sum_up(Part (&parts)[KINDS], const X* x, Words<X
     }
 }
 
+// Where a group has few parts in each row: adjacent lanes read adjacent parts, each those of some rows of a column.
+template <typename Then>
+__device__ __forceinline__ void over_columns(const Part* stage, A* sums, const Slabs& of, const Own& own, int columns,
+                                             int each, Then then)
+{
+    const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
+    const int shares = columns < THREADS ? THREADS / columns : 1;
+    const int share = threadIdx.x / columns, begin = threadIdx.x - share * columns;  // of threads beyond all: nothing
+    const A whole = A(pixels) * of.depth;
+    auto of_group = [=](int group) {
+        A sum = 0;
+        for (int s = 0; s < shares; ++s)
+            for (int c = 0; c < each; ++c) sum += sums[s * columns + group * each + c];
+        return sum;
+    };
+    A total[KINDS] = {};  // of the group of each of the thread's columns
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int k = 0; k < KINDS; ++k) {
+            const int column = begin + k * THREADS;
+            if (share >= shares || column >= columns) break;
+            const A mean = total[k] / whole;
+            A sum = 0;
+#pragma unroll 4
+            for (int r = share; r < own.rows; r += shares) {
+                const Part part = stage[r * columns + column];
+                const A count = A((of_row + (r < more)) * ALIKE), off = CENTRED ? part.mean - mean : A(0);
+                sum += step ? part.square + count * off * off : count * part.mean;
+            }
+            sums[share * columns + column] = sum;
+        }
+        __syncthreads();
+        if (step) break;
+#pragma unroll
+        for (int k = 0; k < KINDS; ++k)
+            if (begin + k * THREADS < columns) total[k] = of_group((begin + k * THREADS) / each);
+        __syncthreads();
+    }
+    if (share == 0)
+#pragma unroll
+        for (int k = 0; k < KINDS; ++k) {
+            const int column = begin + k * THREADS;
+            if (column < columns && column % each == 0)
+                then(column / each, Shared{whole, total[k], of_group(column / each)});
+        }
+}
+
 // Merges what the threads of a block have of each group, and calls `then` with the group's sums in one thread.
 template <typename Then>
 __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Slabs& of, const Own& own, Part* stage,
@@ -128,6 +176,10 @@ __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Sl
 #pragma unroll
         for (int e = 0; e < KINDS; ++e) stage[own.row * columns + own.word * KINDS + e] = parts[e];
     __syncthreads();
+    if (each <= FEW) {
+        over_columns(stage, (A*)(stage + THREADS * KINDS), of, own, columns, each, then);
+        return;
+    }
     const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
     const A whole = A(pixels) * of.depth;
     const int lane = threadIdx.x % 32, abreast = each < 32 ? 32 / each : 1;
@@ -165,6 +217,17 @@ __device__ __forceinline__ Shared merged_of(A count, A sum, A square, A epsilon)
 template <typename Find>
 __device__ __forceinline__ void merge(const Slabs& of, Shared* found, A epsilon, Find of_part)
 {
+    if (of.parts <= FEW && of.groups > WARPS) {
+        for (int group = threadIdx.x; group < of.groups; group += THREADS) {
+            Moments own;
+            for (int part = 0; part < of.parts; ++part) {
+                const Shared more = of_part(group, part);
+                own.add(more.count, more.sum, more.square);
+            }
+            found[group] = merged_of(own.count, own.sum, own.square, epsilon);
+        }
+        return;
+    }
     const int lane = threadIdx.x % 32;
     for (int group = threadIdx.x / 32; group < of.groups; group += WARPS) {
         Moments own;
@@ -260,7 +323,7 @@ channel_groups(const X* x, const Shared* sums, const S* scale, const S* shift, R
     Shared* found = (Shared*)shared;
     Shared* merged = found + of.groups;
     Part* stage = (Part*)(merged + of.groups);
-    Words<X>* kept = (Words<X>*)(stage + THREADS * KINDS);
+    Words<X>* kept = (Words<X>*)((A*)(stage + THREADS * KINDS) + THREADS * KINDS);
     const Own own(of);
     const Affine affine(scale, shift, own.channel + own.word * VECTOR);
     grid_dependency_sync();
