@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .device import CudaDevice
 
 Pairs = tuple[tuple[Value, Value], ...]
+#: How many results there are at least of an element that is repeated in any format.
+REPEATED = 64
 
 
 class CudaBackend:
@@ -242,9 +244,14 @@ def _wanted(
         return Formats(follows=True)
     if isinstance(group.whole, ChainReduction) and group.whole.keeps_order:
         return Formats(follows=True)
-    if group.head is None and group.whole is None and not group.moves:
-        rank = group.nodes[-1].output.tensor.rank
-        return Formats(follows=all(value.tensor.rank == rank for value in reads))
+    y = group.nodes[-1].output.tensor
+    moved = {each.x for each in group.moves}
+    # What each group of channels has is repeated for images in any format.
+    small = all(x.tensor.size * REPEATED <= y.size for x in moved)
+    if group.head is None and group.whole is None and small:
+        whole = [value.tensor.rank for value in reads if value not in moved]
+        if whole or not moved:
+            return Formats(follows=all(rank == y.rank for rank in whole))
     if group.head is not None and kernel_of_head(group.head).follows_for(group.head):
         return Formats(follows=True)
     return Formats(

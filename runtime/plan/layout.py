@@ -46,7 +46,8 @@ def lay_out(
             if backend is None:
                 layout.view(nodes[0], formats)
             elif not layout.rename(nodes, backend.device, formats):
-                layout.step(assigned)
+                wanted = {f for node in nodes for v in node.outputs for f in asked.get(v, ())}
+                layout.step(assigned, wanted)
         layout.finish()
         share_slices(layout, bars.dense)
         if _build(layout, bars):

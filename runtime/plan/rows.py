@@ -254,8 +254,13 @@ class Layout:
             self._see(nodes[0], self.fetch(value, device, found[0]), found[1])
         return found is not None
 
-    def step(self, assigned: Assigned) -> None:
-        """Add the row of a claim, not yet built, and the copies that it needs."""
+    def step(self, assigned: Assigned, asked: Set[Format] = frozenset()) -> None:
+        """Add the row of a claim, not yet built, and the copies that it needs.
+
+        Args:
+            assigned: the claim.
+            asked: formats in which its results will be read.
+        """
         backend, claim = assigned.backend, assigned.claim
         if backend is None or claim is None:
             raise ValueError("only views run without a backend")
@@ -264,7 +269,7 @@ class Layout:
         formats = {v: claim.formats.wants.get(v, Format.CONTIGUOUS) for v in reads}
         formats |= {v: claim.formats.gives.get(v, Format.CONTIGUOUS) for v in results}
         if claim.formats.follows and reads:
-            leader = self._present(reads, backend.device)
+            leader = self._present(reads, backend.device, asked)
             formats = dict.fromkeys((*reads, *results), leader)
         inputs = tuple(self.fetch(v, backend.device, formats[v]) for v in reads)
         at = len(self.rows)
@@ -296,17 +301,25 @@ class Layout:
         row.kernel = row.step.kernel
         return None
 
-    def _present(self, reads: Sequence[Value], device: Device) -> Format:
+    def _present(self, reads: Sequence[Value], device: Device, asked: Set[Format]) -> Format:
         """Return the format in which most bytes of `reads` are already on `device`.
 
-        Of formats with equally many bytes, the most recent one: another row has requested it.
+        One that is asked of the results may have a tenth less. Of formats with equally many bytes,
+        the most recent one: another row has requested it.
         """
         votes: dict[Format, int] = {}
         for value in reads:
             for slot in self.places[value]:
                 if slot.device is device and not slot.format.in_halves:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
-        return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
+        if not votes:
+            return Format.CONTIGUOUS
+        best = max(reversed(votes), key=votes.__getitem__)
+        return (
+            best
+            if best in asked
+            else next((f for f in votes if f in asked and votes[f] * 10 >= votes[best] * 9), best)
+        )
 
     def finish(self) -> None:
         """Bring the graph's results to where they are requested.
