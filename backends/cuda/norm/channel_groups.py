@@ -53,6 +53,11 @@ class Images:
         """Adjacent channels that are read at once."""
         return gcd(WORD // self.itemsize, self.channels)
 
+    @property
+    def kinds(self) -> int:
+        """Groups of the channels that are read at once, or parts of them."""
+        return self.vector // gcd(self.depth, self.vector)
+
 
 @dataclass(frozen=True, slots=True)
 class Slabs:
@@ -189,7 +194,8 @@ def _parted(images: Images, threads: int, width: int, target: Target) -> Iterato
     clusters = target.has_clusters and images.itemsize < float64.itemsize
     rows = threads // (width // images.vector)
     # The rest is for sums, and for what the GPU takes for itself.
-    room = (target.shared - SPARE) * threads // MOST_THREADS - 96 * threads - 1024
+    sums = max(64, 12 * images.kinds) * threads + 1024
+    room = (target.shared - SPARE) * threads // MOST_THREADS - sums
     parts = 1
     while parts == 1 or (parts <= MAX_PARTS and (parts - 1) * rows < images.pixels):
         chunk = ceil_div(images.pixels, parts)
