@@ -155,6 +155,14 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
         if node in left:
             yield _headed(graph, node, left)
     joining = [each for each in moved if _may_join_all(graph, each, left)]
+    for each in [each for each in moved if each not in joining and each.is_order]:
+        root = each.x.producer
+        if root in left and root is not None and in_chains(root) and _is_only(graph, each):
+            chain = [*_chain(graph, root, left), *each.nodes]
+            read = tuple(each.of(value) for value in _operands(chain[: -len(each.nodes)]))
+            moved = [other for other in moved if other is not each]
+            left.difference_update(chain)
+            yield FusionGroup(graph.in_order(chain), None, moves=read)
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
@@ -185,6 +193,11 @@ def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
     before = () if cast is None else (cast,)
     left.difference_update((*before, *pool))
     return FusionGroup((*before, node, *epilogue, *pool), node, pool[0] if pool else None, cast)
+
+
+def _is_only(graph: Graph, movement: Movement) -> bool:
+    """Whether nothing else reads what nodes move."""
+    return graph.sole_consumer(movement.x) is movement.nodes[0]
 
 
 def _may_join_all(graph: Graph, movement: Movement, free: Set[Node]) -> bool:

@@ -17,6 +17,8 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Equal, Mul, Neg, Relu, Sub, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.reduce import ReduceMax
+from tercet.runtime.ops.shape import Reshape
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
@@ -71,6 +73,15 @@ def shared(graph: Graph, x: Value) -> Value:
     return graph.insert(Mul(), [y, graph.insert(Relu(), [y]).output]).output
 
 
+def stored(graph: Graph, x: Value) -> Value:
+    """Rows with a factor each, and a constant of some axes, are stored beside each other."""
+    factors = graph.insert(ReduceMax(), [x, graph.constant(np.array([3]))]).output
+    y = graph.insert(Mul(), [x, factors]).output
+    y = graph.insert(Add(), [y, graph.constant(normal(3, 1, 8).astype(float16))]).output
+    rows = graph.constant(np.array([2, 4, 24]))
+    return graph.insert(Reshape(), [turned(graph, y, 0, 2, 1, 3), rows]).output
+
+
 def corners(graph: Graph, x: Value) -> Value:
     """Boxes with their centres and sizes as corners, as `choose_parts` chooses among them."""
     cuts = [
@@ -98,6 +109,7 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "few columns": (columns, (4, 3, 8), ["elementwise"]),
     "columns": (columns, (128, 3, 512), ["transpose", "elementwise"]),
     "shared": (shared, (4, 3, 8), ["elementwise"]),
+    "stored": (stored, (2, 3, 4, 8), ["reduce_chain", "elementwise"]),
     "corners": (corners, (3, 7, 4), ["moved"]),
     "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
 }

@@ -187,6 +187,22 @@ class Movement:
         return last is None or (walk.strides[last] in (0, 1) and not walk.turns[last])
 
     @property
+    def is_order(self) -> bool:
+        """Whether it turns all elements, and no worse if they are computed as they are stored."""
+        whole = self.turns and self.y.tensor.size == self.x.tensor.size
+        whole = whole and all((at >= 0).all() for at in self.coordinates)
+        return whole and (self.is_few or self.is_adjacent(Format.CONTIGUOUS))
+
+    def of(self, value: Value) -> Movement:
+        """Return the same of a value that is broadcast to the input, in its own place."""
+        dims, own = self.x.tensor.dims, value.tensor.dims
+        axes = zip(dims[len(dims) - len(own) :], own, strict=True)
+        parts = self.coordinates[len(dims) - len(own) :]
+        ones: Array = np.zeros((1,) * sum(map(len, self.factors)), np.int64)
+        found = [ones if n < whole else at for (whole, n), at in zip(axes, parts, strict=True)]
+        return replace(self, x=value, y=value, coordinates=tuple(found))
+
+    @property
     def is_plain(self) -> bool:
         """Whether it keeps the order of axes, so that any format will do."""
         rank = self.x.tensor.rank
