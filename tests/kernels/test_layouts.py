@@ -16,9 +16,9 @@ from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import DepthToSpace, Pad, SpaceToDepth, Transpose
+from tercet.runtime.ops.movement import DepthToSpace, Expand, Pad, SpaceToDepth, Transpose
 from tercet.runtime.ops.norm import GroupNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
@@ -125,6 +125,25 @@ def test_nothing_is_reordered(kind: str, emulated: CudaBackend) -> None:
     x = normal(2, 8, 6, 4)
     want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
     np.testing.assert_allclose(model.run({"x": x})["y"], want, atol=2e-5 * np.abs(want).max())
+
+
+@needs_compiler
+def test_what_channels_of_a_group_share_is_repeated_where_they_are(emulated: CudaBackend) -> None:
+    """Groups are views of images in order; what is computed of them is read beside others."""
+    net = Net(2, 8, 12, 8)
+    x = net.conv(net.x, 32)
+    parts, axes, dims = (
+        net.graph.constant(np.array(n), "") for n in ((2, 4, 8, 12, 8), (2, 3, 4), (2, 32, 12, 8))
+    )
+    greatest = net.add(ReduceMax(), net.add(Reshape(), x, parts), axes)
+    each = net.add(Reshape(), net.add(Expand(), greatest, parts), dims)
+    y = net.conv(net.add(Mul(), x, each), 8)
+    model = model_of(net, y, emulated)
+    kinds = [row.kind for row in model.placement()]
+    assert kinds.count("reformat") == 3, "before the first, to groups, behind the last"
+    image = normal(2, 8, 12, 8)
+    want = model_of(net, y, NumpyBackend()).run({"x": image})["y"]
+    np.testing.assert_allclose(model.run({"x": image})["y"], want, atol=2e-5 * np.abs(want).max())
 
 
 @pytest.mark.slow
