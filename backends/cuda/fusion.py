@@ -203,7 +203,7 @@ def _is_only(graph: Graph, movement: Movement) -> bool:
 def _may_join_all(graph: Graph, movement: Movement, free: Set[Node]) -> bool:
     """Whether chains of free nodes may read through nodes that move elements, if one has all."""
     readers = movement.y.consumers
-    if not readers or graph.is_output(movement.y) or not free.issuperset(readers):
+    if not readers or graph.is_output(movement.y) or not readers.keys() <= free:
         return False
     return all(_may_join(movement, reader) for reader in readers)
 

@@ -114,7 +114,8 @@ class _Lifting:
         outputs = [node.output for node in nodes]
         values = {*outputs, *(value for node in nodes for value in node.distinct_reads)}
         shapes = {_dims(v) for v in values if v.data is None or v.data.size != 1}
-        return len(shapes) == 1 and None not in shapes and prod(*shapes) == prod(self.dims)
+        shape = shapes.pop()
+        return not shapes and shape is not None and prod(shape) == prod(self.dims)
 
     def lifted(self, value: Value, nodes: Set[Node]) -> Value:
         """Return a value with the axis."""

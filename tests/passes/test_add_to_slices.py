@@ -122,11 +122,11 @@ def test_parts_of_equal_elements(filled: str, value: float) -> None:
         elif filled == "of a shape":
             data = apply(g, ConstantOfShape(value=TensorAttribute(number)), np.array((2, 3, 6, 7)))
         else:
-            data = apply(g, Expand(), np.float32([value]), np.array((2, 3, 6, 7)))
+            data = apply(g, Expand(), number, np.array((2, 3, 6, 7)))
         rows = assigned(g, cut(g, data, 2, 1, 5), apply(g, Mul(), x, x), 4, 3, 2, 6)
         return apply(g, Mul(), assigned(g, data, rows, 4, 2, 1, 5), factors)
 
-    number, factors = np.float32([value]), normal(6, 7)
+    number, factors = np.array([value], np.float32), normal(6, 7)
     graph = make(build, (2, 3, 4, 4))
     after, log = optimised(graph)
     assert log.counts["add_to_slices"] == 2

@@ -48,7 +48,7 @@ def variance_at(graph: Graph, last: Node, free: Set[Node]) -> Variance | None:
     square = _maker(graph, last.operands[0])
     if axes is None or square is None or not _is_square(square):
         return None
-    apart, *casts = _uncast(graph, square.operands[0])
+    apart, casts = _uncast(graph, square.operands[0])
     if apart is None or not isinstance(apart.op, Sub):
         return None
     x, mean = apart.operands[0], _maker(graph, apart.operands[1])
@@ -72,13 +72,13 @@ def _maker(graph: Graph, value: Value) -> Node | None:
     return value.producer if alone else None
 
 
-def _uncast(graph: Graph, value: Value) -> list[Node | None]:
+def _uncast(graph: Graph, value: Value) -> tuple[Node | None, list[Node]]:
     """Return the node that computes a value, and the Casts behind it."""
-    node, casts = _maker(graph, value), list[Node | None]()
+    node, casts = _maker(graph, value), list[Node]()
     while node is not None and isinstance(node.op, Cast):
         casts.append(node)
         node = _maker(graph, node.operands[0])
-    return [node, *casts]
+    return node, casts
 
 
 def _is_square(node: Node) -> bool:
