@@ -205,7 +205,7 @@ def with_tensors(value: Any) -> Any:
     """Return an attribute, or a list of them, whose arrays compare and hash by value."""
     if isinstance(value, tuple):
         return tuple(map(with_tensors, cast("tuple[Any, ...]", value)))
-    return TensorAttribute(value) if isinstance(value, np.ndarray) else value
+    return TensorAttribute(cast("Array", value)) if isinstance(value, np.ndarray) else value
 
 
 def with_arrays(value: Any) -> Any:

@@ -83,8 +83,7 @@ def _is_alone(graph: Graph, value: Value) -> bool:
 def _turned(graph: Graph, value: Value) -> tuple[Value, Order]:
     """Return the image that a value is, perhaps transposed, and the order of its axes."""
     made, rank = value.producer, rank_of(value) or 0
-    is_turned = made is not None and isinstance(made.op, Transpose)
-    if rank and is_turned and _is_alone(graph, value):
+    if rank and made is not None and isinstance(made.op, Transpose) and _is_alone(graph, value):
         return made.operands[0], made.op.order(rank)
     return value, tuple(range(rank))
 
