@@ -23,7 +23,7 @@
 enum { ALONG = 1, BY_CHANNEL = 2 };
 
 constexpr int KINDS = VECTOR / ALIKE;  // groups of a word, or parts of them
-constexpr int FEW = 8;                 // parts of a group in a row that one thread adds up
+constexpr int FEW = 8;                 // blocks whose sums one thread merges
 // Whether everything that the epilogue indexes like the result has been read in words.
 constexpr bool WHOLE = (Z0 == ALONG || Z0 == 0 || Z0 == BY_CHANNEL) && (Z1 == ALONG || Z1 == 0 || Z1 == BY_CHANNEL);
 
@@ -119,51 +119,48 @@ __device__ __forceinline__ void sum_up(Part (&parts)[KINDS], const X* x, Words<X
     }
 }
 
-// Where a group has few parts in each row: adjacent lanes read adjacent parts, each those of some rows of a column.
+// Where a group has one part in each row: adjacent lanes read those of adjacent groups, each of some rows.
 template <typename Then>
-__device__ __forceinline__ void over_columns(const Part* stage, A* sums, const Slabs& of, const Own& own, int columns,
-                                             int each, Then then)
+__device__ __forceinline__ void over_rows(const Part* stage, A* sums, const Slabs& of, const Own& own, Then then)
 {
     const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
-    const int shares = columns < THREADS ? THREADS / columns : 1;
-    const int share = threadIdx.x / columns, begin = threadIdx.x - share * columns;  // of threads beyond all: nothing
+    const int shares = of.groups < THREADS ? THREADS / of.groups : 1;
+    const int share = threadIdx.x / of.groups, begin = threadIdx.x - share * of.groups;
     const A whole = A(pixels) * of.depth;
-    auto of_group = [=](int group) {
+    auto over_shares = [=](int group) {
         A sum = 0;
-        for (int s = 0; s < shares; ++s)
-            for (int c = 0; c < each; ++c) sum += sums[s * columns + group * each + c];
+        for (int s = 0; s < shares; ++s) sum += sums[s * of.groups + group];
         return sum;
     };
-    A total[KINDS] = {};  // of the group of each of the thread's columns
-    for (int step = 0; step < 2; ++step) {
+    A total[KINDS] = {};  // of the elements of each of the thread's groups
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {  // elements, and then squares of their differences from the mean
 #pragma unroll
         for (int k = 0; k < KINDS; ++k) {
-            const int column = begin + k * THREADS;
-            if (share >= shares || column >= columns) break;
+            const int group = begin + k * THREADS;
+            if (share >= shares || group >= of.groups) break;
             const A mean = total[k] / whole;
             A sum = 0;
 #pragma unroll 4
             for (int r = share; r < own.rows; r += shares) {
-                const Part part = stage[r * columns + column];
+                const Part part = stage[r * of.groups + group];
                 const A count = A((of_row + (r < more)) * ALIKE), off = CENTRED ? part.mean - mean : A(0);
                 sum += step ? part.square + count * off * off : count * part.mean;
             }
-            sums[share * columns + column] = sum;
+            sums[share * of.groups + group] = sum;
         }
         __syncthreads();
         if (step) break;
 #pragma unroll
         for (int k = 0; k < KINDS; ++k)
-            if (begin + k * THREADS < columns) total[k] = of_group((begin + k * THREADS) / each);
+            if (begin + k * THREADS < of.groups) total[k] = over_shares(begin + k * THREADS);
         __syncthreads();
     }
-    if (share == 0)
+    if (share) return;
 #pragma unroll
-        for (int k = 0; k < KINDS; ++k) {
-            const int column = begin + k * THREADS;
-            if (column < columns && column % each == 0)
-                then(column / each, Shared{whole, total[k], of_group(column / each)});
-        }
+    for (int k = 0; k < KINDS; ++k)
+        if (begin + k * THREADS < of.groups)
+            then(begin + k * THREADS, Shared{whole, total[k], over_shares(begin + k * THREADS)});
 }
 
 // Merges what the threads of a block have of each group, and calls `then` with the group's sums in one thread.
@@ -176,8 +173,8 @@ __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Sl
 #pragma unroll
         for (int e = 0; e < KINDS; ++e) stage[own.row * columns + own.word * KINDS + e] = parts[e];
     __syncthreads();
-    if (each <= FEW) {
-        over_columns(stage, (A*)(stage + THREADS * KINDS), of, own, columns, each, then);
+    if (each == 1) {
+        over_rows(stage, (A*)(stage + THREADS * KINDS), of, own, then);
         return;
     }
     const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
