@@ -213,7 +213,9 @@ def parts_of(node: Node) -> Parts:
     """Return which tensors of a node have the same channels; see `Parts`."""
     rule = _RULES.get(type(node.op))
     fits = rule is not None and channels_of(node.output) is not None
-    return rule(node) if rule is not None and fits else None
+    parts = rule(node) if rule is not None and fits else None
+    sizes = {channels_of(value) for part in parts or () for value in (part.whole, part.part)}
+    return None if 0 in sizes else parts
 
 
 # ── groups of tensors ────────────────────────────────────────────────────────────────────────────

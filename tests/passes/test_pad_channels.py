@@ -173,6 +173,33 @@ def broadcast(graph: Graph, x: Value) -> Value:
     return conv(graph, apply(graph, Mul(), conv(graph, x, 16), mask), 8)
 
 
+def sliced_to_nothing(graph: Graph, x: Value) -> Value:
+    wide = conv(graph, x, 83)
+    nothing = apply(graph, Slice(), wide, *(np.array([n]) for n in (83, 90, 1)))
+    some = apply(graph, Slice(), wide, *(np.array([n]) for n in (3, 83, 1)))
+    return apply(graph, Concat(axis=1), nothing, conv(graph, some, 8))
+
+
+def split_to_nothing(graph: Graph, x: Value) -> Value:
+    wide = conv(graph, x, 52)
+    first, second, nothing = graph.insert(Split(axis=1), [wide, ints(graph, 13, 39, 0)], 3).outputs
+    found = apply(graph, Concat(axis=1), conv(graph, first, 13, 3), conv(graph, second, 13, 3))
+    return apply(graph, Concat(axis=1), nothing, conv(graph, found, 8))
+
+
+def ints(graph: Graph, *numbers: int) -> Value:
+    return graph.constant(np.array(numbers, np.int64))
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+@pytest.mark.parametrize("build", [sliced_to_nothing, split_to_nothing])
+def test_parts_without_channels(build: Build, precision: Precision) -> None:
+    graph, x = make(build, SHAPE), normal(*SHAPE)
+    copy, _ = padded(graph, precision)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("build", [few, in_fours, normalized, broadcast])
 def test_what_stays_as_it_is(build: Build) -> None:
     assert padded(make(build, SHAPE))[1] == []
