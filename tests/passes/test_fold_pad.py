@@ -154,7 +154,7 @@ def test_an_image_of_any_size_may_have_no_pixels(layer: str) -> None:
         for size in ((4, 5), (0, 5), (4, 0), (0, 0)):
             feeds = {"x": normal(1, 2, *size), "b": normal(3)}
             (right,) = session.run(None, feeds)
-            np.testing.assert_allclose(model.run(feeds)["y"], right, 1e-5, 1e-5)
+            np.testing.assert_allclose(model.run(feeds)["y"], np.asarray(right), 1e-5, 1e-5)
 
 
 def test_padding_that_others_read() -> None:
