@@ -32,7 +32,7 @@ constexpr bool POOL = false;
 
 constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : SPLIT == CLUSTER ? 1 : 2;  // as registers allow
 #include "gemm/epilogue.cuh"
-constexpr bool FOURS = VECTOR_C == 4 && !POOL;
+constexpr bool FOURS = VECTOR_C == 4 && !POOL, ROOM = true;
 #include "gemm/store_registers.cuh"
 #include "gemm/work_items.cuh"
 
@@ -92,14 +92,16 @@ multiply_halves(const T* a, const T* b, const float* scales, R* c, unsigned char
 #else
         Results results = {c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
 #endif
+        const int row = threadIdx.x / 32 * 16;
         Consumer consumer(memory);
         prefetch_columns(bias, scales, first_item(), work);
         grid_dependency_sync();
         for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
             const Item item(next, work);
+            const EarlyOperands operands = begin_item(results, scales, row, item, work);
             float totals[TN][4] = {};
             consumer.add_all(totals, item.count / STEPS);
-            finish_item(results, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, threadIdx.x / 32 * 16, item, work);
+            finish_item(results, operands, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, row, item, work);
         }
     }
 }

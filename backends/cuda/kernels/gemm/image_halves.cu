@@ -35,7 +35,7 @@ constexpr bool LINE = false;
 constexpr bool ADDRESSES = false;
 #include "gemm/operand_a.cuh"
 #include "gemm/epilogue.cuh"
-constexpr bool FOURS = VECTOR_C == 4;
+constexpr bool FOURS = VECTOR_C == 4, ROOM = true;
 #include "gemm/store_registers.cuh"
 #include "gemm/work_items.cuh"
 
@@ -203,6 +203,7 @@ convolve_halves(const __grid_constant__ TensorMap a, const unsigned char* image_
         if (warp == 2) fetch_scales(shared, of_image, work, image, taps);
     } else {
         setmaxnreg_inc<REGISTERS>();
+        const int row = threadIdx.x / 32 * 16;
         Consumer consumer(memory);
         Results results = {
 #if BLOCKWISE
@@ -217,9 +218,10 @@ convolve_halves(const __grid_constant__ TensorMap a, const unsigned char* image_
         grid_dependency_sync();
         for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
             const Item item(next, work);
+            const EarlyOperands operands = begin_item(results, scales, row, item, work);
             float totals[TN][4] = {};
             consumer.add_all(totals, item.count / STEPS);
-            finish_item(results, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, threadIdx.x / 32 * 16, item, work);
+            finish_item(results, operands, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, row, item, work);
         }
     }
 }

@@ -83,15 +83,28 @@ __device__ __forceinline__ void store_pair(const Results& results, const float (
     }
 }
 
+// Exchanges the sums of two eights of columns with the next lane: an even lane gets four adjacent ones of the first, an odd
+// one of the second; `half` says in which row.
+__device__ __forceinline__ void four_of_row(float (&four)[4], const float (&left)[4], const float (&right)[4], int half)
+{
+    const bool odd = threadIdx.x % 2;
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+        const float first = left[half * 2 + q], second = right[half * 2 + q];
+        const float found = __shfl_xor_sync(~0u, odd ? first : second, 1);
+        four[q] = odd ? found : first;
+        four[2 + q] = odd ? second : found;
+    }
+}
+
 // Stores the sums of several eights of columns: lanes exchange them in pairs, so that each has four adjacent ones, of the
 // first of two eights or of the second, and a row of the warp stores 64 bytes of float32 at a time.
 template <int EIGHTS>
 __device__ __forceinline__ void store_fours(const Results& results, const float (&sums)[EIGHTS][4], int row, int column)
 {
     const int lane = threadIdx.x % 32;
-    const bool odd = lane % 2;
     row += lane / 4;
-    column += lane % 4 / 2 * 4 + odd * 8;
+    column += lane % 4 / 2 * 4 + lane % 2 * 8;
     Operands<4> with[EIGHTS / 2][2];
 #pragma unroll
     for (int j = 0; j < EIGHTS; j += 2)
@@ -105,13 +118,7 @@ __device__ __forceinline__ void store_fours(const Results& results, const float 
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float four[4];
-#pragma unroll
-            for (int q = 0; q < 2; ++q) {
-                const float first = sums[j][half * 2 + q], second = sums[j + 1][half * 2 + q];
-                const float found = __shfl_xor_sync(~0u, odd ? first : second, 1);
-                four[q] = odd ? found : first;
-                four[2 + q] = odd ? second : found;
-            }
+            four_of_row(four, sums[j], sums[j + 1], half);
             const int line = row + half * 8, at = column + j * 8;
             if (line < results.m && at < results.n) results.store<4>(four, with[j / 2][half], line, at);
         }

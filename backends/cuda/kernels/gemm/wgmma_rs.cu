@@ -43,7 +43,7 @@ enum { WHOLE, PARTIAL, CLUSTER };
 #include "gemm/step_tf32.cuh"
 #endif
 #include "gemm/epilogue.cuh"
-constexpr bool FOURS = VECTOR_C == 4 && !POOL;
+constexpr bool FOURS = VECTOR_C == 4 && !POOL, ROOM = DECLARED == THREADS;
 #include "gemm/store_registers.cuh"
 
 constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B, BARRIERS = STAGES * BYTES_STAGE, INBOX = BARRIERS + STAGES * 16;
@@ -113,9 +113,10 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
     grid_dependency_sync();
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         const Item item(next, work);
+        const EarlyOperands operands = begin_item(results, scales, row, item, work);
         float totals[TN][4] = {};
         steps.add_all(totals, item.count);
-        finish_item(results, totals, scales, {memory + INBOX, next % work.splits, work.splits}, row, item, work);
+        finish_item(results, operands, totals, scales, {memory + INBOX, next % work.splits, work.splits}, row, item, work);
     }
 }
 

@@ -36,6 +36,7 @@ __device__ __forceinline__ void scale_columns(float (&totals)[COUNT][4], const f
     }
 }
 
+#include "gemm/early_operands.cuh"
 #include "gemm/fragments.cuh"
 
 // Fetches what the epilogue of the first item needs for every column: nothing else reads it in time.
@@ -49,12 +50,23 @@ __device__ __forceinline__ void prefetch_columns(const Z* bias, const float* sca
     if constexpr (F16X3) prefetch_l2(scales + (long long)item.batch * work.rows_b + column);
 }
 
-// Stores the sums of an item, of 16 rows from `row` on per warp, or this block's share of those of its cluster.
-__device__ __forceinline__ void finish_item(Results& results, float (&totals)[TN][4], const float* scales,
-                                            const Share& share, int row, const Item& item, const Work& work)
+// Begins an item, of 16 rows from `row` on per warp: returns what its epilogue reads before the products.
+__device__ __forceinline__ EarlyOperands begin_item(Results& results, const float* scales, int row, const Item& item,
+                                                    const Work& work)
 {
     results.start = (long long)item.batch * work.batch_c;
     results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
+    EarlyOperands operands;
+    if constexpr (EARLY_OPERANDS)
+        operands.read(results, scales + (long long)item.batch * work.rows_b, item.m0 + row, item.n0, work.rows_b);
+    return operands;
+}
+
+// Stores the sums of an item that was begun, or this block's share of those of its cluster.
+__device__ __forceinline__ void finish_item(const Results& results, const EarlyOperands& operands, float (&totals)[TN][4],
+                                            const float* scales, const Share& share, int row, const Item& item,
+                                            const Work& work)
+{
     const float* of_columns = scales + (long long)item.batch * work.rows_b;
     if constexpr (SPLIT == CLUSTER) {
         share.send(totals);
@@ -66,6 +78,8 @@ __device__ __forceinline__ void finish_item(Results& results, float (&totals)[TN
 #else
         share.store(results, of_columns, item.m0, item.n0, work.rows_b);
 #endif
+    } else if constexpr (EARLY_OPERANDS) {
+        operands.store(results, totals, item.m0 + row, item.n0);
     } else {
         if constexpr (F16X3) scale_columns(totals, of_columns, item.n0, work.rows_b);
 #if BLOCKWISE
