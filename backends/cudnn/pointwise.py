@@ -17,6 +17,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import is_elementwise
+from ..cuda.families import provide
 from ..cuda.fusion import MAX_CHAINED, FusionGroup, groups
 from ..cuda.recipe.operands import Ints, broadcast_strides, merge, order
 from .choice import EngineTask
@@ -334,6 +335,7 @@ def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
 
 
 def _takes_along(node: Node) -> bool:
+    provide(type(node.op))
     registered = KERNELS.get(type(node.op))
     return registered is not None and registered.epilogue
 
