@@ -6,7 +6,7 @@ A random model, whose sizes all have names, is loaded once and runs many times: 
 sizes, on arrays of every layout, after errors, on several threads, for some of its tensors, with
 results written to, kept, and fed again. A run gives what a session gives that has run nothing else,
 without rewrites; inputs and earlier results stay as they are; what does not fit is refused by an
-an error of the model or of its data.
+error of the model or of its data.
 """
 
 from __future__ import annotations
