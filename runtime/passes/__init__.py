@@ -294,6 +294,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before views are composed: it adds some",
     ),
     Pass(
+        "fuse_rotary",
+        fuse_rotary.run,
+        "before views are composed: pairs may have an axis where heads have been transposed",
+    ),
+    Pass(
         "compose_views",
         compose_views.run,
         "before the patterns below, which find heads by one Transpose",

@@ -15,6 +15,7 @@ from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
 from ..ops.reduce import ReduceSum
+from ..ops.shape import Reshape
 from . import computed_rotary
 from .driver import Context
 from .editing import (
@@ -27,6 +28,7 @@ from .editing import (
     rank_of,
     shape_of,
     split_sizes,
+    static_dims,
 )
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
@@ -277,11 +279,33 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Concat. If the elements of a pair turn by different angles (V-JEPA 2), all of it is still
     ``y[j] = a[j] x[j] + b[j] x[pair of j]``.
     """
+    yield from _joined_pairs(graph)
     for fusion in (*FUSIONS, *computed_rotary.FUSIONS):
         yield from fuse(graph, context, (fusion,))
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, RotaryEmbedding):
             yield from _scaled_afterwards(graph, node)
+
+
+def _joined_pairs(graph: Graph) -> Iterator[str]:
+    """View stacked pairs [b, h, t, pairs, 2] as heads first, if they are viewed as something else.
+
+    The keys of PyTorch's attention are matrices that are counted by one axis.
+    """
+    for node in list(graph.nodes):
+        stack = node.operands[0].producer if isinstance(node.op, Reshape) else None
+        if stack is None or not isinstance(stack.op, Concat) or stack.op.axis not in (-1, 4):
+            continue
+        if graph.sole_consumer(stack.output) is not node:
+            continue
+        sizes, after = static_dims(shape_of(stack.output)), shape_of(node.output)
+        if sizes is None or len(sizes) != 5 or sizes[4] != 2 or after is None:
+            continue
+        heads = (*sizes[:3], 2 * sizes[3])
+        if len(after) != 4 and after[-1] == heads[-1]:
+            add = Builder(graph, node, f"{node.name}.heads", (node,))
+            graph.set_inputs(node, (add.shaped(stack.output, heads), *node.inputs[1:]))
+            yield f"Reshape '{node.name}' views heads, not their pairs"
 
 
 def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:
