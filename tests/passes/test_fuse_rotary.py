@@ -195,6 +195,35 @@ def split_positions(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-2), first, half_by_half(g, rest))
 
 
+def turned(build: Build, *, joined: bool) -> Build:
+    """Heads that are transposed in front; behind, those of all samples may be counted together."""
+
+    def of_rows(g: Graph, x: Value) -> Value:
+        batch, heads, length, size = x.tensor.dims
+        rows = apply(g, Transpose(perm=(0, 2, 1, 3)), apply(g, Exp(), x))
+        rows = apply(g, Reshape(), rows, np.array([batch, length, heads * size]))
+        by_head = apply(g, Reshape(), apply(g, Neg(), rows), np.array([batch, length, heads, size]))
+        by_head = apply(g, Transpose(perm=(0, 2, 1, 3)), by_head)
+        infer(g)
+        y = build(g, by_head)
+        if joined:  # one Reshape, as the exporter writes it
+            stack = y.producer.operands[0]  # type: ignore[union-attr]  # a Reshape
+            y = apply(g, Reshape(), stack, np.array([batch * heads, length, size]))
+        return y
+
+    return of_rows
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pairs_of_heads_that_have_been_transposed(batch: int, joined: bool) -> None:
+    graph = make(turned(complex_numbers, joined=joined), (batch, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after).count("RotaryEmbedding") == 1
+    assert not {"Gather", "Concat", "Mul"} & set(kinds(after))
+    assert_same(graph, after)
+
+
 def matrices(g: Graph, x: Value, axis: int = -1) -> Value:
     """A matrix times each pair, as in the Perception Encoder."""
     *outer, length, size = x.tensor.dims
