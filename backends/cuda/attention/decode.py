@@ -225,6 +225,7 @@ def decode_attention(
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
         "OWN_KEYS": config.shape.warps_m == 1,
+        "PLACED": positions is not None,
         "KNOWN_ANGLES": all(x is not None and x.data is not None for x in (cos, sin)),
     }
     kernel = FlashKernel(

@@ -14,8 +14,10 @@
 // whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; KNOWN_ANGLES; OWN_KEYS; INBOX and TURNED, byte offsets in shared memory. I is the type of
-// `first`.
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; PLACED, whether there are positions; KNOWN_ANGLES; OWN_KEYS; INBOX and TURNED,
+// byte offsets in shared memory. I is the type of `first`.
+//
+// What blocks do before they wait counts where these start only as the preceding kernel ends: 66 of 128 with 8 sequences.
 
 #include "attention/mma_tiles.cuh"
 #include "attention/rotate.cuh"
@@ -60,7 +62,7 @@ template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, co
         const int item = base + thread, row = first + item / PER_ROW, column = item % PER_ROW * N;
         if (TOGETHER * PER_ROW % COPIERS && item >= TOGETHER * PER_ROW) break;
         const bool inside = t0 + row < end && column < HEAD;
-        bring<N>(tile + row * (SIZE + 8) + column, from + (inside ? (long long)(t0 + row) * HEAD + column : 0), inside);
+        bring<N>(tile + row * (SIZE + 8) + column, from + (long long)(t0 + row) * HEAD + column, inside);
     }
 }
 
@@ -97,7 +99,8 @@ struct Part {
 // Returns the position of a part, which may change until the preceding kernel ends.
 __device__ __forceinline__ long long place_of(const Part& part)
 {
-    return part.position ? *(const volatile long long*)part.position : part.entry;
+    if constexpr (!PLACED) return part.entry;
+    else return *(const volatile long long*)part.position;
 }
 
 // Returns pairs of a head divided by the root of its mean square, times the factors of its elements.
@@ -137,6 +140,8 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
     const int pair = ONE_TILE ? blockIdx.x : blockIdx.x / tiles, tile = ONE_TILE ? 0 : tiles - 1 - blockIdx.x % tiles;
     const int n = pair / s.kv_heads, kv_head = pair % s.kv_heads, first = kv_head * GROUP;
+    // Lengths and positions may be anything yet. Nothing waits for either before all that needs neither is done.
+    const long long any = EARLY && LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
     constexpr int rows = GROUP * NEW;
     const int m0 = tile * ROWS;
     s.rows = NEW, s.size_k = s.size_v = HEAD;  // equal at run time, but known to the compiler
@@ -148,7 +153,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     const auto count_keys = [&](int length) {
         valid = length;
         shift = LENGTHS ? valid - NEW : 0;
-        range = keys_of_block(m0, ROWS, shift, valid, GRAIN, s);
+        range = keys_of_block(m0, ROWS, shift, valid, GRAIN, s, CLUSTER > 0 ? CLUSTER : gridDim.y);
     };
     const auto load_tile = [&](int step) {
         T* const to = buffers + step % STAGES * STAGE;
@@ -160,7 +165,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         cp_async_commit();
     };
     const int own = min(ROWS, rows - m0);
-    const long long entry = (long long)(n % angles.batches) * NEW;  // where the position of the first new token is
+    const long long entry = (long long)(n < angles.batches ? n : n % angles.batches) * NEW;  // of the position of the first new token
     const auto part_of = [&](int item) {
         const int line = item / CHUNKS, chunk = item % CHUNKS * VECTOR;
         const Row at = row_of(m0 + line, first, s);
@@ -177,12 +182,12 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     pin(part.first), pin(part.second), pin(part.position);
     long long guess = -1;  // the position that a thread's first item is rotated by
     Turn guessed = {};
-    // Lengths and positions may be anything yet. Both are read at once.
-    const long long any = EARLY && LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
     const bool turns = EARLY && KNOWN_ANGLES && part.is_turned;
     if (turns) guess = place_of(part);
-    for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
-        ((Elements<8>*)turned)[item] = Elements<8>{};
+    constexpr int CLEARED = ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8;
+#pragma unroll
+    for (int base = 0; base < CLEARED; base += THREADS)
+        if (base + int(threadIdx.x) < CLEARED) ((Elements<8>*)turned)[base + threadIdx.x] = Elements<8>{};
     if (EARLY) {
         // All lanes of a warp compute with the same length.
         count_keys(min(max(LENGTHS ? __shfl_sync(~0u, int(any), 0) : s.total, 0), s.total));
@@ -253,15 +258,14 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     const int count = max(0, (range.end - range.begin + TILE - 1) / TILE);
-    // Puts the new keys and values into the tile of a step.
-    const auto substitute = [&](int step) {
-        T* const buffer = buffers + step % STAGES * STAGE;
-        const int t0 = range.begin + step * TILE;
+    // Puts new keys and values into the tiles of the steps from `first` to `last`.
+    const auto substitute = [&](int first, int last) {
         for (int row = 0; row < NEW; ++row) {
-            const int at = places.of(row);
-            if (at < t0 || at >= min(t0 + TILE, range.end)) continue;
-            replace<VECTOR_K, SIZE_K>(buffer, at - t0, new_keys + row * PITCH_K);
-            replace<VECTOR_V, SIZE_V>(buffer + TILE * PITCH_K, at - t0, new_values + row * PITCH_V);
+            const int at = places.of(row), line = at - range.begin, step = line / TILE;
+            if (line < 0 || at >= range.end || step < first || step > last) continue;
+            T* const buffer = buffers + step % STAGES * STAGE;
+            replace<VECTOR_K, SIZE_K>(buffer, line % TILE, new_keys + row * PITCH_K);
+            replace<VECTOR_V, SIZE_V>(buffer + TILE * PITCH_K, line % TILE, new_values + row * PITCH_V);
         }
     };
     const bool fits = count <= STAGES;  // all tiles are in shared memory at once
@@ -273,8 +277,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         if (!fits || step == 0) {
             if (fits) cp_async_wait<0>();
             else cp_async_wait<STAGES - 1>();
-#pragma unroll 1
-            for (int other = step; other < (fits ? count : step + 1); ++other) substitute(other);
+            substitute(step, fits ? count - 1 : step);
             sync_copiers();
         }
         const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
