@@ -36,9 +36,9 @@ template <int KIND_OF> __device__ __forceinline__ Words<T> operand(const T* z, l
 }
 
 // All threads of a row get the sum.
-__device__ __forceinline__ float over_row(float value)
+template <bool FIRST> __device__ __forceinline__ float over_row(float value)
 {
-    if constexpr (LANES == 32) return over_block(value, Plus());
+    if constexpr (LANES == 32) return over_block<FIRST>(value, Plus());
 #pragma unroll
     for (int other = LANES / 2; other; other /= 2) value += __shfl_xor_sync(~0u, value, other);
     return value;
@@ -88,7 +88,8 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
         for (int i = 0; i < PER; ++i)
             if ((lane + i * OF_ROW) * VECTOR < own) load_parameters(i, (lane + i * OF_ROW) * VECTOR);
     }
-    mean = CENTRED || BY_MEAN ? over_row(mean) / count : 0.0f;
+    const float each = 1.0f / count;
+    mean = CENTRED || BY_MEAN ? over_row<true>(mean) / count : 0.0f;
     if constexpr (!BY_MEAN) {
 #pragma unroll
         for (int i = 0; i < PER; ++i)
@@ -97,10 +98,11 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
                 values[i][e] -= mean;
                 if ((lane + i * OF_ROW) * VECTOR < own) square += values[i][e] * values[i][e];
             }
-        square = over_row(square);
+        square = over_row<!CENTRED>(square);
     }
     const float measure = multiple * (BY_MEAN ? mean : sqrtf(square));
-    const float by = SCALED  ? 1 / sqrtf(square / count + epsilon)
+    const float by = SCALED && sizeof(R) == 2 ? rsqrtf(fmaf(square, each, epsilon))  // results have fewer digits
+                     : SCALED ? 1 / sqrtf(square / count + epsilon)
                      : ADDED ? 1 / (measure + epsilon)
                              : 1 / (measure < epsilon ? epsilon : measure);  // a NaN stays one
 #pragma unroll

@@ -12,14 +12,14 @@ __device__ __forceinline__ V over_warp(V value, Combine combine)
     return value;
 }
 
-// All threads of the block get the result.
-template <typename V, typename Combine>
+// All threads of the block get the result. The first time, nobody reads what another reduction has left.
+template <bool FIRST = false, typename V, typename Combine>
 __device__ __forceinline__ V over_block(V value, Combine combine)
 {
     __shared__ V parts[WARPS];
     value = over_warp(value, combine);
     if constexpr (WARPS > 1) {
-        __syncthreads();  // `parts` may still be read from the reduction before
+        if constexpr (!FIRST) __syncthreads();  // `parts` may still be read from the reduction before
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
         __syncthreads();
         value = parts[0];
