@@ -193,6 +193,8 @@ TOGETHER = [
     Gated(1, 75, 17, norm="shifted", gate=reglu),
     Gated(1, 264, 24, float32, geglu, norm="LayerNormalization"),
     Gated(1, 300, 24, bits=4, zeros=True, norm="RMSNormalization"),
+    Gated(8, 1024, 24, bits=4, norm="RMSNormalization"),
+    Gated(2, 256, 9, bits=4, block=128, norm="RMSNormalization"),
 ]
 #: Those with one product, and a normalization in the same kernel.
 NORMALIZED = [
@@ -205,6 +207,9 @@ NORMALIZED = [
     Gated(1, 4096, 40, gate=alone, bits=4, norm="RMSNormalization"),
     Gated(1, 129, 35, bfloat16, alone, bits=8, block=16, norm="LayerNormalization", bias="both"),
     Gated(1, 264, 9, float32, alone, bits=4, block=128, zeros=True, norm="shifted"),
+    Gated(8, 384, 40, gate=alone, bits=4, norm="RMSNormalization"),
+    Gated(3, 1920, 35, gate=alone, bits=4, block=128, zeros=True, norm="RMSNormalization"),
+    Gated(5, 256, 24, bfloat16, alone, bits=4, zeros=True, norm="RMSNormalization", bias="both"),
 ]
 #: Those whose products stay apart.
 APART = [
@@ -220,6 +225,11 @@ NORM_APART = [
     Gated(1, 64, 24, bits=4, norm="RMSNormalization", reader="output of the norm"),
     Gated(1, 8200, 24, float32, norm="RMSNormalization"),
     Gated(2, 64, 24, norm="RMSNormalization"),
+    Gated(2, 300, 24, bits=4, norm="RMSNormalization"),
+    Gated(2, 256, 24, bits=8, norm="RMSNormalization"),
+    Gated(2, 4096, 24, bits=4, norm="RMSNormalization"),
+    Gated(8, 256, 24, gate=alone, bits=4, norm="shifted"),
+    Gated(8, 256, 24, float32, alone, bits=4, norm="RMSNormalization"),
     Gated(8, 64, 24, gate=alone, norm="shifted"),
     Gated(9, 64, 24, gate=alone, norm="RMSNormalization"),
     Gated(1, 64, 24, norm="RMSNormalization", reader="output"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -11,13 +12,19 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.norm import RMSNormalization
+from tercet.runtime.ops.packed import MatMulNBits
 from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .cubins import assert_plans_compile
-from .dry import DryDevice, launches, planned, planned_model
+from .dry import DryDevice, launches, normal, planned, planned_model
 from .emulator import needs_compiler
 from .few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, TOO_LONG, Gated
-from .samples import ERROR, compare
+from .samples import ERROR, Sample, compare, results_of
 
 COMPILES = {"gemm/gemv.cu", "gemm/gemv_packed.cu"}
 
@@ -69,6 +76,34 @@ def test_compiles(target: Target, cache: Path) -> None:
 @pytest.mark.parametrize("gated", [*TOGETHER, *NORMALIZED, *APART, *NORM_APART, TOO_LONG], ids=str)
 def test_kernels(gated: Gated, emulated: CudaBackend) -> None:
     compare(gated.sample(), emulated, error=ERROR[gated.dtype])
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_normalized_rows_of_any_magnitude_keep_their_digits(emulated: CudaBackend) -> None:
+    """Products of rows and factors alone would be subnormal, or too large."""
+    size, magnitudes = 512, [1e-5, 1e-4, 1e-3, 1.0, 1e3, 6e3]
+    graph = Graph("normalized")
+    data = (normal(len(magnitudes), size) * np.array(magnitudes)[:, None]).astype(float16)
+    x = graph.add_input("x", TensorType(data.dtype, data.shape))
+    factors = (20 * normal(size)[:size]).astype(float16)
+    random = np.random.default_rng(0)
+    b = random.integers(0, 256, (128, size // 32, 16)).astype(np.uint8)
+    scales = (np.abs(normal(128 * size // 32)) / np.float32(size)).astype(float16)
+    norm = graph.insert(RMSNormalization(epsilon=1e-16), [x, graph.constant(factors)])
+    op = MatMulNBits(K=size, N=128, bits=4, block_size=32)
+    y = graph.insert(op, [norm.output, graph.constant(b), graph.constant(scales)])
+    graph.set_outputs({"y": y.output})
+    infer(graph)
+    (title,) = [launch.title for launch in launches(planned(graph))]
+    assert title.startswith("gemv_packed after RMSNormalization")
+    (got,) = results_of(Sample(graph, {"x": data}), [emulated])
+    wide = data.astype(np.float64)
+    rows = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-16) * factors.astype(np.float64)
+    integers = np.stack([b & 15, b >> 4], -1).reshape(128, -1, 32) - 8.0
+    exact = rows @ (integers * scales.astype(np.float64).reshape(128, -1, 1)).reshape(128, size).T
+    off = np.linalg.norm(got - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert off.max() < 6e-4
 
 
 def test_what_the_user_asks_for_is_heeded() -> None:

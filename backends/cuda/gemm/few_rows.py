@@ -28,9 +28,10 @@ from .problem import Linear
 
 #: Operators with kernels for few rows that multiply by two matrices at once.
 PRODUCTS = MatMul | Gemm | MatMulNBits
-#: Maximum bytes of the row that a block normalizes. With one row, a decoder step takes 6 to 8 %
+#: Maximum bytes of a row that a block normalizes. With one row, a decoder step takes 6 to 8 %
 #: less time on an H200 than with kernels that normalize; with two rows it takes 5 % more, with
-#: eight 50 %.
+#: eight 50 %. Weights of a few bits are multiplied by several rows that are not normalized yet; see
+#: `scaled_rows.cuh`.
 MAX_NORMALIZED = 1 << 15
 
 
@@ -89,12 +90,13 @@ def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
     alone = y.consumers.keys() == set(products) and not graph.is_output(y)
     unread = all(not v.consumers and not graph.is_output(v) for v in norm.outputs[1:])
     rows = normalize_axis(norm.op.axis, rank) == rank - 1 and x.tensor == y.tensor
-    single = y.tensor.size == size <= MAX_NORMALIZED // y.tensor.dtype.itemsize
+    few = y.tensor.size == size or isinstance(products[0].op, MatMulNBits)
+    few = few and size <= MAX_NORMALIZED // y.tensor.dtype.itemsize
     whole = all(
         v.is_constant and v.tensor.size == size and v.tensor.dtype == x.tensor.dtype
         for v in parameters
     )
-    return norm if alone and unread and rows and single and whole else None
+    return norm if alone and unread and rows and few and whole else None
 
 
 def few_rows(

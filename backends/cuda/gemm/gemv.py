@@ -132,6 +132,13 @@ def prologue_of(norm: RowNorm | None, k: int, dtype: DType) -> Prologue:
     )
 
 
+def scaled_prologue(norm: RowNorm, k: int, dtype: DType) -> Prologue:
+    """Return what scales several rows as they are multiplied; see `scaled_rows.cuh`."""
+    args = {"scale": norm.scale, "shift": None, "epsilon": norm.epsilon}
+    plain = prologue_of(None, k, dtype)
+    return Prologue(args, plain.constants, k * dtype.itemsize, f"after {norm.kind}, ")
+
+
 def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> RowTile:
     """Return the tile to use, as measured on H100s with 2048 to 128256 rows of weights.
 

@@ -20,7 +20,7 @@ from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from . import f16, f32
 from .atoms import atom_of
-from .gemv import EIGHT, MANY, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
+from .gemv import EIGHT, MANY, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of, scaled_prologue
 from .linear import TILED
 from .packed_weights import STEP, PackedWeights
 from .problem import GemmArguments, Matrix, widest
@@ -47,6 +47,10 @@ WIDE = (5, 6)
 #: yet take as long, but where no multiprocessor has as many rows then, as with 70B, 1 to 5 us less.
 #: With smaller blocks than of `FEW_SCALES` terms, they spill registers.
 IN_TURNS, MORE_IN_TURNS, FEW_SCALES = 6, 8, 128
+#: Bits of weights, and maximum terms, with which kernels normalize several rows as they multiply.
+#: On an H200, a step of 8 sequences takes 9 % less time with rows of 896 terms (Qwen2.5-0.5B), 1.5
+#: to 2 % with 2048 (Llama-3.2-1B), and 1 % more with 4096 (Llama-3-8B).
+SCALED_BITS, SCALED_TERMS = 4, 2048
 #: Minimum number of terms per thread of `unpack_weights.cu`.
 TERMS = 8
 
@@ -198,7 +202,12 @@ def multiply_packed_rows(
         return f"{rows} rows"
     if op.block_size % (128 // op.bits):
         return f"blocks of {op.block_size}"
-    prologue = prologue_of(norm, op.K, a.dtype)
+    scaled = norm if rows > 1 else None
+    if scaled and (refused := _unscalable(scaled, first)):
+        return refused
+    prologue = (
+        scaled_prologue(scaled, op.K, a.dtype) if scaled else prologue_of(norm, op.K, a.dtype)
+    )
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
     tile = choose(op, target, count, rows)
     tiles = 1 if tile.turns == 0 else 2  # at a time
@@ -226,11 +235,22 @@ def multiply_packed_rows(
             *(("K", op.K), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
             *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
             *(*epilogue.flags(next(filter(None, biases), None)), *prologue.constants),
+            ("SCALED", scaled is not None),
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
         shared=prologue.shared + tiles * tile.eights * EIGHT * pitch,
         note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
     )
+
+
+def _unscalable(norm: RowNorm, layer: PackedLinear) -> str | None:
+    """Return why a kernel cannot divide several rows by their root mean square."""
+    op, dtype = layer.weights.op, layer.a.dtype
+    if norm.centred or norm.shift is not None or dtype == float32:
+        return f"{norm.kind} of {layer.rows} rows in {dtype.name}"
+    if op.bits != SCALED_BITS or op.K > SCALED_TERMS or op.K * op.bits % (8 * STEP):
+        return f"{op.K} terms of {op.bits} bits"
+    return None
 
 
 def multiply_packed_pair(

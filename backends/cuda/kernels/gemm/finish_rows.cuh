@@ -32,9 +32,12 @@ __device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y*
     return found;
 }
 
-// Adds up the sums and stores results. A thread has read what its first result needs while products were computed.
+// Adds up the sums, times `scale_of(m)`, and stores results. A thread has read what its first result needs while products
+// were computed.
+template <typename ScaleOf>
 __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Beside& first,
-                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n)
+                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n,
+                                            const ScaleOf& scale_of)
 {
     __syncthreads();
 #pragma unroll
@@ -45,10 +48,19 @@ __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS]
         const Beside beside = base == 0 ? first : beside_of(i, bias0, bias1, z0, z1, n0, n);
         float sums[PRODUCTS] = {};
         add_parts(sums, parts, m, result);
+        const float by = scale_of(m);
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p) sums[p] *= by;
         if constexpr (BIAS) {
 #pragma unroll
             for (int p = 0; p < PRODUCTS; ++p) sums[p] += float(beside.bias[p]);
         }
         y[(long long)m * n + column] = result_of(sums, 0, 0, 0, beside.z, beside.z + 1);
     }
+}
+
+__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Beside& first,
+                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n)
+{
+    finish_rows(parts, y, first, bias0, bias1, z0, z1, n0, n, [](int) { return 1.0f; });
 }

@@ -3,8 +3,8 @@
 //
 // Integers are converted to 16-bit numbers by inserting them into the last bits of 2^10 (2^7 in bfloat16). They are
 // small enough to be exact; the sums of a block are scaled in float32, and zero points are subtracted by the sum of x,
-// which an additional product with ones computes. In float16, integers of four bits keep what they are inserted into until
-// then (RAW): 2^10, or 2^6 if four zero bits follow. Rows of float32 are three planes of bfloat16.
+// which an additional product with ones computes. In float16, integers of four bits are inserted into 2^10, or 2^6 if four
+// zero bits follow, and may keep that until then (RAW). Rows of float32 are three planes of bfloat16.
 //
 // Words of integers are packed so that word j of the four lanes of a row has adjacent terms. Scales are copied to shared
 // memory, whole rows of them: a warp would read a few bytes from each of eight distant rows.
@@ -28,8 +28,11 @@ constexpr bool BRAIN = KIND[0] == 'b';
 constexpr int MIDDLE = 1 << (BITS - 1);
 constexpr u32 ONES = BRAIN ? 0x3f803f80 : 0x3c003c00, BASE = BRAIN ? 0x43004300 : 0x64006400;
 constexpr u32 LESS = (BASE | MIDDLE | MIDDLE << 16) ^ 0x80008000;  // -(base + middle)
-constexpr bool RAW = BITS == 4 && !BRAIN;
+constexpr bool FOUR_BITS = BITS == 4 && !BRAIN;
+// Corrections of sums take as many instructions for 32 rows of weights, or a single row of x, as for 16; others are less.
+constexpr bool RAW = FOUR_BITS && (M == 1 || EIGHTS >= 4);
 constexpr u32 UPPER_BASE = 0x54005400;  // whose unit is the fourth bit
+constexpr u32 UPPER_LESS = 0xd480d480;  // -(2^6 + 8)
 constexpr u32 EXCESS = 0x64086408, UPPER_EXCESS = 0x54805480;  // 2^10 + 8 and 2^6 + 8
 static_assert(BLOCK % QUARTER == 0, "the terms of four words are of one block");
 
@@ -141,8 +144,9 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
         for (int i = 0; i < EACH / 2; ++i) {
             if constexpr (BITS == 8) {
                 to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), ONES, LESS);
-            } else if (RAW) {
+            } else if (FOUR_BITS) {
                 to[i] = and_or(word >> i % 2 * 8, masks.of[i / 2], i < 2 ? BASE : UPPER_BASE);
+                if (!RAW) to[i] = pair_fma(to[i], ONES, i < 2 ? LESS : UPPER_LESS);
             } else {
                 constexpr u32 MASK = ((1u << BITS) - 1) * 0x10001;
                 to[i] = pair_fma((word >> (i % 2 * 8 + i / 2 * BITS) & MASK) | BASE, ONES, LESS);
@@ -264,10 +268,13 @@ __device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block
     block = {};
 }
 
+// Whether a source of rows scales what a lane has read of them, as in scaled_rows.cuh.
+template <typename Source> constexpr bool IS_SCALED = false;
+
 // Adds the products of STEPS steps, with the scales of a block's rows. `x.row(group, m)` is where this lane reads row m,
 // of a group of eight columns.
 template <typename Source>
-__device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const Buffer& from, const Source& x, int k,
+__device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const Buffer& from, Source& x, int k,
                                          const Masks& masks, const unsigned char* of_rows = scale_memory())
 {
     const int lane = threadIdx.x % 32;
@@ -284,6 +291,10 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
                 load_values(values[j][group], x.row(group, m), column % PLANES,
                             k + s * STEP + j * QUARTER + lane % 4 * EACH);
             }
+        float2 divisors = {1, 1};
+        if constexpr (IS_SCALED<Source>) divisors = x.scale(values, k + s * STEP);
+        float of_step[PAIRS][GROUPS][4] = {};
+        float(&to)[PAIRS][GROUPS][4] = IS_SCALED<Source> ? of_step : sums;
         Scales scales[EIGHTS];
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
@@ -302,7 +313,14 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
             add_words(block, from.w[s], j, values[j], masks);
             block.excess[0][0] += excess[j];
             block.x[0][0] += of_x[j];
-            if ((j + 1) * SCALES % 4 == 0) add_block(sums, block, scales, j * SCALES / 4);
+            if ((j + 1) * SCALES % 4 == 0) add_block(to, block, scales, j * SCALES / 4);
+        }
+        if constexpr (IS_SCALED<Source>) {
+#pragma unroll
+            for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+                    sums[pair][0][q] = fmaf(q % 2 ? divisors.y : divisors.x, to[pair][0][q], sums[pair][0][q]);
         }
     }
 }

@@ -5,7 +5,10 @@
 // x once, and requests weights of the next tile while it adds up the sums of one.
 
 #include "gemm/gemv_integers.cuh"
+#include "gemm/scaled_rows.cuh"
 #include "gemm/finish_rows.cuh"
+
+static_assert(!SCALED || (M > 1 && !TURNS), "a single row is normalized before it is multiplied");
 
 constexpr int LENGTH = (K + STRIDE - 1) / STRIDE * STRIDE;  // of a row in whole strides of a block
 
@@ -22,11 +25,18 @@ struct Step {
     }
 };
 
+// The rows of x, which start at an address.
+__device__ __forceinline__ auto rows_to_multiply(const X* from)
+{
+    if constexpr (SCALED) return ScaledRows{from, factor_memory(), 0};
+    else return AdjacentRows{from};
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
-    __shared__ float parts[1 + TURNS][WARPS][COLUMNS][ROWS];
+    __shared__ float parts[1 + TURNS][WARPS][COLUMNS][ROWS], squares[WARPS][8];
     const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
     Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
@@ -40,11 +50,12 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     load_later(even);
     load_later(odd);
     copy_scales(scales0, scales1, now.n0, n);
-    parameters.keep(scale, shift);
+    if constexpr (SCALED) copy_factors(scale);
+    else parameters.keep(scale, shift);
     grid_dependency_sync();
     cp_async_wait<0>();
     Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
-    const AdjacentRows values{rows_of(x, parameters, epsilon)};
+    auto values = rows_to_multiply(rows_of(x, parameters, epsilon));
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
@@ -61,8 +72,12 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     // Ends a tile; returns whether there is another one.
     const auto finish_tile = [&] {
         leave_fragments(parts[turn][warp], sums);
+        if constexpr (SCALED) leave_squares(squares[warp], values);
         cp_async_wait<0>();
-        finish_rows(parts[turn], y, beside, bias0, bias1, z0, z1, now.n0, n);
+        finish_rows(parts[turn], y, beside, bias0, bias1, z0, z1, now.n0, n, [&](int m) {
+            if constexpr (!SCALED) return 1.0f;
+            else return inverse_root(squares, m, epsilon);
+        });
         now = {now.n0 + int(gridDim.x) * RESULTS, 0};
         if (!TURNS || now.n0 >= n) return false;
         beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
