@@ -1,4 +1,4 @@
-"""Moves views between a layer and the sum or product that it joins to behind that."""
+"""Moves views between a layer and the sum that it joins to behind that sum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Add, Mul, Unary
+from ..ops.elementwise import Add, Unary
 from ..ops.movement import Concat, Transpose
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
@@ -25,8 +25,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     convolutions and attention), a layer's result is reshaped, or transposed by the order that
     convolutions have in memory, before it is added to what its block has read. Views of x are as
     free as those of the result. Activations behind the sum stay with it.
-
-    So it is with gate(view(layer)) * x, where gates have an axis for heads: the layer multiplies.
     """
     for node in list(graph.nodes):
         found = _layer_sum(graph, node) if node in graph else None
@@ -36,29 +34,25 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _LayerSum:
-    """A sum or product of a layer behind views and another tensor.
+    """A sum of a layer behind views and another tensor.
 
     Attributes:
         views: from the layer's result to the operand.
-        gates: activations between the views and the operand.
         other: the other operand.
         nodes: the sum and the activations behind it, each the only reader of the one before.
     """
 
     views: Sequence[Node]
-    gates: Sequence[Node]
     other: Value
     nodes: Sequence[Node]
 
     def rewrite(self, graph: Graph) -> str:
         """Add, apply the activations, and then view the result."""
         (total, *rest), last = self.nodes, self.nodes[-1]
-        value = self.views[0].operands[0]
-        for node in self.gates:
-            value = Builder(graph, last, node.name, (node,))(node.op, value, *node.inputs[1:])
+        layer = self.views[0].operands[0]
         add = Builder(graph, last, f"{total.name}.views", (total,))
         value = Builder(graph, last, total.name, (total,))(
-            total.op, value, _undone(add, self.other, self.views)
+            total.op, layer, _undone(add, self.other, self.views)
         )
         for node in rest:
             value = Builder(graph, last, node.name, (node,))(node.op, value, *node.inputs[1:])
@@ -90,31 +84,17 @@ def _dims(view: Node) -> tuple[int, ...]:
 def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
     """Return the sum of a layer behind views and a tensor that no layer could add instead."""
     shape = shape_of(node.output)
-    if not isinstance(node.op, Add | Mul) or not is_static(node.output):
+    if not isinstance(node.op, Add) or not is_static(node.output):
         return None
     for value, other in pairs(node):
         alike = shape_of(value) == shape_of(other) == shape
         if not alike or other.data is not None or layer_before(graph, other):
             continue
-        gates = _gates(graph, value) if isinstance(node.op, Mul) else []
-        views = _views_of_layer(graph, gates[0].operands[0] if gates else value)
-        if isinstance(node.op, Mul) and any(order_of(view) is not None for view in views):
-            continue  # what it multiplies would be transposed
+        views = _views_of_layer(graph, value)
         nodes = _activated(graph, node) if views else None
         if nodes is not None:
-            return _LayerSum(views, gates, other, nodes)
+            return _LayerSum(views, other, nodes)
     return None
-
-
-def _gates(graph: Graph, value: Value) -> list[Node]:
-    """Return the activations that end with a value, in order; each has one reader."""
-    found: list[Node] = []
-    while (made := value.producer) is not None and graph.sole_consumer(value) is not None:
-        if not isinstance(made.op, Unary) or len(made.distinct_reads) != 1:
-            break
-        found.insert(0, made)
-        value = made.operands[0]
-    return found
 
 
 def _views_of_layer(graph: Graph, value: Value) -> list[Node]:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Tanh
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import LayerNormalization
@@ -19,7 +18,7 @@ from tercet.runtime.passes import STATIC_PASSES, Rewrites
 
 from .graphs import Build, apply, assert_same, make, normal, optimised
 
-CHANNELS, SIDE, HEADS = 16, 6, 4
+CHANNELS, SIDE = 16, 6
 PIXELS = SIDE * SIDE
 IMAGE = (2, CHANNELS, SIDE, SIDE)
 ROWS = (2, PIXELS, CHANNELS)
@@ -106,38 +105,6 @@ def test_blocks_in_a_row_leave_no_views_between_sums() -> None:
     sums = [n for n in after.nodes if n.kind == "Add" and all(v.data is None for v in n.operands)]
     assert [n.operands[1].producer for n in sums[1:]] == sums[:-1]
     assert_same(graph, after)
-
-
-@pytest.mark.parametrize("gates", [(Sigmoid(),), (Tanh(), Relu()), ()])
-def test_a_layer_multiplies_heads_by_its_gates(gates: tuple[Op, ...]) -> None:
-    def build(g: Graph, x: Value) -> Value:
-        heads = HEADS, CHANNELS // HEADS
-        gate = shaped(g, linear(g, x), 2, PIXELS, *heads)
-        for op in gates:
-            gate = apply(g, op, gate)
-        y = apply(g, Mul(), shaped(g, norm(g, x), 2, PIXELS, *heads), gate)
-        return apply(g, MatMul(), shaped(g, y, *ROWS), normal(CHANNELS, CHANNELS))
-
-    graph = make(build, ROWS)
-    after, log = bound(graph)
-    (product,) = (node for node in after.nodes if node.kind == "Mul")
-    assert log.counts["sink_views"] == 1
-    assert product.output.tensor.dims == ROWS
-    assert not any(isinstance(v.producer.op, Reshape) for v in product.operands if v.producer)
-    assert_same(graph, after)
-
-
-def turned_gates(g: Graph, x: Value) -> Value:
-    """The heads' axes of the gate are not where they are in its layer."""
-    rows = shaped(g, linear(g, x), 2, PIXELS, HEADS, CHANNELS // HEADS)
-    gate = apply(g, Sigmoid(), apply(g, Transpose(perm=(0, 2, 1, 3)), rows))
-    by_head = apply(g, Relu(), shaped(g, x, 2, HEADS, PIXELS, CHANNELS // HEADS))
-    return apply(g, Mul(), by_head, gate)
-
-
-def test_gates_that_are_transposed_stay() -> None:
-    _, log = bound(make(turned_gates, ROWS))
-    assert "sink_views" not in log.counts
 
 
 def twice(g: Graph, x: Value) -> Value:
