@@ -26,10 +26,10 @@ from tercet.backends.cuda.recipe.launch import Launch
 from tercet.runtime.errors import DeviceError
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
-g (float[40, 50] x) => (y, z) {
+g (float[40, 50] x) => (y, z, broken) {
   z = Cos (x)
   broken = Sigmoid (z)
-  y = Transpose <perm = [1, 0]> (broken)
+  y = Transpose <perm = [1, 0]> (x)
 }"""
 #: How many bytes behind its place each fault writes its result.
 DISTANCE = {"far": 1 << 40, "near": 1 << 20}
