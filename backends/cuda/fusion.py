@@ -31,7 +31,7 @@ from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .attention.sink import SinkAttention, sink_attention_at
-from .attention.weighed import WeighedHeads, weighed_heads_at
+from .attention.weighted import WeightedHeads, weighted_heads_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
@@ -62,7 +62,7 @@ STORED = HALVES | {float32}
 Separable = (
     ChannelAttention
     | CutAttention
-    | WeighedHeads
+    | WeightedHeads
     | GatedProducts
     | StridedProduct
     | UnitRows
@@ -356,7 +356,7 @@ WHOLE: _Finders = {
         partial(unit_rows_at, tail=_tail, may_be_mean=True),
     ),
     **dict.fromkeys((LayerNormalization, RMSNormalization), (partial(head_rows_at, tail=_tail),)),
-    MatMul: (channel_attention_at, weighed_heads_at, few_rows_at, gated_products_at),
+    MatMul: (channel_attention_at, weighted_heads_at, few_rows_at, gated_products_at),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
     ReduceMean: (variance_at,),
 }

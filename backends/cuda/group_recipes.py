@@ -24,7 +24,7 @@ from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
 from .attention.sink import SinkAttention, sink_attention
-from .attention.weighed import WeighedHeads, weighed_heads
+from .attention.weighted import WeightedHeads, weighted_heads
 from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
@@ -133,8 +133,8 @@ def _recipe_of_whole(
             return decode_attention(whole, operand, setting.target)
         case SinkAttention():
             return sink_attention(whole, operand, setting)
-        case WeighedHeads():
-            return weighed_heads(whole, y, operand, setting)
+        case WeightedHeads():
+            return weighted_heads(whole, y, operand, setting)
         case FewRows():
             return few_rows(whole, y, operand, setting)
         case GatedProducts():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...runtime.ir.graph import Graph
 from .attention.decode import DecodeAttention
 from .attention.sink import SinkAttention
-from .attention.weighed import WeighedHeads
+from .attention.weighted import WeightedHeads
 from .codegen.elementwise import in_chains
 from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
@@ -50,7 +50,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
         rest = tuple(plain_groups(graph, set(group.whole.behind), moves=True))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, WeighedHeads):
+    if isinstance(group.whole, WeightedHeads):
         return tuple(groups(graph, set(group.nodes), last=True))
     if isinstance(group.whole, Separable):
         again = isinstance(group.whole, Movement | ChainReduction)  # which plain groups may be, too

@@ -30,7 +30,7 @@ def cut_before_turns(graph: Graph) -> Iterator[str]:
 def cut_for_products(graph: Graph) -> Iterator[str]:
     """Cut the source of a Transpose whose parts only products read: these need no order of axes.
 
-    Queries, keys and values of heads that are mixed, or weighed otherwise, between the products
+    Queries, keys and values of heads that are mixed, or weighted otherwise, between the products
     (CaiT, ConViT), so that they are not an attention.
     """
     yield from _cut_where(graph, _is_multiplied)

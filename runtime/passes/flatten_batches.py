@@ -29,7 +29,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         shape = shape_of(node.output) if node in graph and node.outputs else None
         if shape is None or len(shape) <= _HEADS + 1:
             continue
-        if _weighs(graph, node) or _is_weighed(node) or _gives_scores(node):
+        if _weighs(graph, node) or _is_weighted(node) or _gives_scores(node):
             yield _flatten(graph, node)
 
 
@@ -66,7 +66,7 @@ def _gives_scores(product: Node) -> bool:
     return False
 
 
-def _is_weighed(product: Node) -> bool:
+def _is_weighted(product: Node) -> bool:
     """Whether a node is a product with a Softmax, which may be flattened already."""
     if not isinstance(product.op, MatMul) or not _is_batch(product):
         return False

@@ -118,8 +118,8 @@ def _turn_back(graph: Graph, softmax: Node) -> str:
     if v is None or v is turn.output:
         return ""
     add = Builder(graph, product, product.name, (product,))
-    weighed = add(MatMul(), softmax.output, add(Transpose(perm=order), v))
-    graph.redirect(product.output, add(Transpose(perm=order), weighed))
+    weighted = add(MatMul(), softmax.output, add(Transpose(perm=order), v))
+    graph.redirect(product.output, add(Transpose(perm=order), weighted))
     name = product.name
     drop(graph, product)
     return f"MatMul '{name}' weighs rows, not columns, and is transposed"

@@ -24,8 +24,8 @@ from ..kernels.channel_samples import SIZES as CHANNELS
 from ..kernels.channel_samples import Block
 from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
-from ..kernels.test_weighed import CASES as WEIGHED
-from ..kernels.test_weighed import HALF, Case
+from ..kernels.test_weighted import CASES as WEIGHED
+from ..kernels.test_weighted import HALF, Case
 from ..kernels.transformer_samples import samples
 from .test_cuda_operators import run
 

@@ -130,7 +130,7 @@ def turned(net: Net) -> Value:
 
 
 def reassembled(net: Net) -> Value:
-    """CARAFE: the neighbourhood of each pixel, repeated for those of a larger image, weighed."""
+    """CARAFE: the neighbourhood of each pixel, repeated for those of a larger image, weighted."""
     image, weights = net.input(2, 16, 6, 5), net.input(2, 1, 9, 12, 10)
     x = net.apply(Pad(), image, axes(0, 0, 1, 1, 0, 0, 1, 1))
     for axis, size in ((2, 6), (4, 5)):

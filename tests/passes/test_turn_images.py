@@ -74,8 +74,8 @@ def test_positions_of_coat(heads: int) -> None:
         v = apply(g, Transpose(perm=(0, 1, 3, 2)), v)
         image = depthwise(g, apply(g, Reshape(), v, ints(N, WIDTH, SIDE, SIDE)))
         v = apply(g, Reshape(), image, ints(N, heads, size, TOKENS))
-        weighed = apply(g, Mul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), v))
-        padded = apply(g, Pad(), weighed, ints(0, 0, 1, 0, 0, 0, 0, 0))
+        weighted = apply(g, Mul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), v))
+        padded = apply(g, Pad(), weighted, ints(0, 0, 1, 0, 0, 0, 0, 0))
         return apply(g, Mul(), padded, apply(g, Softmax(axis=2), k))
 
     graph = make(build, (N, TOKENS + 1, 3 * WIDTH))

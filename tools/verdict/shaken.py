@@ -331,8 +331,8 @@ class _Shake:
             blocks = self._bytes.get(node, {}).get(i, 0)
             if value.data is not None and not blocks:
                 continue
-            is_weighed = i > 0 or isinstance(node.op, GridSample)
-            amount, reach = Amount.of(name), 0 if is_weighed else greatest_position(node)
+            is_weighted = i > 0 or isinstance(node.op, GridSample)
+            amount, reach = Amount.of(name), 0 if is_weighted else greatest_position(node)
             amount *= 1.0 if coarse else growth  # accumulators are float32
             special = {} if quantizing or reach else own.get(i, {})
             is_moved = quantizing or reach or coarse or rounds_terms(node)

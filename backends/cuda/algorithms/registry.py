@@ -48,7 +48,7 @@ class Setting:
         choices: measured choices by `selection.key_of` a task; empty without tuning.
         cut: values that kernels can store in halves, and the format; see `cutting`.
         branches: nodes that run beside others of their kind; see `conv.branches`.
-        beside: whether this node is one of them.
+        concurrent: whether this node is one of them.
         picks: previous choices of selectors, so that nothing is compared twice.
         tiles: previous choices of tiles by what they depend on, likewise.
     """
@@ -61,7 +61,7 @@ class Setting:
     choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
     cut: Mapping[Value, Format] = field(default_factory=dict[Value, Format], hash=False)
     branches: Set[Node] = field(default_factory=frozenset[Node], hash=False, repr=False)
-    beside: bool = False
+    concurrent: bool = False
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
@@ -75,12 +75,12 @@ class Setting:
 
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the algorithms requested for it."""
-        beside = node in self.branches
+        concurrent = node in self.branches
         names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
         asked = tuple(name for name in names if name != "cuda")
-        if (asked, beside) == (self.asked, self.beside):
+        if (asked, concurrent) == (self.asked, self.concurrent):
             return self
-        return replace(self, asked=asked, beside=beside)
+        return replace(self, asked=asked, concurrent=concurrent)
 
 
 @dataclass(frozen=True, slots=True)

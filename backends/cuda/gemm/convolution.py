@@ -132,7 +132,7 @@ class ConvProblem:
     def around(self) -> tuple[str, ...]:
         """Whether `is_cut`, and whether it runs beside others."""
         cut = ("cut",) if self.is_cut else ()
-        return (*cut, "beside others") if self.setting.beside else cut
+        return (*cut, "beside others") if self.setting.concurrent else cut
 
     @property
     def signature(self) -> str:
@@ -211,8 +211,8 @@ def problem_of(context: RecipeContext) -> ConvProblem | str:
         return refused
     if x.rank > 5:
         return f"{x.rank - 2} spatial axes"
-    if y.size and not x.size:
-        return "an image without elements"
+    if y.size and 0 in x.dims[2:]:
+        return "an image without pixels"
     transposed = isinstance(op, ConvTranspose)
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])

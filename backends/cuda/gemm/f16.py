@@ -322,7 +322,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     heavy, least = epilogue.is_heavy, other
     if fed and not heavy:  # deep tiles take longer in networks than estimated
         least = min(other, fed.choice.microseconds / (MARGIN if fed.choice.tile.deep else 1))
-    pays = heavy or tma_persistent.pays(conv.pixels, least, beside=conv.setting.beside)
+    pays = heavy or tma_persistent.pays(conv.pixels, least, concurrent=conv.setting.concurrent)
     if pays and not half_sums and _is_matrix(conv, gemm):
         found = persistent(gemm, epilogue, target, least)
         if found is not None:
@@ -450,7 +450,7 @@ def _tma_products(
             source, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
             image = in_plane(source)
             gemm = groups.gemm(image, groups.filters(image.channels))
-            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.beside), packing))
+            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.concurrent), packing))
         return ways
     if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made

@@ -293,7 +293,9 @@ def multiply(
     if config.tile.epilogues:
         return (wgmma_rs_tma.multiply(gemm, epilogue, config.tile, target),)
     if config.tile.wgmma:
-        launch = wgmma_rs.multiply(gemm, epilogue, config, atom, target, beside=setting.beside)
+        launch = wgmma_rs.multiply(
+            gemm, epilogue, config, atom, target, concurrent=setting.concurrent
+        )
         refused = f", not {F16X3.title}: {arithmetic.reason}" if arithmetic.reason else ""
         return (replace(launch, note=launch.note + refused),)
     return multistage.multiply(gemm, epilogue, config, atom, target, used)
@@ -488,4 +490,4 @@ def _problem(conv: ConvProblem) -> Problem:
     channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
     rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
     shape = conv.pixels, conv.filters, conv.taps * channels
-    return Problem(*shape, conv.group, rows, beside=conv.setting.beside)
+    return Problem(*shape, conv.group, rows, concurrent=conv.setting.concurrent)

@@ -70,7 +70,7 @@ def gain(conv: ConvProblem, apart: float) -> float:
         apart: the estimate of the fastest algorithm otherwise.
     """
     setting, pointwise = conv.setting, conv.is_pointwise
-    least = MIN_TIME_OTHERS if pointwise or setting.beside else MIN_TIME
+    least = MIN_TIME_OTHERS if pointwise or setting.concurrent else MIN_TIME
     if setting.asked or apart < least or isinstance(formats(_cut(conv)), str):
         return 0.0
     return apart - (MARGIN_PIXELS if pointwise else MARGIN) * time(conv)

@@ -59,5 +59,5 @@ class JoinedGroups:
             batch=Batch(self.groups, image.channels, filters * ldb, filters),
             bias=conv.b,
             dtype=conv.x.dtype,
-            beside=conv.setting.beside,
+            concurrent=conv.setting.concurrent,
         )

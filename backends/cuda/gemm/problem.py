@@ -219,7 +219,7 @@ class Problem:
         batch: number of products.
         rows: the kind of rows of A.
         traffic: bytes read and written.
-        beside: whether it runs beside others; see `with_splits`.
+        concurrent: whether it runs beside others; see `with_splits`.
     """
 
     m: int
@@ -228,7 +228,7 @@ class Problem:
     batch: int = 1
     rows: RowKind = RowKind.MATRIX
     traffic: int = 0
-    beside: bool = False
+    concurrent: bool = False
 
     @property
     def windows(self) -> bool:
@@ -304,7 +304,7 @@ class GemmArguments:
         across: whether `b` is [k][n] instead.
         dtype: element type of `a`.
         dtype_b: element type of `b`; None if it is the same.
-        beside: whether it runs beside others, with which it shares multiprocessors.
+        concurrent: whether it runs beside others, with which it shares multiprocessors.
     """
 
     a: Source
@@ -319,7 +319,7 @@ class GemmArguments:
     across: bool = False
     dtype: DType = float32
     dtype_b: DType | None = None
-    beside: bool = False
+    concurrent: bool = False
 
     @property
     def elements(self) -> tuple[tuple[str, DType], tuple[str, DType]]:

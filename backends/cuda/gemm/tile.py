@@ -317,7 +317,7 @@ def with_splits(
     multiprocessors.
     """
     groups = target.processors // CLUSTER_SIZE
-    places = target.processors // 2 if problem.beside else target.processors
+    places = target.processors // 2 if problem.concurrent else target.processors
     for tile in tiles:
         yield Config(tile)
         blocks = max(tile.blocks(problem), 1)

@@ -75,7 +75,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue)
             *(("VECTOR_C", 8), *epilogue.flags(None)),
         ),
         code=f"{atom_of(x.dtype).code()}\n{epilogue.code}",
-        beside=True,
+        concurrent=True,
         note=f"{kernel_h}x{kernel_w} {epilogue.title}".strip(),
         pitched=(x, y, *epilogue.pitched),
     )

@@ -169,7 +169,7 @@ def _pool(
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
         code=f"#define LOWEST {lowest(x.dtype)}\n{epilogue.code}",
-        beside=True,
+        concurrent=True,
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))} {epilogue.title}".strip(),
         pitched=() if x.rank > 5 else (x, y, *epilogue.pitched) if y else (x,),
     )
@@ -214,7 +214,7 @@ def _columns(y: Tensor, x: Tensor, view: Window) -> Launch:
             *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
         ),
         code=(F16X3 if x.dtype == float32 else atom_of(x.dtype)).code(),
-        beside=True,
+        concurrent=True,
         note="x".join(map(str, view.kernel)),
         pitched=(x, y),
     )

@@ -51,12 +51,12 @@ def tf_idf_vectorizer(op: TfIdfVectorizer, y: Tensor, x: Tensor) -> Answer:
         **{"keys": attribute(grams.keys), "targets": attribute(grams.targets)},
         **{"ends": attribute(grams.ends), "length": length, "grams": count, "s": steps},
     }
-    weighed: Arguments = {
+    weighted: Arguments = {
         **{"weights": attribute(weights), "order": attribute(order.astype(np.int32)), "y": y},
         **{"begins": attribute(begins.astype(np.int32)), "places": places, "grams": count},
     }
     return (
         launch("clear", rows * count, {}),
         launch("count_grams", x.size, counted),
-        launch("weigh", y.size, weighed),
+        launch("weigh", y.size, weighted),
     )

@@ -34,8 +34,8 @@ class Launch:
         constants: compile-time constants by name, in pairs.
         code: generated functions and macros used by the file.
         shared: dynamic shared memory in bytes.
-        beside: whether its blocks, without shared memory, should start beside those of kernels that
-            have some, rather than find a large first-level cache; see `prefers_shared`.
+        concurrent: whether its blocks, without shared memory, should start beside those of kernels
+            that have some, rather than find a large first-level cache; see `prefers_shared`.
         of_images: whether its step is a convolution or a pooling of images; see `prefers_shared`.
         scratch: bytes of workspace that the step needs for it.
         cluster: blocks along x, y and z of a cluster (Hopper and newer).
@@ -59,7 +59,7 @@ class Launch:
     constants: tuple[tuple[str, int | bool | float], ...] = ()
     code: str = ""
     shared: int = 0
-    beside: bool = False
+    concurrent: bool = False
     of_images: bool = False
     scratch: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
@@ -93,7 +93,7 @@ class Launch:
         have others in between (norms, products of few rows) that live off the cache: on an H100,
         decoding steps of Llama-3.2-1B took 15 to 20 % longer where some kernels preferred this.
         """
-        return self.of_images and (self.shared > 0 or self.beside)
+        return self.of_images and (self.shared > 0 or self.concurrent)
 
     @property
     def is_empty(self) -> bool:
@@ -121,7 +121,7 @@ def each(
     types: tuple[tuple[str, DType], ...],
     constants: tuple[tuple[str, int | bool | float], ...] = (),
     code: str = "",
-    beside: bool = False,
+    concurrent: bool = False,
     note: str = "",
     pitched: tuple[Tensor, ...] = (),
 ) -> Launch:
@@ -136,7 +136,7 @@ def each(
         types,
         constants,
         code,
-        beside=beside,
+        concurrent=concurrent,
         note=note,
         pitched=pitched,
     )

@@ -306,7 +306,7 @@ def problem_of(gemm: GemmArguments) -> Problem:
     (m, n, k), count, a = gemm.shape, gemm.batch.count, gemm.a.data
     read = m * k if isinstance(a, Scratch) else a.size
     traffic = 2 * (read + count * (m * n + n * k))
-    return Problem(m, n, k, count, gemm.a.rows, traffic, gemm.beside)
+    return Problem(m, n, k, count, gemm.a.rows, traffic, gemm.concurrent)
 
 
 def time_of(gemm: GemmArguments, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:

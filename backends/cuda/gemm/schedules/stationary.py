@@ -116,7 +116,9 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[TimedConfig]:
     for tile in STATIONARY:
         form = _Form(p, tile)
         together = tile.groups * tile.resident * target.processors
-        is_filled = form.parts * tile.bn - filters < NARROWEST and (form.parts == 1 or not p.beside)
+        is_filled = form.parts * tile.bn - filters < NARROWEST and (
+            form.parts == 1 or not p.concurrent
+        )
         if is_filled and form.count * form.parts >= together and form.fits(target):
             yield TimedConfig(form.microseconds(target), Config(tile))
 

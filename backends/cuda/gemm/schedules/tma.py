@@ -76,12 +76,12 @@ class TmaProduct:
     Attributes:
         gemm: the product: of a channels-last image, or of a matrix.
         pooled: the result of fused 2 x 2 max pooling; or None.
-        beside: whether it runs beside others.
+        concurrent: whether it runs beside others.
     """
 
     gemm: GemmArguments
     pooled: Tensor | None = None
-    beside: bool = False
+    concurrent: bool = False
 
     @cached_property
     def source(self) -> Image | None:
@@ -438,7 +438,7 @@ def multiply(
     tiles_m, tiles_n = p.tiles(staging.rows, tile)
     tiles = tiles_m * tiles_n
     # Blocks of windows, which run long, have a multiprocessor each, unless others need it.
-    alone = taps > 1 and not p.beside and tiles * splits <= target.processors
+    alone = taps > 1 and not p.concurrent and tiles * splits <= target.processors
     first_h, first_w = (-pad for pad in p.view.pads_begin)
     windows = {
         **{"taps": taps, "columns": p.view.kernel[1], **by_axis(tap=staging.taps)},

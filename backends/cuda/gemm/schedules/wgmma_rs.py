@@ -111,7 +111,7 @@ def multiply(
     atom: Atom,
     target: Target,
     *,
-    beside: bool = False,
+    concurrent: bool = False,
 ) -> Launch:
     """Return the launch of a product; see `multistage.multiply`.
 
@@ -121,14 +121,14 @@ def multiply(
         config: tile and splits.
         atom: the instruction.
         target: the GPU.
-        beside: whether it runs beside others, with which it shares multiprocessors.
+        concurrent: whether it runs beside others, with which it shares multiprocessors.
     """
     (m, n, k), batch, splits = gemm.shape, gemm.batch, config.splits
     tiles = config.tile.count(m, n)
     items = tiles * batch.count * splits
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     long = gemm.a.rows is RowKind.MATRIX or ceil_div(k, config.tile.bk * splits) >= LONG
-    alone = long and not beside and items <= places
+    alone = long and not concurrent and items <= places
     room = target.shared + 1024  # of a multiprocessor, with 1024 bytes per block
     if config.tile.lean:
         room -= target.alone(0) + 1024

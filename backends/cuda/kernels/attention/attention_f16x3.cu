@@ -184,7 +184,7 @@ __device__ __forceinline__ void multiply_queries(float (&scores)[TM][KEYS / 8][4
     }
 }
 
-// Adds the weighed values of `count` sixteens of keys to the results.
+// Adds the weighted values of `count` sixteens of keys to the results.
 __device__ __forceinline__ void multiply_values(Accumulators& to, const WeightHalves<KEYS> (&weights)[TM],
                                                 const float* values, int count)
 {

@@ -141,7 +141,7 @@ __device__ __forceinline__ float (&slab_of(float (&results)[EIGHTS][4], int slab
     return *(float(*)[8][4])results[slab * 8];
 }
 
-// Starts to add the weighed values of a stage to the results.
+// Starts to add the weighted values of a stage to the results.
 __device__ __forceinline__ void add_values(float (&results)[EIGHTS][4], const u32 (&weights)[KEYS / 16][4], u32 values)
 {
     wgmma_fence();

@@ -117,8 +117,8 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             settle(scores);
 
             // A warp past the last row has no scores to process.
-            const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
-            const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighed};
+            const int weighted = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
+            const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighted};
             const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
             const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
             const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);

@@ -38,7 +38,7 @@ __device__ __forceinline__ void multiply_queries(float (&scores)[KEYS / 8][4], c
     settle(scores);
 }
 
-// Adds the weighed values of a tile to the results.
+// Adds the weighted values of a tile to the results.
 __device__ __forceinline__ void multiply_values(float (&results)[EIGHTS][4], const WeightHalves<KEYS>& weights, u32 values)
 {
     typedef Eights<SIZE_V> V;

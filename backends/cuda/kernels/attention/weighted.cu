@@ -172,7 +172,7 @@ __device__ __forceinline__ void add_tile(float (&results)[SIZE_V / 8][4], const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, SIZE_K + SIZE_V > 128 ? 1 : 12 / WARPS)
-weighed(const T* q, const T* k, const T* v, const A* a, const B* b, R* y, int tiles, int across, Sizes s, Steps by,
+weighted(const T* q, const T* k, const T* v, const A* a, const B* b, R* y, int tiles, int across, Sizes s, Steps by,
         Ints stack, Ints of_q, Ints of_k, Ints of_v, Ints of_y, Ints of_a, Ints of_b)
 {
     extern __shared__ __align__(16) unsigned char shared[];

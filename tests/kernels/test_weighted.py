@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: Kernels that this module compiles.
-COMPILES = {"attention/weighed.cu"}
+COMPILES = {"attention/weighted.cu"}
 HALF = replace(OPTIONS, precision="float16")
 HEADS = 3
 Weigh = Callable[["Heads", Value], Value]
@@ -43,7 +43,7 @@ class Heads:
     """Heads of queries, keys and values that are parts of rows [samples, length, ...]."""
 
     def __init__(self, size: int, size_v: int, length: int, dtype: DType, *, wide: bool) -> None:
-        self.graph, self.dtype = Graph("weighed"), float32 if wide else dtype
+        self.graph, self.dtype = Graph("weighted"), float32 if wide else dtype
         self.length, self.wide, self.stored = length, wide, dtype
         widths = np.array([HEADS * size, HEADS * size, HEADS * size_v])
         x = self.graph.add_input("x", TensorType(dtype, (2, length, int(widths.sum()))))
@@ -140,7 +140,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_nodes_are_one_kernel(case: Case) -> None:
     found = launches(planned(case.graph(), precision="float16"))
-    assert [launch.entry for launch in found] == ["weighed"]
+    assert [launch.entry for launch in found] == ["weighted"]
 
 
 def normalized(to: Heads, scores: Value) -> Value:
@@ -161,7 +161,7 @@ def normalized(to: Heads, scores: Value) -> Value:
 def test_what_stays_apart(case: Case) -> None:
     """What others read, long queries, scores computed again, and few blocks of many keys."""
     found = launches(planned(case.graph(), precision="float16"))
-    assert "weighed" not in {launch.entry for launch in found}
+    assert "weighted" not in {launch.entry for launch in found}
 
 
 def test_float32_is_not_rounded() -> None:

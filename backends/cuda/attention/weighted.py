@@ -45,7 +45,7 @@ PRODUCTS = 1.2e8
 
 
 @dataclass(frozen=True, slots=True)
-class WeighedHeads:
+class WeightedHeads:
     """Two products, and the elementwise nodes between them.
 
     Attributes:
@@ -87,7 +87,7 @@ class WeighedHeads:
         return 0 < size_k <= MAX_SIZE and size_v > 0 and again < stored
 
 
-def weighed_heads_at(graph: Graph, scores: Node, free: Set[Node]) -> WeighedHeads | None:
+def weighted_heads_at(graph: Graph, scores: Node, free: Set[Node]) -> WeightedHeads | None:
     """Return the attention without a softmax that begins with this product, if there is one."""
     if scores not in free or not isinstance(scores.op, MatMul):
         return None
@@ -106,7 +106,7 @@ def weighed_heads_at(graph: Graph, scores: Node, free: Set[Node]) -> WeighedHead
     product = StridedProduct(reader, (Factor(left), values), (), behind)
     q, k = (factor_of(graph, scores, value, free) for value in scores.operands)
     types = {factor.x.tensor.dtype for factor in (q, k, values)}
-    found = WeighedHeads(scores, weights, q, k, product)
+    found = WeightedHeads(scores, weights, q, k, product)
     return found if types <= HALVES and found.is_worth else None
 
 
@@ -152,8 +152,8 @@ class _Matrices:
         return widest((8, 4, 2), size, self.line, self.first, *self.batch) if self.term == 1 else 1
 
 
-def weighed_heads(
-    found: WeighedHeads, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+def weighted_heads(
+    found: WeightedHeads, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
 ) -> Answer:
     """Return the launch of attention without a softmax, or why its nodes stay apart."""
     target = setting.target
@@ -194,8 +194,8 @@ def weighed_heads(
     types = [x.dtype for x in read] + [float32] * MAX_OPERANDS
     kinds = [1 + (each.vector(keys) > 1) for each in of_read] + [0] * MAX_OPERANDS
     return Launch(
-        "attention/weighed.cu",
-        "weighed",
+        "attention/weighted.cu",
+        "weighted",
         grid=(blocks[warps], 1, 1),
         block=32 * warps,
         args={
@@ -226,7 +226,7 @@ def weighed_heads(
     )
 
 
-def _chain(found: WeighedHeads) -> ElementwiseChain | str:
+def _chain(found: WeightedHeads) -> ElementwiseChain | str:
     """Return the nodes between both products as a function of a score."""
     chain = chain_of(found.weights, "weigh", (found.scores.output,), rounds=False)
     if not isinstance(chain, str) and len(chain.operands) > 1 + MAX_OPERANDS:
@@ -241,7 +241,7 @@ def _code(chain: ElementwiseChain) -> str:
 
 
 def _arranged(
-    found: WeighedHeads, tensors: tuple[Tensor, Tensor, Tensor, Tensor], read: list[Tensor]
+    found: WeightedHeads, tensors: tuple[Tensor, Tensor, Tensor, Tensor], read: list[Tensor]
 ) -> tuple[Ints, list[_Matrices]] | str:
     """Return the sizes of the batch axes, and where the matrices of each tensor are."""
     q, k, v, _ = tensors
