@@ -68,7 +68,6 @@ struct Share {
     static constexpr int WARPS = CONSUMERS / 32;
     static constexpr int TOGETHER = BLOCKWISE ? 8 : 1;  // fragments of a block of columns
     static constexpr int WORDS = 16;                    // of eight sums, of a fragment
-    static constexpr int AT_ONCE = EIGHTS_AHEAD < 4 ? 1 : 2;  // fragments of a warp, as registers allow
     Inbox<WARPS * TN / TOGETHER, WORDS * TOGETHER> inbox;
 
     __device__ __forceinline__ Share(unsigned char* memory, int split, int splits) : inbox(memory, split, splits) {}
@@ -102,23 +101,14 @@ struct Share {
     {
         bool waits = true;
 #pragma unroll 1
-        for (int first = begin() + threadIdx.x / 32; first < end(); first += AT_ONCE * WARPS) {
-            Fragment fragments[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int number = first + i * WARPS;
-                const int row = number < end() ? m0 + number / TN * 16 : results.m;
-                fragments[i].begin(results, scales, row, n0 + number % TN * 8, columns);
-            }
+        for (int number = begin() + threadIdx.x / 32; number < end(); number += WARPS) {
+            Fragment fragment;
+            fragment.begin(results, scales, m0 + number / TN * 16, n0 + number % TN * 8, columns);
             if (waits) inbox.wait_received();
             waits = false;
 #pragma unroll 1
-            for (int block = 0; block < inbox.splits; ++block)
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-                    if (first + i * WARPS < end()) add(fragments[i].sums, received(first + i * WARPS, block));
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) fragments[i].store(results);
+            for (int block = 0; block < inbox.splits; ++block) add(fragment.sums, received(number, block));
+            fragment.store(results);
         }
         if (waits) inbox.wait_received();  // also without a share: no block may send to one that has ended
     }
