@@ -153,7 +153,9 @@ def test_rows_by_their_lengths(scale: np.ndarray | None) -> None:
     graph = make(by_length(scale), (2, 5, 8))
     after, _ = optimised(graph)
     assert kinds(after) == ["RMSNormalization"]
-    assert after.nodes[0].op.epsilon == pytest.approx(1e-2 / 8)  # type: ignore[attr-defined]
+    op = next(iter(after.nodes)).op
+    assert isinstance(op, RMSNormalization)
+    assert op.epsilon == pytest.approx(1e-2 / 8)
     assert_same(graph, after)
 
 

@@ -207,7 +207,9 @@ def turned(build: Build, *, joined: bool) -> Build:
         infer(g)
         y = build(g, by_head)
         if joined:  # one Reshape, as the exporter writes it
-            stack = y.producer.operands[0]  # type: ignore[union-attr]  # a Reshape
+            view = y.producer
+            assert view is not None
+            stack = view.operands[0]
             y = apply(g, Reshape(), stack, np.array([batch * heads, length, size]))
         return y
 

@@ -106,9 +106,10 @@ def test_spellings(name: str) -> None:
     after, log = optimised(graph)
     assert log.counts["fuse_attention"] == 1
     assert not {"Softmax", "Concat", "Slice", "ReduceMax"} & set(kinds(after))
-    attention = the_attention(after)
-    assert attention.op.q_num_heads == HEADS  # type: ignore[attr-defined]  # an Attention
-    assert attention.operands[0].tensor.rank == 3  # heads are columns of rows
+    op = the_attention(after).op
+    assert isinstance(op, Attention)
+    assert op.q_num_heads == HEADS
+    assert the_attention(after).operands[0].tensor.rank == 3  # heads are columns of rows
     assert_same(graph, after)
 
 

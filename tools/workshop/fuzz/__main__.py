@@ -12,6 +12,7 @@ from typing import Any
 from ...common.console import open_console
 from ...common.environment import environment
 from .campaign import Campaign, run_campaign, workers_for
+from .numbering import add_numbering, numbers_of
 from .page import passes, summary, write
 from .seeds import all_seeds
 from .trial import BROKEN, Outcome, runs, try_mutant
@@ -22,16 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tercet.tools.workshop.fuzz", description=__doc__
     )
-    parser.add_argument("--mutants", type=int, default=4000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    add_numbering(parser, "mutants", 4000, "try one mutant here, with its traceback")
     parser.add_argument("--jobs", type=int, help="processes; one per CPU by default")
     parser.add_argument("--models", type=Path, action="append", default=[], help="more seeds")
     parser.add_argument("--output", type=Path, help="folder for fuzz.md and fuzz.json")
     parser.add_argument("--every", type=int, default=1000, help="write after so many")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--only", type=int, help="try one mutant here, with its traceback")
     parser.add_argument("--save", type=Path, help="with --only: write the mutant's file")
     given = parser.parse_args(arguments)
     folders = tuple(given.models)
@@ -40,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.only is not None:
         return _one(campaign, given.only, given.save)
     found: dict[int, Outcome] = {}
-    numbers = range(given.first, given.first + given.mutants)
     console, until = open_console(), monotonic() + given.seconds
     about = environment(("numpy", "onnx"), given.commit)
     said = ("FOLDER" if Path(word).is_absolute() else word for word in arguments or sys.argv[1:])
@@ -49,12 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def result() -> dict[str, Any]:
         return summary(campaign, found, about, command)
 
-    for number, outcome in run_campaign(campaign, numbers, workers_for(given.jobs), until):
+    for number, outcome in run_campaign(
+        campaign, numbers_of(given), workers_for(given.jobs), until
+    ):
         found[number] = outcome
         if outcome.ended in BROKEN:
             console.print(f"{number}: {outcome.ended}: {outcome.error} {outcome.message}")
         if len(found) % given.every == 0:
-            console.print(f"{len(found)} of {given.mutants}", style="dim")
+            console.print(f"{len(found)} of {given.count}", style="dim")
             if given.output:
                 write(result(), given.output)
     last = result()

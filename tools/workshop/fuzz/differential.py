@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from time import monotonic
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -40,6 +39,7 @@ from ..honest import honest
 from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
 from .emulation import Emulator, Kernels
 from .graphs import random_model
+from .numbering import add_numbering, numbers_of, until
 from .respelling import respelled
 from .variants import in_doubles, in_halves, resized, with_functions, with_names
 
@@ -325,11 +325,8 @@ def tried(run: Callable[..., Iterator[str]], *given: object, **options: object) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 where nothing was found, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--graphs", type=int, default=200, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
+    add_numbering(parser, "graphs", 200, "the number of one graph")
     parser.add_argument("--nodes", type=int, default=16, help="of each graph, about")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--target", default="", help="also plan for a GPU, such as sm_90a")
     parser.add_argument(
         "--emulate",
@@ -337,17 +334,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FOLDER",
         help="also run kernels on the host; they stay there",
     )
-    parser.add_argument("--only", type=int, help="the number of one graph")
     parser.add_argument("--save", type=Path, help="with --only: write its model")
     given = parser.parse_args(arguments)
-    last = given.first + given.graphs
-    numbers = range(given.first, last) if given.only is None else [given.only]
-    console, until = open_console(), monotonic() + given.seconds
+    console = open_console()
     emulator = Emulator(given.emulate) if given.emulate else None
     counted: Counter[str] = Counter()
-    for number in numbers:
-        if monotonic() > until:
-            break
+    for number in until(given.seconds, numbers_of(given)):
         proto, feeds = random_model(_APART * given.seed + number, given.nodes)
         if given.save and given.only is not None:
             given.save.write_bytes(proto.SerializeToString())

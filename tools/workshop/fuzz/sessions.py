@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from ...common.nested import flat
 from .differential import Arrays, Case, tried
 from .emulation import Emulator
 from .graphs import random_model
+from .numbering import add_numbering, numbers_of, until
 from .variants import resized, with_names
 
 #: Models of one campaign; the next one has others.
@@ -307,22 +307,14 @@ def lived(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 0 where nothing was found, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=200, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
+    add_numbering(parser, "models", 200, "the number of one model")
     parser.add_argument("--nodes", type=int, default=8, help="of each model, about")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--emulate", type=Path, metavar="FOLDER", help="run kernels on the host")
-    parser.add_argument("--only", type=int, help="the number of one model")
     given = parser.parse_args(arguments)
-    last = given.first + given.models
-    numbers = range(given.first, last) if given.only is None else [given.only]
-    console, until = open_console(), monotonic() + given.seconds
+    console = open_console()
     emulator = Emulator(given.emulate) if given.emulate else None
     counted: Counter[str] = Counter()
-    for number in numbers:
-        if monotonic() > until:
-            break
+    for number in until(given.seconds, numbers_of(given)):
         proto, feeds = random_model(_APART * given.seed + number, given.nodes)
         counted["models"] += 1
         for line in tried(lived, proto, feeds, Random(number), emulator):

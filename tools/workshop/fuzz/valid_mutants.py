@@ -25,15 +25,13 @@ from .emulation import Emulator, Kernels
 from .mutant_seeds import MutantSeeds, networks_of
 from .mutants import DTYPES, FOUND, Ended, MutantDraws, run_mutants
 from .mutants_page import summary, write
+from .numbering import add_numbering, numbers_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 where nothing was found, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutants", type=int, default=1000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seed", type=int, default=0, help="number of the campaign")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    add_numbering(parser, "mutants", 1000, "the number of one mutant")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--models", type=Path, action="append", default=[], help="parts of them")
     parser.add_argument("--motif", action="append", default=[], help="these motifs alone")
@@ -45,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--emulate", type=Path, metavar="FOLDER", help="run kernels on the host; they stay there"
     )
     parser.add_argument("--gpu", action="store_true", help="run kernels on this machine's GPU")
-    parser.add_argument("--only", type=int, help="the number of one mutant")
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
     parser.add_argument("--output", type=Path, help="folder for valid_mutants.md and .json")
     given = parser.parse_args(arguments)
@@ -58,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.onnxruntime,
         Emulator(given.emulate) if given.emulate else Kernels() if given.gpu else None,
     )
-    numbers = range(given.first, given.first + given.mutants)
     console = open_console()
 
     def say(line: str) -> None:
@@ -67,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: list[Ended] = []
     for ended in run_mutants(
         draws,
-        numbers if given.only is None else [given.only],
+        numbers_of(given),
         jobs=given.jobs,
         seconds=given.seconds,
         folder=given.save,
