@@ -52,6 +52,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("BiasGelu", {"x": X, "b": VECTOR[:7]}, {}, r"bias is float32\[7\]; expected \[8\]"),
     ("SkipLayerNormalization", {"x": X, "s": X, "g": VECTOR[:4]}, {}, r"gamma is float32\[4\]"),
     ("SkipLayerNormalization", {"x": X, "s": X[:, :2], "g": VECTOR}, {}, r"Add"),
+    ("SkipLayerNormalization", {"x": X[:1], "s": X, "g": VECTOR}, {}, r"larger than the input"),
     ("MultiHeadAttention", {"q": X, "k": X, "v": X}, {}, r"lacks the attribute 'num_heads'"),
     ("MultiHeadAttention", {"q": X, "k": X, "v": X}, {"num_heads": 0}, r"expected 1 or more"),
     ("MultiHeadAttention", {"q": X, "k": X, "v": X}, {"num_heads": 3}, r"hidden size"),

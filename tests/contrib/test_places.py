@@ -9,6 +9,8 @@ from onnx import parser
 
 import tercet
 
+from .samples import Sample, model_of
+
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1{more}]>\n'
 ENDS = "g (float[n,3,8] x, float[8] b) => "
 SKIP = "com.microsoft.SkipLayerNormalization (x, x, b)"
@@ -73,3 +75,13 @@ def test_an_output_that_nothing_computes_is_an_error_where_it_is_read() -> None:
     text = HEAD.format(more="") + ENDS + f"(y) {{ y,mean = {RMS} z = Identity (mean) }}"
     with pytest.raises(tercet.UnsupportedError, match=r"asks for output 1 \('mean'\)"):
         tercet.load(parser.parse_model(text))
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+def test_a_size_of_0_is_no_copied_size(symbolic: bool) -> None:
+    """The softmax is that of a matrix [0, 4], whose second size is not the tensor's."""
+    x, one, zero = np.zeros((2, 0, 4), np.uint8), np.array(1, np.float32), np.array(0, np.uint8)
+    inputs = {"x": x, "xs": one, "xz": zero, "ys": one, "yz": zero}
+    sample = Sample("QLinearSoftmax", inputs, {"axis": 2, "opset": 12})
+    with tercet.load(model_of(sample, symbolic=symbolic)) as model:
+        assert model.run(inputs)["y0"].shape == x.shape

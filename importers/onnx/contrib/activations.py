@@ -56,7 +56,7 @@ def bias_softmax(
     if axis == rank - 1:
         return b.Softmax(total, axis=axis)
     flat = b.Softmax(b.Flatten(total, axis=axis), axis=1)
-    return b.Reshape(flat, b.Shape(total))
+    return b.reshape_like(flat, total)
 
 
 @contrib("BiasDropout", outputs=(1, 2))

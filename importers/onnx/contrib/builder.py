@@ -232,6 +232,10 @@ class NodeBuilder:
         """Return `x` reshaped; 0 keeps the dimension at its position, -1 is the remainder."""
         return self.Reshape(x, self.shape(*sizes))
 
+    def reshape_like(self, x: str, like: str) -> str:
+        """Return `x` reshaped to the shape of another tensor, in which 0 is a size."""
+        return self.Reshape(x, self.Shape(like), allowzero=1)
+
     def transpose(self, x: str, *order: int) -> str:
         """Return `x` with permuted axes."""
         return self.Transpose(x, perm=order)

@@ -106,7 +106,7 @@ def gated_rms_norm(
     if whole % size:
         raise b.error(f"x is {b.type(x)}; its last axis must be a multiple of {size}")
     groups = b.reshape(x, *([0] * (rank - 1)), whole // size, size)
-    y = b.Reshape(b.RMSNormalization(groups, scale, epsilon=epsilon), b.Shape(x))
+    y = b.reshape_like(b.RMSNormalization(groups, scale, epsilon=epsilon), x)
     return b.Mul(y, b.Sigmoid(gate) if activation == "sigmoid" else b.Swish(gate))
 
 
@@ -278,4 +278,4 @@ def branchwise_rms_norm(
             factor = b.reshape(factor, -1, size)
         y = b.Mul(y, factor)
     y = b.cast(y, b.dtype(x))
-    return b.Reshape(y, b.Shape(x)) if num_branches else y
+    return b.reshape_like(y, x) if num_branches else y

@@ -70,7 +70,7 @@ def hyper_connection_post_mix(
         mixes = b.Transpose(b.cast(stream_mix, dtypes.float32), perm=order)
         x = b.MatMul(mixes, x)
     y = b.cast(b.Add(x, added), b.dtype(streams))
-    return b.Reshape(y, b.Shape(streams)) if num_branches else y
+    return b.reshape_like(y, streams) if num_branches else y
 
 
 @contrib("EngramGate", outputs=(1, 2))
@@ -138,7 +138,7 @@ def hyper_connection_low_rank_mix(
         raise b.error("prev_block_output and prev_post_gate come together, or not at all")
     if num_branches < 1 or not gate_div:
         raise b.error(f"num_branches={num_branches}, gate_div={gate_div}")
-    dtype, flat = b.dtype(streams), b.Shape(streams)
+    dtype = b.dtype(streams)
     x = _grouped(b, streams, num_branches)
     if prev_block_output is not None and prev_post_gate is not None:
         gates = b.Unsqueeze(b.cast(prev_post_gate, dtypes.float32), b.ints(-1))
@@ -146,17 +146,17 @@ def hyper_connection_low_rank_mix(
         x = b.cast(b.Add(b.cast(x, dtypes.float32), b.Mul(gates, block)), dtype)
     scale = b.reshape(norm_scale, num_branches, b.need_extent(x, -1))
     normal = b.cast(_normed(b, x, scale, epsilon), dtype)
-    rows = b.Reshape(normal, flat)
+    rows = b.reshape_like(normal, streams)
     down = b.scaled(b.MatMul(rows, down_weight), silu_alpha)
     hidden = b.Mul(down, b.Sigmoid(down))
-    gate = b.Reshape(b.Sigmoid(b.MatMul(hidden, up_weight)), b.Shape(x))
+    gate = b.reshape_like(b.Sigmoid(b.MatMul(hidden, up_weight)), x)
     both = b.Mul(b.cast(normal, dtypes.float32), b.cast(gate, dtypes.float32))
     total = b.scaled(b.ReduceSum(both, b.ints(-2), keepdims=0), reduction_scale)
     inject = b.MatMul(rows, inject_weight)
     if gate_div != 1:
         inject = b.Div(inject, b.number(gate_div, inject))
     after = b.scaled(b.Sigmoid(inject), gate_mul)
-    return b.cast(total, dtype), after, b.Reshape(x, flat) if b.wants(2) else None
+    return b.cast(total, dtype), after, b.reshape_like(x, streams) if b.wants(2) else None
 
 
 # ── hashes ───────────────────────────────────────────────────────────────────────────────────────

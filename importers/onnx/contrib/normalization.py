@@ -74,6 +74,9 @@ def _sum(b: NodeBuilder, x: str, skip: str, gamma: str, bias: str | None) -> str
     b.need_shape(gamma, "gamma", hidden)
     if b.rank(skip, rank, 5 - rank) > rank:
         raise b.error(f"skip is {b.type(skip)}, which has more axes than the input {b.type(x)}")
+    pairs = zip(reversed(b.dims(x) or ()), reversed(b.dims(skip) or ()), strict=False)
+    if any(own == 1 and isinstance(other, int) and other != 1 for own, other in pairs):
+        raise b.error(f"skip is {b.type(skip)}, which is larger than the input {b.type(x)}")
     total = b.Add(x, skip)
     if bias is None:
         return total

@@ -37,7 +37,7 @@ def gather_packed(
     rows = b.Gather(data, b.Where(is_inside, at, zero), axis=0)
     y = _unpacked(b, rows, packed_type, K)
     shape = b.Concat(b.Shape(indices), b.ints(K), axis=0)
-    return b.cast(b.Reshape(y, shape), BY_ONNX[output_dtype])
+    return b.cast(b.Reshape(y, shape, allowzero=1), BY_ONNX[output_dtype])
 
 
 @contrib("MatMulPacked")

@@ -158,7 +158,8 @@ def gated_delta_net(
         y = b.GatherND(y, b.Concat(*_places(b, requests), axis=1))
     y = b.cast(y, b.dtype(query))
     lead = b.Shape(query, start=0, end=heads.axes)
-    y = b.Reshape(y, b.Concat(lead, b.ints(heads.values, heads.value_size), axis=0))
+    whole = b.Concat(lead, b.ints(heads.values, heads.value_size), axis=0)
+    y = b.Reshape(y, whole, allowzero=1)
     return y, b.transpose(state, 0, 1, 3, 2), None
 
 

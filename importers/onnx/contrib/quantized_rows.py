@@ -31,7 +31,7 @@ def q_linear_softmax(
     values = dequantized(b, x, x_scale, x_zero_point)
     if opset < 13:
         axis += b.rank(x) if axis < 0 else 0
-        y = b.Reshape(b.Softmax(b.Flatten(values, axis=axis), axis=1), b.Shape(x))
+        y = b.reshape_like(b.Softmax(b.Flatten(values, axis=axis), axis=1), x)
     else:
         y = b.Softmax(values, axis=axis)
     return quantized(b, y, _whole_steps(b, y_scale), y_zero_point, x)

@@ -28,7 +28,7 @@ def remove_padding(b: NodeBuilder, x: T, sequence_token_count: Int32) -> Results
     total = b.ReduceSum(counts, zero)
     rows = b.reshape(x, -1, b.size(x, 2))
     sums = b.Pad(b.CumSum(counts, b.constant(np.array(0, np.int64))), b.ints(1, 0))
-    narrow = (b.cast(each, dtypes.int32) for each in (b.Reshape(order, b.Shape(seen)), sums))
+    narrow = (b.cast(each, dtypes.int32) for each in (b.reshape_like(order, seen), sums))
     return (
         b.Gather(rows, b.Slice(order, zero, total), axis=0),
         *narrow,
@@ -58,7 +58,7 @@ def _restored(b: NodeBuilder, x: str, token_offset: str) -> str:
     size = b.Mul(b.size(token_offset, 0), b.size(token_offset, 1))
     empty = b.Expand(b.number(0, x), b.shape(size, width))
     whole = b.ScatterND(empty, b.Unsqueeze(_offsets(b, x, token_offset), b.ints(1)), x)
-    return b.Reshape(whole, b.Concat(b.Shape(token_offset), width, axis=0))
+    return b.Reshape(whole, b.Concat(b.Shape(token_offset), width, axis=0), allowzero=1)
 
 
 def _offsets(b: NodeBuilder, x: str, token_offset: str) -> str:

@@ -86,7 +86,7 @@ def bifurcation_detector(
     matches = _Suffix(b, src_tokens, tokens)
     for size in range(min_ngram_size, max_ngram_size + 1):
         matches.extend(size)
-    return tokens, b.Reshape(matches.index, b.Shape(prev_suffix_match_idx))
+    return tokens, b.reshape_like(matches.index, prev_suffix_match_idx)
 
 
 def _or_end(b: NodeBuilder, flags: str) -> str:

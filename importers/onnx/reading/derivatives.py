@@ -74,7 +74,7 @@ class GradientWriter:
 
     def like(self, g: Value, like: Value) -> Value:
         """Return the same elements in the shape of a value."""
-        return self(shape.Reshape(), g, self(shape.Shape(), like))
+        return self(shape.Reshape(allowzero=1), g, self(shape.Shape(), like))
 
     def summed(self, g: Value, like: Value) -> Value:
         """Return the sums over broadcast axes, in the shape of a value."""

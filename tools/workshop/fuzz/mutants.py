@@ -22,6 +22,7 @@ from ....runtime.errors import TercetError, UnsupportedError
 from ....runtime.ir.types import Array
 from ....runtime.options import Precision
 from ....runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
+from ....runtime.session.model import Model
 from ...bisect.reduction import thinned
 from ...common.archives import write_archive
 from ...common.nested import flat
@@ -148,9 +149,10 @@ def complaints(
     """
     with load(proto, stop_at=0) as plain:
         case = Case(proto, feeds, flat(plain.run(feeds)))
+        if any(has_nan(data) for data in case.reference.values()):
+            raise UnsupportedError("rewrites may give numbers in the place of NaN")
+        fits_half = ways.dtype != HALVES or _fits_half(plain, feeds)
     case.passes = set[str]() if passes is None else passes
-    if any(has_nan(data) for data in case.reference.values()):
-        raise UnsupportedError("rewrites may give numbers in the place of NaN")
     whole = (*feeds.values(), *case.reference.values())
     if ways.onnxruntime and all(data.size for data in whole):  # it keeps axes of empty sums
         try:
@@ -161,9 +163,9 @@ def complaints(
     if ways.kernels is not None:
         yield from tried(emulated, case, ways.kernels, skip=ways.skip)
         return
-    if ways.dtype in ("float32", HALVES):
+    if ways.dtype == "float32" or (ways.dtype == HALVES and fits_half):
         yield from tried(_optimised, case, ways)
-    else:
+    elif ways.dtype != HALVES:
         yield from tried(in_other_dtype, case, ways.dtype, skip=ways.skip)
     if ways.sizes and all(data.size for data in feeds.values()):  # else they may be for 0 alone
         yield from tried(of_other_sizes, case, Random(ways.seed), check=False, skip=ways.skip)
@@ -172,9 +174,6 @@ def complaints(
 def _optimised(case: Case, ways: Ways) -> Iterator[str]:
     """Yield what rewrites do to the model in float32, or in half precision."""
     precision: Precision = "float16" if ways.dtype == HALVES else "float32"
-    whole = (*case.feeds.values(), *case.reference.values())
-    if precision == "float16" and any(_exceeds_half(data) for data in whole):
-        return
     results = [data for data in case.reference.values() if data.dtype.kind == "f"]
     finite = ways.finite and all(np.isfinite(data).all() for data in results)
     with load(case.proto, skip=ways.skip, finite=finite, precision=precision) as model:
@@ -184,9 +183,12 @@ def _optimised(case: Case, ways: Ways) -> Iterator[str]:
     yield from case.against(f"rewritten, {precision}", found, doubts=False)
 
 
-def _exceeds_half(data: Array) -> bool:
-    """Whether an array holds numbers that float16 lacks."""
-    return data.dtype.kind == "f" and bool((np.abs(data) > np.finfo(np.float16).max).any())
+def _fits_half(plain: Model, feeds: Mapping[str, Array]) -> bool:
+    """Whether float16 has all numbers that a model takes and computes, in the middle as well."""
+    names = [value.name for node in plain.imported.nodes for value in node.outputs]
+    whole = (*feeds.values(), *flat(plain.run(feeds, list(dict.fromkeys(names)))).values())
+    largest = np.finfo(np.float16).max
+    return not any((np.abs(x) > largest).any() for x in whole if x.dtype.kind == "f")
 
 
 def reduced(mutant: Mutant) -> Mutant:
