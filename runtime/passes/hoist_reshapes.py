@@ -18,6 +18,7 @@ from .driver import Context, Reason
 from .editing import Builder, drop, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
+from .rounding import may_round_before
 
 _VIEWS = (Reshape, Flatten)
 _BATCH_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
@@ -32,7 +33,11 @@ def _is_layer(node: Node) -> bool:
     if not isinstance(op, Gemm):
         return True
     row = _row(node)
-    is_row = row is None or (row.data is not None and row.data.shape == (_width(node),))
+    is_row = row is None or (
+        row.data is not None
+        and row.data.shape == (_width(node),)
+        and may_round_before(row.data, row.data.dtype)
+    )
     return (op.alpha, op.beta, op.transA) == (1, 1, 0) and is_row
 
 

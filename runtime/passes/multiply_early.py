@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ..ir.dtypes import FLOATS
+from ..ir.dtypes import FLOATS, float16
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
@@ -84,7 +84,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     What all edges of a node, or all pairs with it, have in common (message passing, trilinear
     attention) is multiplied once for the node, before an Expand. Constant columns are part of the
-    bias.
+    bias. Not in float16, which may lack a term of a sum that it has.
     """
     for node in list(graph.nodes):
         layer = _layer(graph, node) if node in graph else None
@@ -114,7 +114,8 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     if concat is None or not isinstance(concat.op, Concat) or data is None or data.ndim != 2:
         return None
     rank, addend = len(shape or ()), c[0] if c else None
-    if rank < 2 or dtype_of(x) not in FLOATS or concat.op.axis not in (-1, rank - 1):
+    dtypes = FLOATS - {float16}
+    if rank < 2 or dtype_of(x) not in dtypes or concat.op.axis not in (-1, rank - 1):
         return None
     if isinstance(node.op, Gemm):
         if node.op.transA or (node.op.alpha, node.op.beta) != (1, 1):

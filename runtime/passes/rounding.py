@@ -21,6 +21,8 @@ from ..ir.types import Array
 _UNITS = 1.5
 #: Factor by which the error of an already coarse channel may grow.
 _COARSER = 4.0
+#: Numbers that no sum reaches: only float16, and what is smaller, ends before.
+_ENDLESS = 1e30
 #: Elements that are checked at a time, so that they stay in the cache of a core.
 _BLOCK = 1 << 16
 
@@ -102,10 +104,24 @@ def rounded_bias(exact: Array, dtype: DType) -> Array:
     return made
 
 
+def may_round_before(addend: Array | None, dtype: DType) -> bool:
+    """Whether a sum may be rounded to a type before constants are added, not after.
+
+    A finite result must not overflow on the way: 72000 - 20000 fits into float16, 72000 does not.
+    Constants of half a step between the greatest numbers or less make no difference there. What
+    other types lack, no model computes.
+    """
+    limits = cast("Any", ml_dtypes.finfo)(dtype)
+    if addend is None or float(limits.max) > _ENDLESS:
+        return True
+    half_a_step = float(limits.max) * float(limits.eps) / 4
+    return bool((np.abs(addend.astype(np.float64)) <= half_a_step).all())
+
+
 def _sum_limit(dtype: DType) -> float:
     """Return the limit for weights whose products are summed in the same range.
 
     float16 is summed in float32, so folding does not change its results.
     """
     limits = cast("Any", ml_dtypes.finfo)(dtype)
-    return float(limits.max) if float(limits.max) < 1e30 else float(limits.max) ** 0.5
+    return float(limits.max) if float(limits.max) < _ENDLESS else float(limits.max) ** 0.5

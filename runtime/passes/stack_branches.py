@@ -20,6 +20,7 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
+from .rounding import may_round_before
 from .sink_transposes import FREE
 from .stack_products import joined, shaped, stacked
 
@@ -268,6 +269,13 @@ def _is_equal(data: Sequence[Array | None]) -> bool:
     return first is not None and all(d is not None and np.array_equal(first, d) for d in data)
 
 
+def _is_addable(value: Value | None) -> bool:
+    """Whether what a Gemm adds can be added to its product by another node."""
+    if value is None:
+        return True
+    return value.data is not None and may_round_before(value.data, value.data.dtype)
+
+
 def _is_stackable(first: Node, nodes: Branches) -> bool:
     """Whether nodes of all branches can be one with another axis in front."""
     op, rank = first.op, len(shape_of(first.outputs[0]) or ())
@@ -277,7 +285,7 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
     if isinstance(op, MatMul | Gemm):
         weight = data[1][0]
         plain = isinstance(op, MatMul) or (op.alpha, op.beta, op.transA) == (1, 1, 0)
-        added = len(read) < 3 or first.inputs[2] is None or constant[2]
+        added = len(read) < 3 or all(_is_addable(value) for value in read[2])
         return plain and added and weight is not None and weight.ndim == 2 and not constant[0]
     if isinstance(op, FREE):
         varying = [
