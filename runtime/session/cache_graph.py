@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from ..ir.dtypes import INTEGERS
 from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ops.elementwise import Cast, Sub
-from ..ops.gather import TensorScatter
+from ..ops.gather import Gather, GatherElements, GatherND, TensorScatter
 from ..ops.movement import Concat, Pad
+from ..ops.reduce import CumSum, ReduceSum
 from ..ops.shape import Identity, Shape
+
+
+_CHOOSING = (Gather, GatherElements, GatherND)
 
 
 def through(value: Value) -> Iterator[Value]:
@@ -23,15 +28,25 @@ def through(value: Value) -> Iterator[Value]:
 
 
 def read_from(value: Value, but: tuple[type[Op], ...]) -> set[Value]:
-    """Return what is computed from a value, but not what is only by way of these operators."""
+    """Return what is computed from a value, but not what is only by way of these operators.
+
+    What it only chooses, as an index, is not computed from it, nor are integers that count it.
+    """
     found = {value}
     waiting = [value]
     while waiting:
-        for node in waiting.pop().consumers:
-            if not isinstance(node.op, but):
+        value = waiting.pop()
+        for node in value.consumers:
+            is_index = isinstance(node.op, _CHOOSING) and value is not node.inputs[0]
+            is_count = isinstance(node.op, CumSum | ReduceSum) and _is_integral(value)
+            if not (is_index or is_count or isinstance(node.op, but)):
                 waiting += [each for each in node.outputs if each not in found]
                 found.update(node.outputs)
     return found
+
+
+def _is_integral(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype in INTEGERS
 
 
 def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:

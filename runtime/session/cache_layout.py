@@ -124,7 +124,7 @@ class DecoderLayout:
             and all must have equal length.
         cross: inputs with keys and values of the encoder; constant during decoding.
         counter: the node that adds positions counted from the start of the input, so that padding
-            on the left would move the tokens; empty if there is none.
+            would move tokens; empty if there is none.
         unmasked: a cache without positions that would also hold what is read of padding, such as
             the state of a convolution; empty if there is none.
     """
@@ -150,17 +150,17 @@ class DecoderLayout:
     def can_pad(self) -> bool:
         """Whether sequences of a batch may differ in length.
 
-        GroupQueryAttention allows padding in a prompt that is as long as the mask; a mask of fixed
-        length may be longer. Padding on the left moves tokens where a model counts positions.
-        Neither side is right for a state that does not know what is padding.
+        GroupQueryAttention allows padding in a prompt that is as long as the mask, and is read in
+        one step; a mask of fixed length may be longer. Neither side is right where a model counts
+        positions, of which padding on the left moves tokens and that on the right moves later
+        ones, or for a state that does not know what is padding.
         """
-        if self.unmasked:
+        if self.unmasked or self.counter:
             return False
         mask = self.inputs.get("mask")
         is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
-        if self.padding == "left":
-            return not self.counter
-        return self.padding == "right" and not is_fixed
+        on_right = self.padding == "right" and not is_fixed and self.step is None
+        return on_right or self.padding == "left"
 
     @property
     def step(self) -> int | None:
@@ -252,7 +252,7 @@ class _Reader:
         logits = self._logits({*partners.values()})
         constant = tuple(self._inputs[name] for name in cross)
         padding = self._padding(inputs)
-        counter = self._counter(inputs) if padding == "left" else ""
+        counter = self._counter(inputs) if padding is not None else ""
         unmasked = self._unmasked(caches, padding, inputs)
         return DecoderLayout(inputs, logits, caches, padding, constant, counter, unmasked)
 
@@ -377,7 +377,8 @@ class _Reader:
         """Return a state that padding would change; empty if there is none.
 
         Padding on the right comes last, so every state ends with it. Before the tokens, on the
-        left, it leaves no trace if the mask multiplies what is read, not only attention's scores.
+        left, it leaves no trace if the mask multiplies what is read, not only attention's scores,
+        and not only where positions are counted.
         """
         states = {each.present: each.past for each in caches if each.axis is None}
         if not states or padding is None:

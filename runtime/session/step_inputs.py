@@ -136,7 +136,7 @@ class StepInputs:
             raise InputError("only the first step may have padding")
         if self.layout.counter:
             raise InputError(
-                "the model counts positions from the start of the padding (node "
+                "the model counts positions, padding included (node "
                 f"'{self.layout.counter}' adds them) and takes no position_ids: give sequences of "
                 "equal lengths, or one at a time"
             )
@@ -144,6 +144,11 @@ class StepInputs:
             raise InputError(
                 f"'{self.layout.unmasked}' is a state of all that was read, padding included: give "
                 "sequences of equal lengths, or one at a time"
+            )
+        if self.layout.padding == "right" and self.layout.step is not None:
+            raise InputError(
+                "padding would be behind a prompt, which the model reads in steps of "
+                f"{self.layout.step}: give sequences of equal lengths, or one at a time"
             )
         if not self.layout.can_pad:
             raise InputError(

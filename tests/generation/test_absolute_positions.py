@@ -16,6 +16,8 @@ from .folders import DECODERS
 
 #: Learned positions, which are an input as recorded.
 GPT2 = DECODERS / "optimum_gpt2" / "model.onnx"
+#: GroupQueryAttention, for which shorter prompts are padded on the right.
+PHI3 = DECODERS / "genai_phi3_fp32" / "model.onnx"
 PROMPT = [0, 259, 71, 223, 287, 278]
 BOTH = [PROMPT, PROMPT[:2]]
 EQUAL = [PROMPT[:3], PROMPT[3:]]
@@ -24,8 +26,9 @@ Rows = list[tuple[str, list[str], str]]
 
 
 def numbered(model: ModelProto, nodes: Rows) -> None:
-    """Compute position_ids by these nodes in the place of reading them."""
-    model.graph.input.remove(next(i for i in model.graph.input if i.name == "position_ids"))
+    """Compute position_ids by these nodes, in the place of reading them if they are an input."""
+    for given in [i for i in model.graph.input if i.name == "position_ids"]:
+        model.graph.input.remove(given)
     constants = {"zero": 0, "one": 1, "two": 2, "row": [0], "second": [1]}
     for name, data in constants.items():
         model.graph.initializer.append(numpy_helper.from_array(np.array(data, np.int64), name))
@@ -70,6 +73,24 @@ def by_cache_position(model: ModelProto) -> None:
     numbered(model, [("Unsqueeze", ["cache_position", "row"], "position_ids")])
 
 
+def by_table_of_embeddings(model: ModelProto) -> None:
+    """As learned embeddings of positions, added to those of tokens."""
+    words = "/model/embed_tokens/Gather/output_0"
+    for node in model.graph.node:
+        node.input[:] = ["placed" if name == words else name for name in node.input]
+    table = np.random.default_rng(0).standard_normal((64, 32), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    by_range(model)
+    made = [
+        helper.make_node("Gather", ["table", "position_ids"], ["places"]),
+        helper.make_node("Add", [words, "places"], ["placed"], "Add_of_places"),
+    ]
+    at = next(i for i, node in enumerate(model.graph.node) if words in node.output)
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[: at + 1], *made, *nodes[at + 1 :]])
+
+
 def by_mask(model: ModelProto) -> None:
     """As OPT does: ones are counted."""
     rest: Rows = [
@@ -83,8 +104,8 @@ def by_mask(model: ModelProto) -> None:
     numbered(model, [*SIZES, *rest])
 
 
-def changed(change: Callable[[ModelProto], None], folder: Path) -> Path:
-    model = onnx.load(GPT2)
+def changed(change: Callable[[ModelProto], None], folder: Path, recorded: Path = GPT2) -> Path:
+    model = onnx.load(recorded)
     change(model)
     onnx.save(model, folder / "model.onnx")
     return folder / "model.onnx"
@@ -99,6 +120,15 @@ def test_positions_from_sizes_refuse_padding(
     with Generator(changed(change, tmp_path)) as generator:
         assert generator.generate_ids(EQUAL, max_new_tokens=6).ids == wanted
         with pytest.raises(InputError, match=r"Add.*' adds them"):
+            generator.generate_ids(BOTH, max_new_tokens=6)
+
+
+def test_positions_from_sizes_refuse_padding_on_the_right(tmp_path: Path) -> None:
+    """Later steps begin behind the padding."""
+    with Generator(changed(by_table_of_embeddings, tmp_path, PHI3)) as generator:
+        alone = [generator.generate_ids(ids, max_new_tokens=6).ids[0] for ids in EQUAL]
+        assert generator.generate_ids(EQUAL, max_new_tokens=6).ids == alone
+        with pytest.raises(InputError, match="node 'Add_of_places' adds them"):
             generator.generate_ids(BOTH, max_new_tokens=6)
 
 

@@ -163,6 +163,21 @@ def test_other_inputs_give_the_same_tokens(name: str, change: Change, tmp_path: 
             assert generator.generate_ids(BOTH, max_new_tokens=8).ids == both
 
 
+def test_padding_behind_the_only_token_of_a_step(tmp_path: Path) -> None:
+    """GroupQueryAttention would write it over the tokens before it."""
+    path = tmp_path / "model.onnx"
+    model = onnx.load(DECODERS / PHI / "model.onnx")
+    ids = next(each for each in model.graph.input if each.name == "input_ids")
+    ids.type.tensor_type.shape.dim[1].dim_value = 1
+    onnx.save(model, path)
+    with Generator(DECODERS / PHI) as generator:
+        wanted = generator.generate_ids([PROMPT, PROMPT], max_new_tokens=8).ids
+    with Generator(path) as generator:
+        assert generator.generate_ids([PROMPT, PROMPT], max_new_tokens=8).ids == wanted
+        with pytest.raises(InputError, match="reads in steps of 1"):
+            generator.generate_ids(BOTH)
+
+
 def test_buffers_of_the_file_bound_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     model = onnx.load(DECODERS / PHI / "model.onnx")

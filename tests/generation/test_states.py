@@ -50,6 +50,21 @@ IN_SCORES = """key = Squeeze(present_key_0, first)
   chances = Softmax(masked)
   found = MatMul(chances, key)
   read = Add(words, found)"""
+POSITIONS = """size = Shape<start = 1>(input_ids)
+  from = Neg(size)
+  end = Constant<value_ints = [1000]>()
+  axis = Constant<value_int = 1>()
+  counted = CumSum(attention_mask, axis)
+  new = Slice(counted, from, end, first)
+  positions = Cast<to = 1>(new)
+  wide = Unsqueeze(positions, last)
+  read = Mul(words, wide)"""
+CHOSEN = """size = Shape<start = 1>(input_ids)
+  from = Neg(size)
+  end = Constant<value_ints = [1000]>()
+  new = Slice(attention_mask, from, end, first)
+  rows = Gather(table, new)
+  read = Add(words, rows)"""
 MULTIPLIED = """size = Shape<start = 1>(input_ids)
   from = Neg(size)
   end = Constant<value_ints = [1000]>()
@@ -71,7 +86,7 @@ def decoder(how: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("how", [UNUSED, IN_SCORES])
+@pytest.mark.parametrize("how", [UNUSED, IN_SCORES, POSITIONS, CHOSEN])
 def test_a_state_that_would_hold_padding(how: str, tmp_path: Path) -> None:
     with Generator(decoder(how, tmp_path)) as generator:
         assert len(generator.generate_ids([PROMPT, PROMPT], max_new_tokens=4).ids) == 2
