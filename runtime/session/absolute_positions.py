@@ -1,8 +1,9 @@
 """Finds positions that a decoder counts from its first input on, padding included.
 
 Padding on the left moves the tokens of a shorter prompt, and padding on the right those that follow
-it in later steps. That changes nothing if the model gets their positions, computes them from the mask, or uses only distances (rotary embeddings, biases of
-scores). It does if embeddings of positions that come from sizes alone are added to those of tokens.
+it in later steps. That changes nothing if the model gets their positions, computes them from the
+mask, or uses only distances (rotary embeddings, biases of scores). It does if embeddings of
+positions that come from sizes alone are added to those of tokens.
 """
 
 from __future__ import annotations

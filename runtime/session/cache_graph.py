@@ -15,7 +15,7 @@ from ..ops.movement import Concat, Pad
 from ..ops.reduce import CumSum, ReduceSum
 from ..ops.shape import Identity, Shape
 
-
+#: What reads an index.
 _CHOOSING = (Gather, GatherElements, GatherND)
 
 
