@@ -131,6 +131,16 @@ def windows() -> Graph:
     return net.done(net.add(MatMul(), net.input("a", HEADS, 25, 9, 9), values))
 
 
+def cut_anew(dtype: DType = float32) -> Graph:
+    """Weights times parts of rows that views cut into rows of another length."""
+    net = Net(dtype)
+    a, x = net.input("a", 2, 4, 6, 6), net.input("x", 5, 6, 96)
+    net.add(Split(axis=2, num_outputs=3), x, outputs=3)
+    shape = net.graph.constant(np.array([2, 6, 4, 20]), "")
+    rows = net.add(Reshape(), net.graph.nodes[-1].outputs[2], shape)
+    return net.done(net.add(MatMul(), a, net.add(Transpose(perm=(0, 2, 1, 3)), rows)))
+
+
 IN_PLACE = {
     "constants": positions,
     "constants of few terms": lambda: positions(4),
@@ -171,10 +181,17 @@ def test_windows_are_unfolded_by_one_kernel() -> None:
     assert "moved" in entries
 
 
+OTHERS = {
+    "windows": windows,
+    "cut anew": cut_anew,
+    "cut anew, 16 bits": lambda: cut_anew(float16),
+}
+
+
 @needs_compiler
-@pytest.mark.parametrize("name", [*IN_PLACE, *OF_ANY_STRIDES, "windows"])
+@pytest.mark.parametrize("name", [*IN_PLACE, *OF_ANY_STRIDES, *OTHERS])
 def test_results(name: str, emulated: CudaBackend) -> None:
-    graph = (IN_PLACE | OF_ANY_STRIDES | {"windows": windows})[name]()
+    graph = (IN_PLACE | OF_ANY_STRIDES | OTHERS)[name]()
     feeds = {
         value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
     }

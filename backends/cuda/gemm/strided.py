@@ -60,12 +60,13 @@ class Factor:
     @property
     def is_strided(self) -> bool:
         """Whether its rows are equally far apart, and its columns, too."""
-        if self.movement is not None and self.movement.walk(Tensor(self.x)).table is not None:
-            return False
-        return all(single_stride(axis) is not None for axis in self.axes(Tensor(self.x), 2)[0][-2:])
+        found = self.axes(Tensor(self.x), 2)
+        return found is not None and all(single_stride(axis) is not None for axis in found[0][-2:])
 
-    def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int]:
+    def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int] | None:
         """Return the factors of each of the last `rank` axes, and the place of the first element.
+
+        None if only a table has the places, as where views cut rows anew that are parts of others.
 
         Args:
             x: the tensor that is read, in its layout.
@@ -75,6 +76,8 @@ class Factor:
             found = [[(size, stride)] for size, stride in zip(x.dims, x.strides, strict=True)]
             return [[]] * (rank - len(found)) + found, 0
         walk = self.movement.walk(x)
+        if walk.table is not None:
+            return None
         strides, axes = iter(walk.strides), list[Factors]()
         for sizes in self.movement.factors:
             axes.append([(size, next(strides)) for size in sizes])
@@ -359,6 +362,8 @@ def _products(
     of_c = landing(found)
     if of_c is None:
         return "a result that is moved in parts"
+    if of_a is None or of_b is None:
+        return "a factor whose places are in a table"
     return _arranged((a, *of_a), (b, *of_b), (y, of_c, 0), found.terms, setting)
 
 
@@ -488,6 +493,8 @@ def multiply_strided(task: Multiplication, variant: str) -> Answer:
     """Return the launch of a product of two computed matrices."""
     factors, (y, rank) = (Factor(task.a.value), Factor(task.b.value)), (task.y, task.y.rank)
     of_a, of_b = (factor.axes(x, rank) for factor, x in zip(factors, (task.a, task.b), strict=True))
+    assert of_a is not None, "it is not moved"
+    assert of_b is not None, "it is not moved"
     of_c = [[(n, s)] for n, s in zip(y.dims, y.strides, strict=True)]
     k = task.a.dims[-1]
     products = _arranged((task.a, *of_a), (task.b, *of_b), (y, of_c, 0), k, task.setting)
