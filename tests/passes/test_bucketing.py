@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 import tercet
@@ -251,6 +251,58 @@ def test_an_index_beyond_the_true_size_is_beyond_the_bucket(node: str, index: in
     run_padded(bucket, {"x": x, "i": np.array([-5])}, 2)
     with pytest.raises(tercet.DeviceError, match="outside of an axis"):
         run_padded(bucket, {"x": x, "i": np.array([index])}, 2)
+
+
+@pytest.mark.parametrize("index", [7, 15, -8, 77])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = Gather <axis = 1> (x, i)",
+        "z = Unsqueeze (i, two)\n y = GatherElements <axis = 1> (x, z)",
+        "z = Unsqueeze (i, one)\n w = Transpose <perm = [1, 0, 2]> (x)\n y = GatherND (w, z)",
+    ],
+)
+def test_indices_that_grow_are_checked_up_to_their_end(node: str, index: int) -> None:
+    """Those in the padding may be anything."""
+    constants = "<int64[2] two = {0, 2}, int64[1] one = {1}>"
+    proto = model(f"g (float[2,n,3] x, int64[n] i) => (y) {constants} {{ {node} }}")
+    grown = Grown(FIRST, 1, 10)
+    types = {
+        "x": TensorType(np.dtype(np.float32), (2, grown, 3)),
+        "i": TensorType(np.dtype(np.int64), (grown,)),
+    }
+    bucket = bucket_of(proto, types)
+    x = np.random.default_rng(0).standard_normal((2, FIRST + 4, 3)).astype(np.float32)
+    places = np.array([6, 0, -7, -1, 3, 3, 2])
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (found,) = run_padded(bucket, {"x": x, "i": places}, 4).values()
+    np.testing.assert_array_equal(found, session.run(None, {"x": x, "i": places})[0])
+    places[2] = index
+    with pytest.raises(tercet.DeviceError, match="outside of an axis"):
+        run_padded(bucket, {"x": x, "i": places}, 4)
+
+
+RANGES = """s = Shape <start = 1, end = 2> (x)  t = Squeeze (s)  r = Range (from, t, step)
+    z = Unsqueeze (r, one)  y = Gather <axis = %s> (%s, z)"""
+
+
+@pytest.mark.parametrize(
+    ("start", "axis", "of", "room"), [(0, 1, "x", 10), (2, 1, "x", 10), (0, 0, "table", 8)]
+)
+def test_numbers_of_places_need_no_check(start: int, axis: int, of: str, room: int) -> None:
+    """Positions end with the axis, and those of a table where that ends."""
+    constants = f"<int64 from = {{{start}}}, int64 step = {{1}}, int64[1] one = {{1}}>"
+    proto = model(f"g (float[2,n,3] x) => (y) {constants} {{ {RANGES % (axis, of)} }}")
+    table = np.random.default_rng(0).standard_normal((8 + FIRST, 3)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    types = {"x": TensorType(np.dtype(np.float32), (2, Grown(FIRST, 1, 10), 3))}
+    bucket = bucket_of(proto, types)
+    assert bucket.most <= room
+    assert not any(node.kind == "Where" for node in bucket.graph.nodes)
+    x = np.random.default_rng(0).standard_normal((2, FIRST + 4, 3)).astype(np.float32)
+    (found,) = run_padded(bucket, {"x": x}, 4).values()
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
 
 
 def test_sizes_that_grow_by_several_have_multiples_of_room() -> None:

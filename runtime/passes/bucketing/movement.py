@@ -216,20 +216,20 @@ def gather(writer: GraphWriter, node: Node) -> None:
     writer.set_inputs([writer.read(x), _fronts(writer, x, axis, places)])
 
 
-def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | None:
+def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value:
     """Return indices along an axis, counted from the front if that grows.
 
     Indices in padding may be anything; they are moved into the valid range. Others that are not
     within an axis that grows are not within its bucket either.
     """
     size = writer.dims(x)[axis]
-    read = writer.read(places)
-    known = writer.known(places)
-    if read is None:
-        return read
-    if writer.grown(places):
+    known, grows = writer.known(places), tuple(writer.grown(places))
+    read = writer.read(places) or places
+    if grows and writer.may_index(places, size):
         bounds = -writer.fixed(size), writer.fixed(size) - 1
-        read = writer.add(Clip(), read, *(writer.constant(b, read.tensor.dtype) for b in bounds))
+        return writer.add(Clip(), read, *(writer.constant(b, read.tensor.dtype) for b in bounds))
+    if grows:
+        read = writer.hidden(places, grows, 0)
     if not isinstance(size, Grown):
         return read
     if known is not None:
@@ -245,7 +245,7 @@ def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | 
         end = writer.add(Reshape(), end, writer.constant(np.zeros(0)))
     behind = writer.add(Add(), read, end)
     found = writer.add(Where(), writer.add(Less(), read, zero), behind, read)
-    if known is not None or writer.grown(places):
+    if known is not None:
         return found
     nowhere = writer.constant(writer.fixed(size), read.tensor.dtype)
     found = writer.add(Where(), writer.add(Less(), found, zero), nowhere, found)
@@ -261,11 +261,15 @@ def gather_nd(writer: GraphWriter, node: Node) -> None:
     if not isinstance(depth, int):
         raise writer.error("the number of its coordinates grows")
     sizes = writer.dims(x)[op.batch_dims : op.batch_dims + depth]
-    read = writer.read(places)
-    if writer.grown(places):
+    grows = tuple(writer.grown(places))
+    read = writer.read(places) or places
+    if grows and all(map(writer.may_index, _coordinates(places, depth), sizes)):
         rooms = np.array([writer.fixed(size) for size in sizes])
         read = writer.add(Max(), read, writer.constant(-rooms))
-        read = writer.add(Min(), read, writer.constant(rooms - 1))
+        writer.set_inputs([writer.read(x), writer.add(Min(), read, writer.constant(rooms - 1))])
+        return
+    if grows:
+        read = writer.hidden(places, grows, 0)
     known = writer.known(places)
     for i, each in enumerate(known or ()):
         writer.need_index(each, sizes[i % depth])
@@ -274,13 +278,22 @@ def gather_nd(writer: GraphWriter, node: Node) -> None:
         behind = writer.add(Add(), read, writer.true_sizes(sizes))
         is_behind = writer.add(Less(), read, writer.constant(0))
         read = writer.add(Where(), is_behind, behind, read)
-        if known is None and not writer.grown(places):
+        if known is None:
             rooms = writer.constant([writer.fixed(size) for size in sizes])
             is_there = writer.add(Less(), read, writer.true_sizes(sizes))
             read = writer.add(Where(), is_there, read, rooms)
             is_before = writer.add(Less(), read, writer.constant(0))
             read = writer.add(Where(), is_before, rooms, read)
     writer.set_inputs([writer.read(x), read])
+
+
+def _coordinates(places: Value, depth: int) -> Sequence[Value]:
+    """Return what coordinates along each axis are part of."""
+    node = places.producer
+    if node is None or not isinstance(node.op, Concat) or len(node.inputs) != depth:
+        return [places] * depth
+    is_last = normalize_axis(node.op.axis, len(places.tensor.dims)) == len(places.tensor.dims) - 1
+    return node.operands if is_last else [places] * depth
 
 
 @rule(TensorScatter)

@@ -150,4 +150,7 @@ def range_(writer: GraphWriter, node: Node) -> None:
         raise writer.error("its step is not known")
     dtype = node.output.tensor.dtype
     numbers = writer.constant(np.arange(writer.fixed(size)) * by[0], dtype)
-    writer.replace(writer.add(Add(), writer.read(start), numbers))
+    found = writer.add(Add(), writer.read(start), numbers)
+    if by == (1,) and (first := writer.numbers(start)) is not None:
+        writer.counted[found] = first[0], writer.added(first[0], size)
+    writer.replace(found)

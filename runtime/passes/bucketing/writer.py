@@ -16,9 +16,11 @@ from ...ir.op import Op
 from ...ir.types import Array, Dim, TensorType, ValueType
 from ...ops.attention import Attention
 from ...ops.elementwise import Add, Cast, Less, Mul, Where
-from ...ops.movement import Expand
-from ...ops.shape import Reshape
+from ...ops.movement import Expand, Transpose
+from ...ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 
+#: Operators whose results hold the numbers of their first input.
+_SAME_NUMBERS = (Cast, Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze)
 #: Name of the input with the number of growth steps, if it is free.
 COUNT = "growth"
 
@@ -34,6 +36,7 @@ class GraphWriter:
         count: the input with the number of growth steps, int64 [1].
         most: maximum number of growth steps for the axes seen so far.
         least: minimum number, so that indices that are known are within their axes.
+        counted: the first number, and the end, of values that hold consecutive numbers.
     """
 
     def __init__(self, graph: Graph, room: int) -> None:
@@ -42,6 +45,7 @@ class GraphWriter:
         self._node: Node | None = None
         self._leading = 0
         self.count = graph.add_input(graph.fresh_name(COUNT), TensorType(int64, (1,)))
+        self.counted: dict[Value, tuple[int, Dim]] = {}
         self._sizes: dict[tuple[Dim, ...], Value] = {}
         self._there: dict[tuple[Grown, int], Value] = {}
         self._read: dict[Value, Value] = {}
@@ -85,6 +89,23 @@ class GraphWriter:
             self.most = min(self.most, spare // -size.step)
         else:
             self.least = max(self.least, -(spare // size.step))
+
+    def may_index(self, places: Value, size: Dim) -> bool:
+        """Whether indices in an axis of this size need no check; may limit the growth steps.
+
+        They are consecutive numbers, or computed from constants for an axis that does not grow.
+        """
+        value = places
+        while (found := self.counted.get(value)) is None:
+            node = value.producer
+            if node is None or not isinstance(node.op, _SAME_NUMBERS):
+                return not isinstance(size, Grown) and _is_constant(places)
+            value = operand(node, 0)
+        first, end = found
+        if isinstance(size, int) and isinstance(end, Grown) and end.step > 0:
+            self.most = min(self.most, (size - end.first) // end.step)
+            return first >= 0
+        return first >= 0 and (end == size or combined(size, end, -1) is not None)
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
         """Return the sizes of several axes in the bucket."""
@@ -270,6 +291,19 @@ class GraphWriter:
             known = self.shape(wanted.shape)
             if not isinstance(found, TensorType) or found.shape != known:
                 raise self.error(f"its result is {found}, not {wanted.with_shape(known)}")
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value is computed from constants alone."""
+    found, waiting = {value}, [value]
+    while waiting:
+        value = waiting.pop()
+        if value.producer is None and value.data is None:
+            return False
+        read = () if value.producer is None else value.producer.distinct_reads
+        waiting += [each for each in read if each not in found]
+        found.update(read)
+    return True
 
 
 def _are_scores(value: Value) -> bool:
