@@ -17,13 +17,14 @@ from .motifs import MOTIFS
 from .motifs_blocks import BLOCKS
 from .motifs_decoders import DECODERS
 from .motifs_images import IMAGES
+from .motifs_moves import MOVES
 from .motifs_pixels import PIXELS
 from .motifs_rows import ROWS
 
 #: What random graphs grow by, by name.
 MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS)
+    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES)
     for maker in makers
 }
 EVERYTHING: dict[str, Maker] = {
@@ -45,6 +46,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **ROWS}),
     (1, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS, **ROWS}),
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **BLOCKS}),
+    (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **MOVES}),
 )
 
 
