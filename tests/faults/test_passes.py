@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
+import onnx
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.op import with_attributes
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.passes import SYMBOLIC_PASSES, Pass
+from tercet.runtime.passes import SYMBOLIC_PASSES, Pass, linear
 from tercet.runtime.passes.driver import Context
 from tercet.tools.bisect.bisection import bisect
+from tercet.tools.compare.layers import compare_layers
 from tercet.tools.runners.replay import PassList
 
 from .networks import NETWORKS, inputs_of, network
@@ -205,3 +207,32 @@ def test_no_alarm(name: str) -> None:
     found = bisect(network(name), None, inputs_of(name))
     assert found.ok, found
     assert found.reduced is None
+
+
+FOLDED = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[2, 3, 6, 6] x) => (y)
+<float[4] s = {1, 2, 3, 4}, float[4] b = {4, 3, 2, 1}, float[4] m = {1, 1, 2, 2},
+ float[4] v = {1, 2, 1, 2}>
+{ c = Conv (x, w)  n = BatchNormalization (c, s, b, m, v)  y = Relu (n) }"""
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_layers_tell_that_a_rewrite_is_wrong(
+    cumulative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of the rewritten graph is right then."""
+    proto = onnx.parser.parse_model(FOLDED)
+    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    right = compare_layers(proto, ["onnxruntime", "numpy"], cumulative=cumulative)
+    assert right.ok
+    assert right.rewritten == ()
+    monkeypatch.setattr(linear, "rounded_bias", lambda exact, dtype: (-exact).astype(dtype))
+    wrong = compare_layers(proto, ["onnxruntime", "numpy"], cumulative=cumulative)
+    assert wrong.first is None
+    assert [finding.agreement.output for finding in wrong.rewritten] == ["y"]
+    assert wrong.verdict == "MISMATCH"
+    assert "a graph pass changes y: " in str(wrong)
+    assert wrong.to_dict()["rewritten"][0]["verdict"] == "wrong"
+    found = bisect(proto, ["onnxruntime", "numpy"])
+    assert found.rewrite is not None

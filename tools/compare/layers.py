@@ -9,14 +9,17 @@ wrong and what is rounding.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
-from ...runtime.options import Options
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.types import HostValue
+from ...runtime.options import Options, Precision
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
@@ -24,6 +27,7 @@ from ..common.threads import use_threads
 from ..export.export import model_title
 from ..runners.replay import (
     Player,
+    are_own,
     as_written,
     open_players,
     prepared,
@@ -31,7 +35,7 @@ from ..runners.replay import (
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
-from ..verdict.error_bounds import overall
+from ..verdict.error_bounds import Finding, Judge, overall
 from ..verdict.judged import Judged
 from .layer_matcher import Layer, LayerMatcher, first_wrong
 
@@ -50,6 +54,8 @@ class Layers(Judged):
         layers: every step.
         others: the same for further runners.
         runs: how often everything ran.
+        rewritten: outputs that differ between the optimised graph and that of the file, both run by
+            the reference.
         stopped, ended, allow_inconclusive: see `Judged`.
     """
 
@@ -62,6 +68,7 @@ class Layers(Judged):
     layers: tuple[Layer, ...]
     others: tuple[Layers, ...] = ()
     runs: int = 1
+    rewritten: tuple[Finding, ...] = ()
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
@@ -81,9 +88,10 @@ class Layers(Judged):
     def verdict(self) -> Word:
         """``MISMATCH`` if a step is wrong or not repeatable, ``inconclusive`` if one is.
 
-        A step that was not run is inconclusive.
+        So are rewrites that change outputs. A step that was not run is inconclusive.
         """
         own: list[Word] = [found.verdict for found in self.others]
+        own += [finding.agreement.verdict for finding in self.rewritten]
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
@@ -130,6 +138,7 @@ class Layers(Judged):
             "first": None if self.first is None else self.first.number,
             "layers": [layer.to_dict() for layer in self.layers],
             "others": [found.to_dict() for found in self.others],
+            "rewritten": [finding.to_dict() for finding in self.rewritten],
             "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
@@ -209,6 +218,7 @@ def compare_layers(
     wanted = Options(**{"precision": precision, **options})
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
+    rewritten = tuple[Finding, ...]()
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -236,6 +246,12 @@ def compare_layers(
             for place, layer in enumerate(layers):
                 if layer.verdict == "wrong" and not cumulative:
                     layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
+        if not whole:
+            tell(f"{players[0].name}: running the graph of the file")
+            outputs = {name: values[value.name] for name, value in graph.outputs.items()}
+            rewritten = _rewritten(
+                model.imported, players[0], feeds.arrays, outputs, wanted.precision
+            )
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
@@ -247,7 +263,35 @@ def compare_layers(
     return replace(
         first,
         others=tuple(others),
+        rewritten=rewritten,
         stopped=limit.stopped,
         ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,
     )
+
+
+def _rewritten(
+    imported: Graph,
+    reference: Player,
+    feeds: Mapping[str, HostValue],
+    found: Mapping[str, HostValue],
+    precision: Precision,
+) -> tuple[Finding, ...]:
+    """Return the outputs of the optimised graph that are not those of the file's.
+
+    Args:
+        imported: as imported.
+        reference: what runs both; nothing is found where it cannot run the file's.
+        feeds: the inputs.
+        found: the outputs of the optimised graph.
+        precision: of the optimised graph.
+    """
+    graph = as_written(imported, feeds)
+    if not all(node.op.deterministic for node in graph.nodes):
+        return ()
+    try:
+        wanted = reference.run(graph, feeds)
+    except UnsupportedError:
+        return ()
+    judge = Judge(graph, feeds, precision, own=are_own(reference))
+    return tuple(finding for finding in judge.findings(wanted, found) if not finding.ok)

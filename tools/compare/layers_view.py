@@ -27,6 +27,10 @@ def show_layers(console: Console, found: Layers) -> None:
     """Print the first wrong step, then the steps that differ, worst first."""
     for each in (found, *found.others):
         _show_verdict(console, each)
+    for finding in found.rewritten:
+        said = f"a graph pass changes {finding.agreement.output}: {finding.agreement.reason}"
+        style = "bold red" if finding.verdict == "wrong" else "bold yellow"
+        console.print(Text(f"{said}; tercet bisect finds the rewrite", style))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print()
