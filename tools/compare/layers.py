@@ -90,8 +90,8 @@ class Layers(Judged):
 
         So are rewrites that change outputs. A step that was not run is inconclusive.
         """
-        own: list[Word] = [finding.agreement.verdict for finding in self.rewritten]
-        own += [found.verdict for found in self.others]
+        own: list[Word] = [found.verdict for found in self.others]
+        own.extend(finding.agreement.verdict for finding in self.rewritten)
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
