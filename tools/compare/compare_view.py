@@ -154,7 +154,10 @@ def _number(value: float) -> str:
 
 
 def _show_verdict(console: Console, comparison: Comparison) -> None:
-    """Print the answer: crashes, then what disagrees, the worst first, or that all agree."""
+    """Print the answer: crashes, then what disagrees, the worst first, or that all agree.
+
+    What a file allows may be why they do.
+    """
     others, reference = comparison.results[1:], comparison.reference.name
     for end in comparison.ended:
         console.print(Text(f"CRASH: {end}", STYLES["MISMATCH"]))
@@ -169,13 +172,15 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
         verb = "agrees" if len(others) == 1 else "agree"
         said = f"{', '.join(result.name for result in others)} {verb} with {reference}"
         console.print(Text(said, "bold green"))
+        for result in others:
+            _show_reasons(console, result, "ok")
     if comparison.stopped:
         console.print(Text(f"not complete: {comparison.stopped}", "bold yellow"))
     console.print()
 
 
 def _show_reasons(console: Console, result: ComparisonResult, word: Word) -> None:
-    own = [found for found in result.agreements if found.verdict == word]
+    own = [found for found in result.agreements if found.verdict == word and found.reason]
     for found in own[:REASONS]:
         name = f"  {found.output} on {result.name}"
         console.print(Text.assemble((name, STYLES[word]), f": {found.reason}"))

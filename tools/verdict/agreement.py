@@ -127,7 +127,7 @@ class Agreement:
         inf: number of infinities found.
         misplaced: elements of which one side is NaN or infinite and the other one is otherwise.
         first_misplaced: the first of them.
-        reason: why it is not ok, in words; empty if it is.
+        reason: why it is not ok, in words; if it is, what the file allows that explains it.
         excess: the largest difference as a share of what that element may differ by.
         differences: how they are spread; None where that was not requested, or for texts.
     """

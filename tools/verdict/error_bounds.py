@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
+from .in_bytes import rounded_to_bytes
 from .noise import EXACT, FAIR, OPEN, OVERFLOWING, ROUGH
 from .numerals import spelled_alike
 from .operators import Ancestry, allows_bytes, ancestries
@@ -52,6 +53,7 @@ MEASURED = "float64"
 COUNTS = (4, 12)
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
 _BYTES = "this file lets a runtime round activations to eight bits, which would explain it"
+_IN_BYTES = "activations are rounded to eight bits, which this file lets a runtime do"
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
 
@@ -265,7 +267,7 @@ class Judge:
         if name not in self.exact:
             return _without_float64(a, b, plain)
         ruling = self._by_noise(name, a, b, plain)
-        if ruling.word == "MISMATCH":
+        if ruling.word != "ok":
             ruling = self._with_bytes(name, a, b, plain, ruling)
 
         def rule(a: Array, b: Array) -> Ruling:
@@ -286,6 +288,8 @@ class Judge:
         """Judge a mismatch again, where a runner may have rounded operands to eight bits."""
         if self._own or self._in_bytes or not allows_bytes(self._graph):
             return ruling
+        if (alone := self._each_alone(name, a, b)) is not None:
+            return alone
         if self._lenient is None:
             counts, precision = self._counts[-1], self._precision
             self._lenient = Judge(self._graph, self._feeds, precision, counts, in_bytes=True)
@@ -294,6 +298,34 @@ class Judge:
             return ruling
         said = f"{ruling.reason}; {_BYTES}"
         return replace(lenient, word="inconclusive", reason=said)
+
+    @cached_property
+    def _rounding(self) -> Judge | None:
+        """The judge of runners that round activations; None where some are rounded otherwise."""
+        graph = rounded_to_bytes(self._graph)
+        return graph and Judge(graph, self._feeds, self._precision, self._counts[-1])
+
+    def _each_alone(self, name: str, a: Array, b: Array) -> Ruling | None:
+        """Return a ruling by which both are right, each in float64 with or without eight bits."""
+        judges = [self, self._rounding] if self._rounding is not None else [self]
+        worst = Ruling("ok", _IN_BYTES)
+        for x in (a, b):
+            rulings = (judge._alone(name, x) for judge in judges)
+            found = next((each for each in rulings if each.word == "ok"), None)
+            if found is None:
+                return None
+            if found.excess >= worst.excess:
+                worst = replace(found, reason=_IN_BYTES)
+        return worst
+
+    def _alone(self, name: str, x: Array) -> Ruling:
+        """Judge an array by float64 alone."""
+        exact = self.exact.get(name)
+        if exact is None or exact.shape != x.shape or string in (exact.dtype, x.dtype):
+            return Ruling("MISMATCH")
+        exact = exact.astype(x.dtype)
+        plain = agreement(name, exact, x, Tolerance(0.0, 0.0, MEASURED))
+        return Ruling("ok") if plain.ok else self._by_noise(name, exact, x, plain)
 
     def _by_noise(self, name: str, a: Array, b: Array, plain: Agreement) -> Ruling:
         """Judge two arrays that differ, with ever more samples until one more changes nothing."""

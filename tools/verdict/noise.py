@@ -167,7 +167,7 @@ def moved(
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
         size = _greatest_near(np.abs(size), radius) if radius else size
-        size = _greatest_of_block(np.abs(size), blocks) if blocks else size
+        size = greatest_of_block(np.abs(size), blocks) if blocks else size
         size = np.abs(size).max(across, keepdims=True) if across and size.size else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
@@ -267,7 +267,7 @@ def _greatest_near(size: Array, radius: int) -> Array:
     return size
 
 
-def _greatest_of_block(size: Array, block: int) -> Array:
+def greatest_of_block(size: Array, block: int) -> Array:
     """Return the greatest element of each block along the last axis in place of all of them."""
     length = size.shape[-1]
     found = np.maximum.reduceat(size, range(0, length, block), axis=-1)

@@ -111,7 +111,7 @@ _NAMES_OF_EXACT = """
 """
 _NAMES_OF_DECIDING = """
     ArgMax ArgMin Binarizer Cast CastLike Ceil Compress Equal Floor Greater GreaterOrEqual
-    GridSample Hardmax If ImageDecoder LabelEncoder Less LessOrEqual LinearClassifier Loop
+    GridSample Hardmax If ImageDecoder InBytes LabelEncoder Less LessOrEqual LinearClassifier Loop
     MaxUnpool Mod NonMaxSuppression NonZero Resize RoiAlign Round SVMClassifier Shrink Sign
     ThresholdedRelu TopK TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor Unique
 """

@@ -325,11 +325,11 @@ class _Shake:
         for i, value in enumerate(inputs):
             name = self._name(value)
             coarse = name not in ("float32", "float64") and not quantizing
-            composed = node.kind in COMPOSED
-            if value is None or not name or (coarse and not composed):
+            if value is None or not name:
                 continue
             blocks = self._bytes.get(node, {}).get(i, 0)
-            if value.data is not None and not blocks:
+            unread = coarse and node.kind not in COMPOSED
+            if not blocks and (unread or value.data is not None):
                 continue
             is_weighted = i > 0 or isinstance(node.op, GridSample)
             amount, reach = Amount.of(name), 0 if is_weighted else greatest_position(node)
