@@ -179,6 +179,16 @@ def test_so_do_other_operators(proto: onnx.ModelProto, inputs: int, word: str) -
     assert judge.agreement("y", exact, found * np.float32(1.2)).verdict == "MISMATCH"
 
 
+def test_what_a_layer_reads_is_rounded_by_its_greatest_element() -> None:
+    x = RNG.standard_normal((4, 2, 8)).astype(np.float32)
+    x[0, 0] *= 20
+    found = run_onnxruntime(recurrent(), {"x": x})["y"]
+    with tercet.load(recurrent(), stop_at=0) as loaded:
+        exact = loaded.run({"x": x})["y"]
+        judge = Judge(loaded.imported, {"x": x})
+    assert judge.agreement("y", exact, found).verdict == "inconclusive"
+
+
 def test_backends_of_tercet_do_not_round_to_eight_bits() -> None:
     edited = model(4)
     scales = edited.graph.initializer[1]

@@ -13,7 +13,7 @@ from ...runtime.ir.dtypes import float32, float64
 from ...runtime.ir.op import with_attributes
 from ...runtime.ir.types import Array
 from ...runtime.ops.resize import GridSample
-from .operators import BITS, BYTES
+from .operators import BITS, BYTES, WHOLE
 
 EXACT, FAIR, ROUGH = "exact", "fair", "rough"
 #: No noise, but what exceeds the range of its format is infinite.
@@ -152,7 +152,7 @@ def moved(
         negative: whether numbers may become negative.
         greatest: what a run that overflows has infinities beyond.
         blocks: how many elements along the last axis share the greatest magnitude that the share is
-            taken of; nothing stays.
+            taken of, or `WHOLE`; nothing stays.
     """
     if noise.overflows and x.dtype == float64:
         return np.where(np.abs(x) > greatest, np.copysign(np.inf, x), x)
@@ -269,6 +269,8 @@ def _greatest_near(size: Array, radius: int) -> Array:
 
 def greatest_of_block(size: Array, block: int) -> Array:
     """Return the greatest element of each block along the last axis in place of all of them."""
+    if block == WHOLE:
+        return np.broadcast_to(size.max(initial=0), size.shape)
     length = size.shape[-1]
     found = np.maximum.reduceat(size, range(0, length, block), axis=-1)
     return found[..., np.arange(length) // block]

@@ -48,8 +48,8 @@ BOUNDED = {
     "HardSigmoid",
 }
 BOUNDED |= {"TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"}
-_RECURRENT = {"GRU", "LSTM", "RNN"}
-BOUNDED |= _RECURRENT
+RECURRENT = {"GRU", "LSTM", "RNN"}
+BOUNDED |= RECURRENT
 #: Those of them whose results no library makes negative, however it approximates them.
 NEVER_NEGATIVE = {"HardSigmoid", "Sigmoid", "Softplus"}
 #: Functions that multiply their input by one of those, or subtract from it.
@@ -94,8 +94,8 @@ _AVERAGING = {"AveragePool", "GlobalAveragePool", "Mean", "ReduceMean"}
 _POWERS = {"LRN", "Pow"}
 #: What onnxruntime's quantizers and decoder builders write by default.
 _ACCURACY_OF_BYTES = 4
-#: More elements than a row has.
-_ROW = 1 << 31
+#: In place of how many elements a block has: all of them are one.
+WHOLE = -1
 #: Operators that divide before they round to whole numbers.
 QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
 _NAMES_OF_EXACT = """
@@ -295,8 +295,8 @@ def byte_operands(node: Node) -> Mapping[int, int]:
     if weights is not None and weights.kind == "DequantizeLinear":
         block = int(getattr(weights.op, "block_size", 0))
         return {0: block} if block else {}
-    if node.kind in _RECURRENT and _was_integer(node.inputs[1]):
-        return {0: _ROW, 1: 1, 2: 1}
+    if node.kind in RECURRENT and _was_integer(node.inputs[1]):
+        return {0: WHOLE, 1: 1, 2: 1}
     return {}
 
 

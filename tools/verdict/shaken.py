@@ -56,6 +56,7 @@ from .operators import (
     NEVER_NEGATIVE,
     PRODUCTS,
     QUANTIZING,
+    RECURRENT,
     SHIFTED,
     SMALLEST,
     before_decisions,
@@ -340,8 +341,12 @@ class _Shake:
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
-            if blocks:  # as many bits as bfloat16, of the greatest element
-                amount, chosen = amount | Amount.of("bfloat16"), {**chosen, "blocks": blocks}
+            if blocks:  # as many bits as bfloat16, of the greatest element; alike in every step
+                steps = 2.0 if node.kind in RECURRENT else 1.0
+                amount, chosen = (
+                    amount | Amount.of("bfloat16") * steps,
+                    {**chosen, "blocks": blocks},
+                )
             op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)
             noisy = graph.insert(op, [value], before=node).output
             noisy.type, inputs[i] = value.type, noisy
