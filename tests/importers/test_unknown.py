@@ -112,6 +112,13 @@ def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
     [
         ("EfficientNMS_TRT", "", "without NMS, or with ONNX's NonMaxSuppression"),
         ("ROIAlign_TRT", "", "a plugin of TensorRT"),
+        ("PPScatterPlugin", "", "a plugin of TensorRT"),
+        ("CustomSkipLayerNormPluginDynamic", "", "a plugin of TensorRT"),
+        ("TRTBatchedNMS", "mmdeploy", "MMDeploy writes it"),
+        ("nms", "torchvision", "an operator of torchvision"),
+        ("ListConstruct", "prim", "PyTorch left it as it was"),
+        ("DecodeImage", "com.microsoft.extensions", "onnxruntime-extensions runs it"),
+        ("aten_add", "onnxscript.atenlib", "a function that the file lacks"),
         ("DCNv2", "trt.plugins", "a plugin of TensorRT"),
         ("LayerNormalizationGrad", "com.microsoft", "part of training"),
         ("SoftmaxGrad_13", "com.microsoft", "part of training"),

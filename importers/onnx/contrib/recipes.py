@@ -27,6 +27,10 @@ _TRAINING = "it is part of training; export the model for inference"
 _ATEN = "PyTorch left it as it was; export without operator_export_type, or with dynamo=True"
 _PLUGIN = "a plugin of TensorRT; export the model with ONNX's own operators"
 _BOXES = "a plugin of TensorRT; export the model without NMS, or with ONNX's NonMaxSuppression"
+_EXTENSIONS = "onnxruntime-extensions runs it; do that step outside of the model"
+_LACKING = "a function that the file lacks; export the model once more"
+_MMCV = "MMDeploy writes it for plugins of its own; export the model with operators of ONNX"
+_TORCHVISION = "an operator of torchvision; export with its newest release and dynamo=True"
 _QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
 _CELL = "Brevitas writes cells with quantized gates for FINN; leave this layer in floats"
 
@@ -37,14 +41,17 @@ _DOMAINS = {
     "com.ms.internal.nhwc": _LAYOUT,
     **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
     "qonnx.custom_op.channels_last": "qonnx moved the channels last; use the file before that",
-    "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
+    "ai.onnx.contrib": _EXTENSIONS,
+    f"{DOMAIN}.extensions": _EXTENSIONS,
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
-    "org.pytorch.aten": _ATEN,
+    **dict.fromkeys(("org.pytorch.aten", "aten", "prim", "caffe2", "org.pytorch._caffe2"), _ATEN),
     TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
     "trt.plugins": _PLUGIN,
+    **dict.fromkeys(("mmcv", "mmdeploy", "mmdet", "mmdet3d", "mmrotate"), _MMCV),
+    "torchvision": _TORCHVISION,
     **dict.fromkeys(QUARK, _QUARK),
-    "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
+    **dict.fromkeys(("pkg.onnxscript.torch_lib", "onnxscript.atenlib"), _LACKING),
 }
 #: By name, in the domain of onnxruntime's own operators.
 _NAMES = {
@@ -91,6 +98,8 @@ _NAMES = {
 }
 #: Parts of names of such operators, which training has by the hundred.
 _TRAINS = re.compile("Grad|Optimizer|Training$")
+#: How names of plugins end.
+_PLUGS = re.compile("(_TRT|Plugin|PluginDynamic)$")
 _BY_NAME = {
     **{(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()},
     ("", "ATen"): _ATEN,  # PyTorch 0.4 to 1.10, without a domain
@@ -100,7 +109,7 @@ _BY_NAME = {
 
 def exact_recipe(domain: str, name: str) -> str:
     """Return the remedy for this very operator, whatever else has a similar name; "" if none."""
-    if name.endswith("_TRT"):
+    if _PLUGS.search(name):
         return _BOXES if "NMS" in name else _PLUGIN
     if domain == DOMAIN and _TRAINS.search(name):
         return _TRAINING
