@@ -409,10 +409,30 @@ def test_scan_8_has_a_batch() -> None:
     np.testing.assert_allclose(last, expected[:, -1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [7, 9])
+@pytest.mark.parametrize("results", ["y", "y, m, v"])
+def test_batch_normalization_with_more_outputs_is_training(opset: int, results: str) -> None:
+    """PyTorch 1 writes such nodes where a model is exported as it trains."""
+    sizes = {"y": "2,3,4,5", "m": "3", "v": "3"}
+    outputs = ", ".join(f"float[{sizes[name]}] {name}" for name in results.split(", "))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : {opset}]>
+        old (float[2,3,4,5] x, float[3] s, float[3] b, float[3] i, float[3] j) => ({outputs}) {{
+            y, m, v, saved, inverse = BatchNormalization <momentum = 0.7> (x, s, b, i, j)
+        }}""")
+    feeds = dict(zip("xsbij", (X, *CHANNELS), strict=True))
+    expected = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tercet.load(model) as loaded:
+        found = loaded.run(feeds)
+    for name, data in zip(found, expected, strict=True):
+        np.testing.assert_allclose(found[name], data, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("y, m, v = BatchNormalization(x, s, s, s, s)  z = Add(m, m)", "training"),
+        ("y, m, v, a, b = BatchNormalization(x, s, s, s, s)  z = Add(a, a)", "gradients"),
+        ("y, m, v, a, b = BatchNormalization <spatial = 0> (x, s, s, s, s)", "spatial"),
         ("y = Upsample <mode = 'nearest'> (x)", "scales"),
         ("y = Pad(x)", "pads"),
         ("y = Slice <starts = [0]> (x)", "ends"),

@@ -120,14 +120,23 @@ def softmax(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(14, "BatchNormalization")
 def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """A node with one output is inference; `spatial=0` normalised every element separately."""
+    """A node with more than one output is training; `spatial=0` normalised every element by itself.
+
+    What training keeps for its gradients is a variance or its inverse root, as the runtime wants.
+    """
     x, scale, bias, mean, variance = need_inputs(node, 5, site)[:5]
-    for name in node.outputs[1:]:
+    for name in node.outputs[3:]:
         if name and site.is_read(name):
-            raise site.unsupported(f"output '{name}' is there in training only", node)
+            raise site.unsupported(f"output '{name}' is for gradients only", node)
     spatial = integer(node, "spatial", 1, site)
     epsilon = number(node, "epsilon", site)
-    node = without(node, "consumed_inputs", "is_test", "spatial").change(outputs=node.outputs[:1])
+    trains = any(node.outputs[1:]) and not integer(node, "is_test", 0, site)
+    if trains and not spatial:
+        raise site.unsupported("spatial=0 with more than one output, which is training", node)
+    node = without(node, "consumed_inputs", "is_test", "spatial")
+    if trains:
+        return [without(node, training_mode=1).change(outputs=node.outputs[:3])]
+    node = node.change(outputs=node.outputs[:1])
     if spatial:
         return [node]
     epsilon = float(np.float32(1e-5)) if epsilon is None else epsilon
