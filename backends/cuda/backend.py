@@ -35,6 +35,7 @@ from .attention.sink import SinkAttention
 from .attention.weighted import WeightedHeads
 from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
+from .codegen.scans import ScanChain
 from .conv.branches import beside_others
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
@@ -213,6 +214,8 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
         return {} if group.whole.is_plain else formats
     if isinstance(group.whole, ChainReduction):
         return dict(group.whole.formats)
+    if isinstance(group.whole, ScanChain):
+        return {each.x: each.format for each in group.whole.moves}
     if group.moves:
         return {each.x: each.format for each in group.moves}
     registered = None if group.head is None else kernel_of_head(group.head)

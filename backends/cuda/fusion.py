@@ -37,6 +37,7 @@ from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.recurrences import Recurrence, recurrence_at
 from .codegen.reductions import ChainReduction, chain_reduction_at
+from .codegen.scans import ScanChain, scan_chain_at
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .conv.pooled import pools_squares
 from .gemm.atoms import HALVES
@@ -72,6 +73,7 @@ Separable = (
     | Movement
     | Recurrence
     | ChainReduction
+    | ScanChain
 )
 Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
@@ -92,7 +94,7 @@ class FusionGroup:
             the caches, products of few rows with the nodes around them, two products that are
             combined, stacks that are read in place, normalized parts of rows, rows divided by their
             length, variances, inverted residuals, elements moved by several nodes, an unrolled
-            recurrence, or a reduction of a chain; None for others.
+            recurrence, a reduction of a chain, or scans with chains; None for others.
         moves: the movements through which a chain reads.
     """
 
@@ -144,8 +146,11 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
             yield _headed(graph, node, left)
     for node in heads if moves else ():
         open_ones = [each for each in moved if left.issuperset(each.nodes)]
-        folded = node in left and chain_reduction_at(
-            *(graph, node, left, open_ones), chain=_chain, takes_epilogue=_takes_epilogue
+        folded = node in left and (
+            scan_chain_at(graph, node, left, open_ones)
+            or chain_reduction_at(
+                *(graph, node, left, open_ones), chain=_chain, takes_epilogue=_takes_epilogue
+            )
         )
         if folded:
             left.difference_update(folded.nodes)

@@ -33,6 +33,8 @@ from .codegen.recurrence_kernel import recurrence
 from .codegen.recurrences import Recurrence
 from .codegen.reduction_kernel import chain_reduction
 from .codegen.reductions import ChainReduction
+from .codegen.scan_kernel import scan_chain
+from .codegen.scans import ScanChain
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .conv.pooled import pooled_convolution
 from .families import kernel_of
@@ -153,6 +155,8 @@ def _recipe_of_whole(
             return copied_through(whole, y, operand(whole.x))
         case ChainReduction():
             return chain_reduction(whole, y, operand)
+        case ScanChain():
+            return scan_chain(whole, y, operand)
         case Recurrence():
             return recurrence(whole, operand)
 

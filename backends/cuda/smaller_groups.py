@@ -11,6 +11,7 @@ from .attention.weighted import WeightedHeads
 from .codegen.elementwise import in_chains
 from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
+from .codegen.scans import ScanChain
 from .conv.inverted_residual import InvertedResidual
 from .fusion import FusionGroup, Separable, groups, plain_groups
 from .gemm.few_rows import FewRows
@@ -53,7 +54,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, WeightedHeads):
         return tuple(groups(graph, set(group.nodes), last=True))
     if isinstance(group.whole, Separable):
-        again = isinstance(group.whole, Movement | ChainReduction)  # which plain groups may be, too
+        again = isinstance(group.whole, Movement | ChainReduction | ScanChain)  # as plain groups
         return tuple(plain_groups(graph, set(group.nodes), moves=not again))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

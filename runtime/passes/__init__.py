@@ -46,6 +46,7 @@ from . import (
     join_sums,
     join_written,
     lift_windows,
+    log_sigmoid,
     lower_batchnorm,
     lower_col2im,
     lower_conv,
@@ -201,6 +202,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fuse_activation",
         fuse_activation.run,
         "while the constants of a formula are as the exporter wrote them, not yet folded",
+    ),
+    Pass(
+        "log_sigmoid",
+        log_sigmoid.run,
+        "after it: gates that it takes are no longer there",
     ),
     Pass(
         "fuse_norm",

@@ -221,6 +221,16 @@ class ElementwiseChain:
     code: str
     title: str
 
+    def within(self, space: str) -> str:
+        """Return the code in a namespace, as several chains may have functions of one name.
+
+        None are in the global namespace then, which calls with an argument of a 16-bit type look
+        into.
+        """
+        lines = self.code.splitlines()
+        begin = next(i for i, line in enumerate(lines) if not line.startswith("#include"))
+        return "\n".join([*lines[:begin], f"namespace {space} {{", *lines[begin:], "}"])
+
 
 def chain_of(
     nodes: Sequence[Node],

@@ -105,18 +105,12 @@ def chain_reduction(
 
 
 def _apart(chain: ElementwiseChain, behind: ElementwiseChain | None) -> Iterator[str]:
-    """Yield the code of both chains, whose functions may have the same names.
-
-    Neither are in the global namespace, which calls with an argument of a 16-bit type look into.
-    """
+    """Yield the code of both chains."""
     if behind is None:
         yield chain.code
         return
-    for each, space, name in ((chain, "before", "chain"), (behind, "behind", "after")):
-        lines = each.code.splitlines()
-        begin = next(i for i, line in enumerate(lines) if not line.startswith("#include"))
-        yield from lines[:begin]
-        yield "\n".join([f"namespace {space} {{", *lines[begin:], "}", f"using {space}::{name};"])
+    yield from (chain.within("before"), "using before::chain;")
+    yield from (behind.within("behind"), "using behind::after;")
 
 
 def _nothing(x: Value) -> ElementwiseChain:

@@ -12,17 +12,13 @@ from ....runtime.ops.reduce import CumProd, CumSum, Cumulative
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
+from ..codegen.scan_kernel import plain_scan, suits
 from ..recipe.launch import THREADS, Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div
 from ..recipe.source import C_TYPES, arithmetic
 
-#: Elements per step of a block of `accumulate_rows`, and minimum line length for it.
-TILE, LONG = 2048, 256
-#: Minimum length of a line for which it gets a warp.
-SHORT = 8
-
-#: Warps of a block that adds up 32 lines side by side, and their maximum length.
-TOGETHER = {8: 256, 32: 2048}
+#: Elements per step of a block of `accumulate_rows`.
+TILE = 2048
 
 #: Target numbers of blocks and threads: lines are split into chunks until they are reached.
 BLOCKS, ENOUGH = 1024, 1 << 18
@@ -30,7 +26,7 @@ BLOCKS, ENOUGH = 1024, 1 << 18
 
 @kernel(CumSum, CumProd)
 def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
-    """Scan every line, or chunks of it after computing the total of each chunk."""
+    """Scan every line, or chunks of few long ones after computing the total of each chunk."""
     refused = need_dtypes(NUMBERS, x) or need_dtypes((int32, int64), axis)
     if refused or not x.rank:
         return refused or "a scalar has no axis"
@@ -56,6 +52,8 @@ def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
         args = {"x": x, "axis": axis, "y": y, "size": x.size, "sizes": x.dims}
         return make("accumulate", grid=(ceil_div(lines, THREADS), 1, 1), args=args)
     along = normalize_axis(axis.ints[0], x.rank)
+    if suits(x.dims, along):
+        return plain_scan(op, y, x, along)
     return _along(make, y, x, (prod(x.dims[:along]), x.dims[along], prod(x.dims[along + 1 :])))
 
 
@@ -69,13 +67,7 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         sizes: outer, size and inner.
     """
     outer, size, inner = sizes
-    if inner == 1 and SHORT <= size <= LONG:
-        args = {"x": x, "y": y, "count": outer, "l": dict(size=size, inner=1, chunk=size, chunks=1)}
-        grid = (ceil_div(outer, THREADS // 32), 1, 1)
-        return make("accumulate_short", grid=grid, args=args, note=f"{size}")
-    if 1 < size <= max(TOGETHER.values()) and inner > 1 and outer * inner < ENOUGH:
-        return _together(make, y, x, sizes)
-    if inner == 1 and size > LONG:
+    if inner == 1:
         tiles = ceil_div(size, TILE)
         chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))
         name, counted = "rows", {}
@@ -95,19 +87,3 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         return replace(last, args={**last.args, "totals": None})
     first = make(f"total_{name}", grid=grid, args=args)
     return replace(first, scratch=nbytes), replace(last, scratch=nbytes)
-
-
-def _together(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> Launch:
-    """Return the launch in which each block has 32 lines side by side; see `_along`."""
-    outer, size, inner = sizes
-    warps = next(n for n, most in TOGETHER.items() if size <= most)
-    chunk = ceil_div(size, warps)
-    lines = {"size": size, "inner": inner, "chunk": chunk, "chunks": ceil_div(size, chunk)}
-    launch = make(
-        "accumulate_together",
-        grid=(ceil_div(outer * inner, 32), 1, 1),
-        args={"x": x, "y": y, "count": outer * inner, "l": lines},
-        note=f"{size} by {chunk}",
-    )
-    constants = tuple((k, warps if k == "WARPS" else n) for k, n in launch.constants)
-    return replace(launch, block=32 * warps, constants=constants)

@@ -1,13 +1,11 @@
-// Cumulative sums (scans) along an axis. T is the type of the elements, A that of the arithmetic. Generated:
+// Cumulative sums (scans) along an axis of which there are few lines; see scan_chain.cu for others. T is the type of the elements, A that of the arithmetic. Generated:
 // combine(a, b), and START, its identity.
 //
 // Long lines are split into chunks. Then one launch computes the total of every chunk, and the next one
-// starts each chunk with the totals of those before it, added in a fixed order. The warps of a block do both for lines
-// side by side that are not so long.
+// starts each chunk with the totals of those before it, added in a fixed order.
 //
 // Compile-time: WARPS of a block; REVERSE, EXCLUSIVE; RANK, where the axis is read at run time.
 
-#include "ptx/pdl.cuh"
 #include "reduce/block.cuh"
 #include "reduce/scan.cuh"
 
@@ -80,26 +78,6 @@ accumulate_columns(const T* x, const A* totals, T* y, long long count, Lines l)
     go_along(x + column, y + column, l, outer, c * l.chunk, end, before);
 }
 
-// ── lines side by side: one warp per chunk of 32 of them ───────────────────────────────────────────
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-accumulate_together(const T* x, T* y, long long count, Lines l)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const long long i = blockIdx.x * 32LL + lane, outer = i / l.inner, column = i - outer * l.inner;
-    const long long begin = warp * l.chunk, end = i < count ? min(l.size, begin + l.chunk) : begin;
-    grid_dependency_sync();
-    A total = START;
-#pragma unroll 8
-    for (long long k = begin; k < end; ++k) total = combine(total, A(x[l(outer, k) + column]));
-    __shared__ A totals[WARPS][32];
-    totals[warp][lane] = total;
-    __syncthreads();
-    A before = START;
-    for (int other = 0; other < warp; ++other) before = combine(before, totals[other][lane]);
-    go_along(x + column, y + column, l, outer, begin, end, before);
-}
-
 // ── contiguous lines: one block per chunk ──────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -130,30 +108,6 @@ accumulate_rows(const T* x, const A* totals, T* y, Lines l)
         for (int q = 0; q < ITEMS; ++q)
             if (first + q < end) own = combine(own, A(x[l(outer, first + q)]));
         go_along(x, y, l, outer, first, min(end, first + ITEMS), up_to(own, before, Combine()));
-    }
-}
-
-// ── contiguous lines that are short: one warp per line ─────────────────────────────────────────────
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-accumulate_short(const T* x, T* y, long long count, Lines l)
-{
-    const int lane = threadIdx.x % 32;
-    const long long outer = blockIdx.x * (long long)WARPS + threadIdx.x / 32;
-    if (outer >= count) return;
-    grid_dependency_sync();
-    A before = START;
-    for (long long begin = 0; begin < l.size; begin += 32) {
-        const long long k = begin + lane, at = l(outer, k);
-        A sum = k < l.size ? A(x[at]) : START;
-#pragma unroll
-        for (int distance = 1; distance < 32; distance *= 2) {
-            const A other = __shfl_sync(~0u, sum, lane >= distance ? lane - distance : lane);
-            if (lane >= distance) sum = combine(other, sum);
-        }
-        const A left = __shfl_sync(~0u, sum, lane ? lane - 1 : 0);
-        if (k < l.size) y[at] = T(!EXCLUSIVE ? combine(before, sum) : lane ? combine(before, left) : before);
-        before = combine(before, __shfl_sync(~0u, sum, 31));
     }
 }
 

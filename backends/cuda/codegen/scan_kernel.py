@@ -1,0 +1,227 @@
+"""The kernel of scans with elementwise operators: each thread has some elements of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ops.reduce import CumSum, Cumulative
+from ..recipe.launch import Launch
+from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_type, merge
+from .chain_kernel import factors_of, refusal, walk_of
+from .elementwise import ElementwiseChain, chain_of, compute_type
+from .moves import Movement
+from .scans import ScanChain
+
+#: Threads of a block, lanes of a warp, and threads that share a line at most.
+THREADS, WARP, MAX_SHARES = 128, 32, 16
+#: Elements of a thread: many, unless threads are few.
+MANY, FEW, ENOUGH = 8, 4, 1 << 17
+#: Maximum length of a line where there are few lines: longer ones are cut into several blocks.
+LONG, LINES = 2048, 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A scan, and the chain that computes what it adds up; none if that is an operand."""
+
+    scan: Node
+    chain: ElementwiseChain | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """Scans along an axis, with the code of what is around them."""
+
+    ops: tuple[Cumulative, ...]
+    axis: int
+    code: str
+    title: str
+
+
+def scan_chain(found: ScanChain, y: Tensor, operand: Callable[[Value], Tensor]) -> Launch | str:
+    """Return the launch, or why there is none."""
+    if not suits(y.dims, found.axis):
+        return f"few lines of {y.dims[found.axis]} elements"
+    scans = {node.output: i for i, node in enumerate(found.scans)}
+    stages = list[_Stage]()
+    for i, node in enumerate(found.scans):
+        x = node.operands[0]
+        chain = (
+            None if x.producer not in found.chain or x in scans else _chain(found, x, f"feed{i}")
+        )
+        if isinstance(chain, str):
+            return chain
+        stages.append(_Stage(node, chain))
+    last = found.chain[-1]
+    behind = None if last.output in scans else _chain(found, last.output, "after", rounds=True)
+    if isinstance(behind, str):
+        return behind
+    chains = [c for c in (*(stage.chain for stage in stages), behind) if c is not None]
+    fed = [stage.scan.operands[0] for stage in stages if stage.chain is None]
+    reads = dict.fromkeys([*(v for c in chains for v in c.operands), *fed])
+    values = [v for v in reads if v not in scans]
+    moved = {each.y: each for each in found.moves}
+    operands = [operand(moved[v].x if v in moved else v) for v in values]
+    names = {v: f"words{i}.at[q]" for i, v in enumerate(values)}
+    names |= {v: f"sums{i}[q]" for v, i in scans.items()}
+
+    def call(chain: ElementwiseChain | None, value: Value, name: str) -> str:
+        if chain is None:
+            return names[value]
+        return f"{name}::{name}({', '.join(names[v] for v in chain.operands)})"
+
+    code = [chain.within(name) for chain, name in _named(stages, behind)]
+    for i, stage in enumerate(stages):
+        x = stage.scan.operands[0]
+        code += _scan(i, _op(stage.scan), stage.scan.output.tensor.dtype)
+        code.append(f"#define FEED{i}(q) {call(stage.chain, x, f'feed{i}')}")
+    code.append(f"#define RESULT(q) {call(behind, last.output, 'after')}")
+    title = "+".join(type(node.op).__name__ for node in found.chain)
+    places = {i: moved[v] for i, v in enumerate(values) if v in moved}
+    scanned = _Scanned(tuple(map(_op, found.scans)), found.axis, "\n".join(code), title)
+    return _launch(y, operands, places, scanned)
+
+
+def plain_scan(op: Cumulative, y: Tensor, x: Tensor, axis: int) -> Launch | str:
+    """Return the launch of a scan alone, or why there is none."""
+    lines = _scan(0, op, x.dtype)
+    lines += ["#define FEED0(q) words0.at[q]", "#define RESULT(q) sums0[q]"]
+    scanned = _Scanned((op,), axis, "\n".join(['#include "elementwise/functions.cuh"', *lines]), "")
+    return _launch(y, [x], {}, scanned)
+
+
+def suits(dims: Ints, axis: int) -> bool:
+    """Whether lines are short, or many, so that no line needs more than one block."""
+    size = dims[axis]
+    return prod(dims) > 0 and (size <= LONG or prod(dims) // size >= LINES)
+
+
+def _chain(
+    found: ScanChain, value: Value, name: str, *, rounds: bool = False
+) -> ElementwiseChain | str:
+    """Return the chain that computes a value from operands and scans."""
+    inside = {node.output: node for node in found.chain if not isinstance(node.op, Cumulative)}
+    wanted, todo = set[Node](), [value]
+    while todo:
+        node = inside.get(todo.pop())
+        if node is not None and node not in wanted:
+            wanted.add(node)
+            todo += node.distinct_reads
+    nodes = [node for node in found.chain if node in wanted]
+    reads = {v for node in nodes for v in node.distinct_reads}
+    sums = [node.output for node in found.scans if node.output in reads]
+    return chain_of(nodes, name, sums, rounds=rounds)
+
+
+def _named(
+    stages: Sequence[_Stage], behind: ElementwiseChain | None
+) -> list[tuple[ElementwiseChain, str]]:
+    found = [(s.chain, f"feed{i}") for i, s in enumerate(stages)] + [(behind, "after")]
+    return [(chain, name) for chain, name in found if chain is not None]
+
+
+def _op(scan: Node) -> Cumulative:
+    assert isinstance(scan.op, Cumulative)
+    return scan.op
+
+
+def _scan(number: int, op: Cumulative, dtype: DType) -> list[str]:
+    """Return a scan as C++: the type of its sums, where they start and how they are combined."""
+    adds, kind = isinstance(op, CumSum), compute_type(dtype)
+    return [
+        f"struct Scan{number} {{",
+        f"    using Sum = {kind};",
+        f"    static constexpr bool EXCLUSIVE = {'true' if op.exclusive else 'false'};",
+        f"    static __device__ __forceinline__ Sum start() {{ return Sum({int(not adds)}); }}",
+        "    __device__ __forceinline__ Sum operator()(Sum a, Sum b) const",
+        f"    {{ return a {'+' if adds else '*'} b; }}",
+        "};",
+    ]
+
+
+def _launch(
+    y: Tensor,
+    operands: Sequence[Tensor],
+    moved: Mapping[int, Movement],
+    scanned: _Scanned,
+) -> Launch | str:
+    refused = refusal(y, operands, moved)
+    cuts = factors_of(y.dims, tuple(moved.values()))
+    if refused or cuts is None:
+        return refused
+    walks = [walk_of(x, moved.get(i), y, cuts) for i, x in enumerate(operands)]
+    if any(walk.table is not None for walk in walks):
+        return "operands are not where strides lead"
+    own = [
+        s * prod(cut[i + 1 :])
+        for s, cut in zip(y.strides, cuts, strict=True)
+        for i in range(len(cut))
+    ]
+    rows = [tuple(own), *(walk.strides for walk in walks)]
+    flat = [size for axis in cuts for size in axis]
+    begin = sum(map(len, cuts[: scanned.axis]))
+    inside = range(begin, begin + len(cuts[scanned.axis]))
+    across = [i for i in range(len(flat)) if i not in inside]
+    along, steps = merge([flat[i] for i in inside], [tuple(row[i] for i in inside) for row in rows])
+    sizes, lines = merge([flat[i] for i in across], [tuple(row[i] for i in across) for row in rows])
+    if len(along) > 1:
+        return "elements of a line have no common distance"
+    (size,), count = along, prod(flat[i] for i in across)
+    reverse = bool(scanned.ops[0].reverse)
+    is_row = steps[0] == (1,)
+    vector = FEW if y.size < ENOUGH * MANY else MANY
+    shares = 1
+    while shares < (WARP if is_row else MAX_SHARES) and shares * vector < size:
+        shares *= 2
+    threads = max(THREADS, shares * WARP) if not is_row else THREADS
+    reads = [
+        _adjacent(x, walk.origin, move[0], line, size, vector, reverse=reverse)
+        for x, walk, move, line in zip(
+            (y, *operands), (walk_of(y, None, y, cuts), *walks), steps, lines, strict=True
+        )
+    ]
+    numbers = range(len(operands))
+    args: dict[str, Given] = {"y": y, "strides": lines[0], "step": steps[0][0], "lines": count}
+    args |= {"size": size, "sizes": sizes, **divisors(sizes)}
+    for i, x in enumerate(operands):
+        args |= {f"a{i}": x, f"strides{i}": lines[i + 1], f"step{i}": steps[i + 1][0]}
+        args[f"origin{i}"] = walks[i].origin
+    return Launch(
+        "reduce/scan_chain.cu",
+        "scan_chain",
+        grid=(ceil_div(count, threads // shares), 1, 1),
+        block=threads,
+        args=args,
+        types=(
+            ("Index", index_type(y.extent, count, size, *(x.extent for x in operands))),
+            ("Y", y.dtype),
+            *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
+        ),
+        constants=(
+            *(("RANK", len(sizes)), ("VECTOR", vector), ("THREADS", threads), ("SHARES", shares)),
+            *(("ALONG", is_row), ("REVERSE", reverse), ("STORED", reads[0])),
+            *((f"INNER{i}", reads[i + 1]) for i in numbers),
+        ),
+        code="\n".join(
+            [
+                scanned.code,
+                f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
+                f"#define SCANS(X) {' '.join(f'X({i})' for i in range(len(scanned.ops)))}",
+            ]
+        ),
+        note=f"{scanned.title} of {size}".strip(),
+        pitched=(y, *operands),
+    )
+
+
+def _adjacent(
+    x: Tensor, origin: int, step: int, line: Ints, size: int, vector: int, *, reverse: bool
+) -> int:
+    """Return how many adjacent elements of a line are read or written at once."""
+    if step != 1 or reverse:
+        return 1
+    return gcd(vector, 16 // x.dtype.itemsize, size, origin, *line)
