@@ -53,6 +53,13 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "patches": ((1, 3, 24, 16), (96, 3, 4, 4), {"strides": (4, 4)}),
     "far outside": ((1, 2, 3, 3), (16, 2, 3, 3), {"pads": (4, 5, 6, 7)}),
 }
+#: The same of volumes.
+AROUND = (1, 2, 2, 1, 2, 2)
+VOLUMES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "frames": ((2, 3, 5, 17, 21), (16, 3, 1, 5, 5), {"strides": (2, 2, 2), "pads": (0, 2, 2) * 2}),
+    "scan": ((2, 1, 6, 9, 13), (32, 1, 3, 3, 3), {"pads": (1,) * 6}),
+    "video": ((1, 3, 5, 17, 21), (24, 3, 3, 5, 5), {"strides": (2, 2, 2), "pads": AROUND}),
+}
 DTYPES = (float32, float16, bfloat16)
 #: Cases of 16 bits whose windows are one pixel apart, and others where these are two pixels apart.
 NARROW = ("vgg", "grey")
@@ -89,7 +96,7 @@ def graph_of(
         bias: whether there is one.
         pooled: whether a MaxPool follows.
     """
-    shape, kernel, how = CASES[case]
+    shape, kernel, how = (CASES | VOLUMES)[case]
     image = normal(*shape).astype(stored).astype(float32 if wide else dtype)
     graph = Graph()
     value = graph.add_input("x", TensorType(image.dtype, shape))
@@ -133,7 +140,7 @@ def test_results(case: str, dtype: DType, emulated: CudaBackend) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("wide", [False, True], ids=["16 bits", "float32"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *VOLUMES])
 def test_results_on_tensor_cores(case: str, wide: bool, emulated: CudaBackend) -> None:
     narrow = bfloat16 if case == "uneven" else float16
     compare(case, float32 if wide else narrow, emulated, "few_channels_mma")
@@ -232,13 +239,13 @@ def test_they_compile(target: Target, cache: Path) -> None:
     device = DryDevice(compiler=DryCompiler(target))
     found = [
         launch
-        for case in CASES
-        for name in ("few_channels", "few_channels_mma")
+        for case in [*CASES, *VOLUMES]
+        for name in ("few_channels", "few_channels_mma")[case in VOLUMES :]
         for dtype in DTYPES
         for launch in launches(planned(graph_of(case, dtype, dtype)[0], device, conv=name))
         if launch.entry.startswith("few_channels")
     ]
-    assert len(found) == len(CASES) * len(DTYPES) * 2
+    assert len(found) == (2 * len(CASES) + len(VOLUMES)) * len(DTYPES)
     files = COMPILES - WARPGROUPS
     all_compile({launch.source: None for launch in found}, target, cache, files)
     assert_arguments(found, target, cache)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from ....runtime.ir.types import Array
+from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
@@ -24,14 +27,21 @@ DECLARED = 48 << 10
 BEGIN, RATE = 6.5, 6.5e6
 
 
-def need_windows(conv: ConvProblem, channels: int) -> str:
+def plane_of(view: Window) -> Window:
+    """Return windows along the last two spatial axes."""
+    names = (field.name for field in fields(view))
+    return Window(**{name: getattr(view, name)[-2:] for name in names})
+
+
+def need_windows(conv: ConvProblem, channels: int, *, volumes: bool = False) -> str:
     """Return why a convolution is not one of an image's windows without gaps, or nothing.
 
     Args:
         conv: the convolution.
         channels: that an image may have at most.
+        volumes: whether the image may be a volume.
     """
-    if conv.x.rank != 4:
+    if conv.x.rank not in ((4, 5) if volumes else (4,)):
         return f"{conv.x.rank - 2} spatial axes, not 2"
     if conv.channels > channels:
         return f"{conv.channels} channels, not up to {channels}"

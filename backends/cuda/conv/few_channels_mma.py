@@ -3,13 +3,15 @@
 float32 is multiplied as three float16 products, with one scale for the part of the image that a
 block reads.
 
+Frames of a volume (videos, scans) are images: a block has those of its windows in shared memory.
+
 A MaxPool behind them joins the kernel: a block computes the results that some windows of it cover,
 of which those at the edges are computed by several blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -29,14 +31,14 @@ from ..gemm.first_layer import CHANNELS, pack_strips
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, TensorMap, by_axis, ceil_div, sizes
-from .few_channels import need_windows
+from .few_channels import need_windows, plane_of
 
 #: Threads per block, and pixels that they compute at once.
 THREADS, ROWS = 256, 128
 #: Bytes of a row of results that TMA stores.
 ROW = 128
-#: Maximum filters of a block, steps of 16 terms, and elements of a pooled window.
-MAX_FILTERS, MAX_STEPS, MAX_POOLED = 64, 32, 9
+#: Maximum filters of a block, steps of 16 terms, those of volumes, and elements of a pooled window.
+MAX_FILTERS, MAX_STEPS, MAX_DEEP_STEPS, MAX_POOLED = 64, 32, 72, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
 #: filters, in 16-bit floats and in float32.
 BLOCK, STEP, STEP_FLOAT32 = 5.0, 0.0085, 0.0255
@@ -96,14 +98,29 @@ class FewChannels:
         return 2 if self.conv.x.dtype == float32 else 1
 
     @property
+    def view(self) -> Window:
+        """The windows of a plane."""
+        return plane_of(self.conv.view)
+
+    @property
+    def images(self) -> int:
+        """The number of planes of results that a filter has."""
+        return self.result.dims[0] * prod(self.result.dims[2:-2])
+
+    @property
     def span(self) -> int:
         """Pixels of a row of a window, in fours."""
-        return ceil_div(self.conv.view.kernel[1], 4) * 4
+        return ceil_div(self.view.kernel[1], 4) * 4
 
     @property
     def steps(self) -> int:
         """Steps of 16 terms."""
-        return self.conv.view.kernel[0] * self.span // 4
+        return self.deep * self.view.kernel[0] * self.span // 4
+
+    @property
+    def deep(self) -> int:
+        """Frames of a window: 1 unless of a volume."""
+        return prod(self.conv.view.kernel[:-2])
 
     def windows(self, tile: Tile) -> Ints:
         """Return the rows and columns of results that a block stores."""
@@ -114,13 +131,13 @@ class FewChannels:
 
     def grid(self, tile: Tile) -> Ints:
         """Return the blocks along height and width."""
-        shared = zip(self.result.dims[2:], self.windows(tile), strict=True)
+        shared = zip(self.result.dims[-2:], self.windows(tile), strict=True)
         return tuple(ceil_div(size, side) for size, side in shared)
 
     def blocks(self, tile: Tile) -> int:
         """Return the number of blocks."""
         down, across = self.grid(tile)
-        return down * across * self.conv.x.dims[0] * ceil_div(self.conv.filters, tile.filters)
+        return down * across * self.images * ceil_div(self.conv.filters, tile.filters)
 
     def tiles(self) -> Iterator[Tile]:
         """Yield the tiles of the fewest blocks, with one and, unless in float32, two parts."""
@@ -136,9 +153,9 @@ class FewChannels:
             ]
             fitting = [tile for tile in sides if tile.rows * tile.columns <= parts * ROWS]
             yield min(fitting, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
-        target, (step_h, step_w) = self.conv.setting.target, self.conv.view.strides
+        target, (step_h, step_w) = self.conv.setting.target, self.view.strides
         wide = 8 if step_w == 2 else 16 if step_w == step_h == self.halves == 1 else 0
-        if target.has_wgmma and wide:
+        if target.has_wgmma and wide and self.deep == 1 and not any(self.conv.view.pads_begin[:-2]):
             sides = (Tile(*side, filters, 2, in_squares=True) for side in SQUARES)
             sides = [tile for tile in sides if tile.columns % wide == 0]
             sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
@@ -152,9 +169,7 @@ class FewChannels:
 
     def _area(self, tile: Tile) -> int:
         """Return the pixels of the image that a block reads."""
-        sides = zip(
-            (tile.rows, tile.columns), self.conv.view.strides, self.conv.view.kernel, strict=True
-        )
+        sides = zip((tile.rows, tile.columns), self.view.strides, self.view.kernel, strict=True)
         rows, columns = ((side - 1) * step + kernel for side, step, kernel in sides)
         return rows * columns
 
@@ -162,10 +177,10 @@ class FewChannels:
         """Return the shared memory per block in bytes, as in `few_channels_mma.cu`."""
         if tile.in_squares:
             return self._shared_by_squares(tile)
-        (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
+        (step_h, step_w), (kernel_h, _) = self.view.strides, self.view.kernel
         columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
-        image = ceil_div(((tile.rows - 1) * step_h + kernel_h) * columns * 8, 128) * 128 + 64
-        pixels = ((tile.rows - 1) * step_h + kernel_h) * columns
+        pixels = self.deep * ((tile.rows - 1) * step_h + kernel_h) * columns
+        image = ceil_div(pixels * 8, 128) * 128 + 64
         images = ceil_div(self.halves * image * (1 + step_w % 2), 128) * 128
         weights = self.halves * tile.filters * (self.steps * 32 + 16)
         results = tile.parts * ROWS * (tile.filters * self.result.dtype.itemsize + 16)
@@ -175,7 +190,7 @@ class FewChannels:
 
     def _shared_by_squares(self, tile: Tile) -> int:
         """Return the shared memory per block in bytes, as in `few_channels_wgmma.cu`."""
-        (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
+        (step_h, step_w), (kernel_h, _) = self.view.strides, self.view.kernel
         rows = (tile.rows - 1) * step_h + kernel_h
         columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
         weights = 32 * self.halves * tile.filters * self.steps
@@ -191,7 +206,7 @@ class FewChannels:
 
     def has_pixels_across(self, tile: Tile) -> bool:
         """Whether a tile has two patches of 128 pixels, which are multiplied by 64 filters."""
-        rows = 16 if self.conv.view.strides[1] == 2 else 8
+        rows = 16 if self.view.strides[1] == 2 else 8
         return tile.in_squares and self.halves == 1 and tile.filters == 64 and tile.rows % rows == 0
 
     def is_mapped(self, tile: Tile) -> bool:
@@ -229,15 +244,15 @@ class FewChannels:
     def launch(self) -> Launch:
         """Return the launch."""
         conv, y, tile = self.conv, self.result, self.best()
-        x, view, epilogue, pool = conv.x, conv.view, conv.epilogue, self.pool
+        x, view, epilogue, pool = conv.x, self.view, conv.epilogue, self.pool
         down, across = self.grid(tile)
         parts = ceil_div(conv.filters, tile.filters)
         members = {
-            **{"filters": conv.filters, **sizes("", x.dims[2:]), **sizes("out_", view.output)},
+            **{"filters": conv.filters, **sizes("", x.dims[-2:]), **sizes("out_", view.output)},
             **by_axis(pad=view.pads_begin),
-            **sizes("pooled_", y.dims[2:]),
+            **sizes("pooled_", y.dims[-2:]),
             **by_axis(pool_pad=pool.pads_begin if pool else (0, 0)),
-            **{"row_y": y.row, "down": down, "across": across},
+            **{"row_y": y.row, "down": down, "across": across, **self._frames()},
         }
         layout = {"columns": self.span, "filters": parts * tile.filters}
         make = pack_filters if self.halves == 1 else pack_halves
@@ -253,7 +268,7 @@ class FewChannels:
             pack = partial(pack_scales, filters=parts * tile.filters)
             scales = Packed((conv.w.value,), ("scales of filters", parts * tile.filters), pack)
         half = x.dtype if self.halves == 1 else float16
-        blocks = tiles = down * across * x.dims[0]
+        blocks = tiles = down * across * self.images
         file, entry = "conv/few_channels_mma.cu", "few_channels_mma"
         form, code = (("TM", tile.parts),), atom_of(half).code()
         if tile.in_squares:
@@ -281,6 +296,7 @@ class FewChannels:
             constants=(
                 ("PARTS", self.halves),
                 *(("CHANNELS", conv.channels), *zip(("KH", "KW"), view.kernel, strict=True)),
+                *(() if tile.in_squares else (("KD", self.deep),)),
                 *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
                 *(("TILE_H", tile.rows), ("TILE_W", tile.columns), *form),
                 *(("FILTERS", tile.filters), ("VECTOR_C", 8), ("RESIDENT", tile.resident)),
@@ -303,9 +319,19 @@ class FewChannels:
             pitched=(y,),
         )
 
+    def _frames(self) -> Mapping[str, int]:
+        """Return the frames of a sample and of its results, and where windows begin."""
+        if self.conv.x.rank == 4:
+            return {"depth": 1, "frames": 1, "frame_step": 1, "pad_d": 0}
+        view = self.conv.view
+        steps = {"frame_step": view.strides[0], "pad_d": view.pads_begin[0]}
+        return {"depth": self.conv.x.dims[2], "frames": view.output[0], **steps}
+
     def _map(self, tile: Tile) -> TensorMap:
         """Return where the results of a tile are that TMA stores at a time, if it does."""
-        y, (images, filters, height, width) = self.result, self.result.dims
+        y, images, filters, (height, width) = (
+            *(self.result, self.images, self.result.dims[1], self.result.dims[-2:]),
+        )
         strides = y.row, y.row * width, y.row * width * height
         box = ROW // y.dtype.itemsize, tile.columns, tile.rows, 1
         return TensorMap(y, y.dtype, (filters, width, height, images), strides, box)
@@ -313,15 +339,20 @@ class FewChannels:
 
 def few_channels_mma_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `few_channels_mma`, or why it does not apply."""
-    refused = conv.need_one_group() or conv.need_constants() or need_windows(conv, CHANNELS)
+    refused = (
+        conv.need_one_group() or conv.need_constants() or need_windows(conv, CHANNELS, volumes=True)
+    )
     if not refused and conv.x.dtype != float32:
         refused = conv.need_halves()
     if refused:
         return refused
     if conv.filters % 8:
         return f"{conv.filters} filters, not a multiple of 8"
-    if FewChannels(conv).steps > MAX_STEPS:
+    few = FewChannels(conv)
+    if few.steps > (MAX_STEPS if few.deep == 1 else MAX_DEEP_STEPS):
         return f"windows of {conv.taps} elements"
+    if few.deep > 1 and few.shared(few.best()) + 1024 > conv.setting.target.shared:
+        return "windows that do not fit into shared memory"
     if not conv.setting.target.has_tf32:
         return "tensor cores of older GPUs"
     return Format.CONTIGUOUS, Format.CHANNELS_LAST
@@ -375,11 +406,11 @@ def pack_filters(w: Array, columns: int, filters: int) -> Array:
     """Return weights [m, c, rows, columns] as [filters, rows * columns * 4], zeros in the gaps.
 
     Args:
-        w: the weights; c is 4 at most.
+        w: the weights; c is 4 at most. Those of a volume have several times the rows.
         columns: columns of a window in memory.
         filters: m with padding.
     """
-    (rows,) = pack_strips(w, columns)
+    (rows,) = pack_strips(w.reshape(*w.shape[:2], -1, w.shape[-1]), columns)
     return np.pad(rows, ((0, filters - len(rows)), (0, 0)))
 
 

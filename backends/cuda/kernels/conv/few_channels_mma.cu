@@ -7,7 +7,7 @@
 // two in 16 bytes. Words begin at even pixels, so if windows begin at odd ones, too, a second copy is one pixel further.
 // A row of a window has SPAN pixels, those behind KW with weights of zero.
 //
-// Types: S, of the image; T, of weights; Z, of the bias, and R as in epilogue.cuh. Compile-time: PARTS; CHANNELS; KH KW; STEP_H STEP_W;
+// Types: S, of the image; T, of weights; Z, of the bias, and R as in epilogue.cuh. Compile-time: PARTS; CHANNELS; KD KH KW, of a window; STEP_H STEP_W;
 // TILE_H TILE_W; TM, of 128 pixels; FILTERS; RESIDENT; POOL_H POOL_W, 0 without, and POOL_STEP_H POOL_STEP_W; BIAS Z0 Z1 VECTOR_C.
 
 #include "ptx/pdl.cuh"
@@ -21,18 +21,19 @@
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TN = FILTERS / 8;  // a warp has TM x TN tiles of 16 x 8 results
 constexpr int PIXELS = TILE_H * TILE_W;
-constexpr int SPAN = (KW + 3) / 4 * 4, STEPS = KH * SPAN / 4;  // a step is 16 terms: four pixels
+constexpr int SPAN = (KW + 3) / 4 * 4, STEPS = KD * KH * SPAN / 4;  // a step is 16 terms: four pixels
 constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_W + SPAN + 1) / 2 * 2;
 constexpr int COPIES = STEP_W % 2 ? 2 : 1;
 // Copies begin half a row of banks apart.
-constexpr int IMAGE = ((ROWS * COLUMNS * 8 + 127) / 128 * 128) + 64;
+constexpr int COUNT = KD * ROWS * COLUMNS;  // frames of a volume are below each other
+constexpr int IMAGE = ((COUNT * 8 + 127) / 128 * 128) + 64;
 // Rows of weights and results are an odd number of words of 16 bytes apart, so that eight are in different banks.
 constexpr int PITCH_B = STEPS * 32 + 16, PITCH_C = FILTERS * sizeof(R) + 16;
 // Low parts are behind high ones. Results take the place of the image and the weights, if these are in parts.
 constexpr int LOW_IMAGE = COPIES * IMAGE, LOW_WEIGHTS = FILTERS * PITCH_B;
 constexpr int WEIGHTS = (PARTS * LOW_IMAGE + 127) / 128 * 128, BEHIND = WEIGHTS + PARTS * LOW_WEIGHTS;
 constexpr int RESULTS = PARTS == 1 ? BEHIND : 0;
-constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
+constexpr int TOGETHER = PARTS == 1 ? KD * KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
 constexpr int AT_ONCE = PARTS == 2 && TN % 4 == 0 ? 4 : 2;          // eights of filters, whose products take turns
 static_assert(PIXELS <= WARPS * TM * 16 && TN % 2 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
@@ -48,21 +49,23 @@ __device__ __forceinline__ void keep_pixel(unsigned char* image, int place, cons
     if (COPIES == 2 && place > 0) *(Pixel*)(image + IMAGE + (place - 1) * 8) = pixel;
 }
 
-// Passes the pixels of the part of the image from row `top` and column `left` on to `keep`.
+// Passes the pixels of the part of the image from frame `front`, row `top` and column `left` on to `keep`.
 template <typename Keep>
-__device__ __forceinline__ void load_image(const S* from, int top, int left, const Plane& p, Keep keep)
+__device__ __forceinline__ void load_image(const S* from, int front, int top, int left, const Plane& p, Keep keep)
 {
-    constexpr int COUNT = ROWS * COLUMNS, BATCH = 4;
-    const int plane = p.height * p.width;
+    constexpr int BATCH = 4;
+    const int plane = p.depth * p.height * p.width;  // from one channel to the next
     for (int first = threadIdx.x; first < COUNT; first += BATCH * THREADS) {
         S found[BATCH][CHANNELS] = {};
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
-            const int place = first + i * THREADS, row = top + place / COLUMNS, column = left + place % COLUMNS;
-            const bool inside = (u32)row < (u32)p.height && (u32)column < (u32)p.width && place < COUNT;
+            const int place = first + i * THREADS, line = place / COLUMNS, column = left + place % COLUMNS;
+            const int frame = front + line / ROWS, row = top + line % ROWS;
+            const bool inside = (u32)frame < (u32)p.depth && (u32)row < (u32)p.height && (u32)column < (u32)p.width
+                                && place < COUNT;
 #pragma unroll
             for (int channel = 0; channel < CHANNELS; ++channel)
-                if (inside) found[i][channel] = from[channel * plane + row * p.width + column];
+                if (inside) found[i][channel] = from[channel * plane + (frame * p.height + row) * p.width + column];
         }
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
@@ -74,9 +77,10 @@ __device__ __forceinline__ void load_image(const S* from, int top, int left, con
 }
 
 // Brings it to shared memory.
-__device__ __forceinline__ void load_rounded(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+__device__ __forceinline__ void load_rounded(unsigned char* shared, const S* from, int front, int top, int left,
+                                             const Plane& p)
 {
-    load_image(from, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
+    load_image(from, front, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
         Pixel pixel = {};
 #pragma unroll
         for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(found[channel]);
@@ -85,11 +89,12 @@ __device__ __forceinline__ void load_rounded(unsigned char* shared, const S* fro
 }
 
 // The same in halves; returns the inverse of their scale. The image is behind the weights first.
-__device__ __forceinline__ float load_halves(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+__device__ __forceinline__ float load_halves(unsigned char* shared, const S* from, int front, int top, int left,
+                                             const Plane& p)
 {
     float4* staged = (float4*)(shared + BEHIND);
     float most = 0;
-    load_image(from, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
+    load_image(from, front, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
         float pixel[4] = {};
 #pragma unroll
         for (int channel = 0; channel < CHANNELS; ++channel) {
@@ -99,7 +104,7 @@ __device__ __forceinline__ float load_halves(unsigned char* shared, const S* fro
         staged[place] = *(const float4*)pixel;
     });
     const RowScale by = scale_of_block(most);
-    for (int place = threadIdx.x; place < ROWS * COLUMNS; place += THREADS) {
+    for (int place = threadIdx.x; place < COUNT; place += THREADS) {
         const float4 found = staged[place];
         const float x[4] = {found.x * by.scale, found.y * by.scale, found.z * by.scale, found.w * by.scale};
         u32 high[2], low[2];
@@ -131,11 +136,12 @@ few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bia
     }
     cp_async_commit();
     grid_dependency_sync();
-    const S* image = x + (long long)n * CHANNELS * p.height * p.width;
+    int front;
+    const S* image = sample_of(x, n, front, p);
     const int top = row0 * STEP_H - p.pad_h, left_most = column0 * STEP_W - p.pad_w;
     float inverse = 1;
-    if constexpr (PARTS == 1) load_rounded(shared, image, top, left_most, p);
-    else inverse = load_halves(shared, image, top, left_most, p);
+    if constexpr (PARTS == 1) load_rounded(shared, image, front, top, left_most, p);
+    else inverse = load_halves(shared, image, front, top, left_most, p);
     cp_async_wait<0>();
     __syncthreads();
 
@@ -148,22 +154,22 @@ few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bia
     }
     const u32 filters = base + WEIGHTS + (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * 16;
     float totals[TM][TN][4] = {};
-#pragma unroll(PARTS == 1 ? KH : 1)
-    for (int first_row = 0; first_row < KH; first_row += TOGETHER) {
+#pragma unroll(PARTS == 1 ? KD * KH : 1)
+    for (int first_row = 0; first_row < KD * KH; first_row += TOGETHER) {
         float own[TM][TN][4] = {};
-        float (&sums)[TM][TN][4] = TOGETHER < KH ? own : totals;
+        float (&sums)[TM][TN][4] = TOGETHER < KD * KH ? own : totals;
 #pragma unroll
         for (int next = 0; next < TOGETHER; ++next)
 #pragma unroll
             for (int s = 0; s < SPAN / 4; ++s) {
                 const int r = first_row + next;
-                if (KH % TOGETHER && r >= KH) break;
+                if (KD * KH % TOGETHER && r >= KD * KH) break;
                 u32 left[PARTS][TM][4];
 #pragma unroll
                 for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                     for (int i = 0; i < TM; ++i)
-                        ldmatrix_x4(left[part][i], windows[i] + part * LOW_IMAGE + r * COLUMNS * 8 + s * 32);
+                        ldmatrix_x4(left[part][i], windows[i] + part * LOW_IMAGE + (r / KH * ROWS + r % KH) * COLUMNS * 8 + s * 32);
 #pragma unroll
                 for (int j = 0; j < TN; j += AT_ONCE) {
                     u32 right[PARTS][AT_ONCE / 2][4];
@@ -184,7 +190,7 @@ few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bia
                             }
                 }
             }
-        if constexpr (TOGETHER < KH) {
+        if constexpr (TOGETHER < KD * KH) {
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll

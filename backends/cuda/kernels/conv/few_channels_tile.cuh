@@ -8,7 +8,18 @@ struct Plane {
     int pooled_height, pooled_width, pool_pad_h, pool_pad_w;
     int row_y;         // elements from one pixel of the result to the next
     int down, across;  // tiles of an image
+    // Of a volume, each frame of results is an image; its windows begin `frame_step` after those of the one before.
+    int depth, frames, frame_step, pad_d;
 };
+
+// The sample of image n, and the first frame of it that its windows read.
+template <typename S>
+__device__ __forceinline__ const S* sample_of(const S* x, int n, int& front, const Plane& p)
+{
+    const int sample = n / p.frames;
+    front = (n - sample * p.frames) * p.frame_step - p.pad_d;
+    return x + (long long)sample * CHANNELS * p.depth * p.height * p.width;
+}
 
 // The scale of a block, of which `most` is a thread's greatest number; threads wait for each other.
 __device__ __forceinline__ RowScale scale_of_block(float most)

@@ -82,8 +82,10 @@ struct Tile {
 // Requests a thread's pixels of the part of an image.
 __device__ __forceinline__ void fetch(unsigned char* raw, const S* x, const Tile& tile, const Plane& p)
 {
-    const int plane = p.height * p.width;
-    const S* from = x + (long long)tile.n * CHANNELS * plane;
+    const int plane = p.depth * p.height * p.width;  // from one channel to the next
+    int front;
+    const S* sample = sample_of(x, tile.n, front, p);
+    const S* from = sample + (long long)front * p.height * p.width;
 #pragma unroll 1  // registers are scarce
     for (int i = 0; i < OWN; ++i) {
         const int place = threadIdx.x + i * THREADS;
