@@ -73,9 +73,9 @@ def test_nothing_is_naive(name: str, dtype: DType) -> None:
 
 def test_large_layers_choose_it() -> None:
     x, w = np.zeros((1, 64, 8, 28, 28), np.float16), np.zeros((64, 64, 3, 3, 3), np.float16)
-    for dtype, entry in ((np.float16, "mma_bulk"), (np.float32, "split_wgmma")):
+    for dtype, entries in ((np.float16, ["mma_bulk"]), (np.float32, ["im2col", "split_wgmma"])):
         graph = single("Conv", [x.astype(dtype), w.astype(dtype)], (1,), pads=(1,) * 6)
-        assert [launch.entry for launch in launches(planned(graph))] == ["im2col", entry]
+        assert [launch.entry for launch in launches(planned(graph))] == entries
 
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
@@ -111,6 +111,40 @@ def test_kernels_of_hopper(name: str, hopper: CudaBackend, monkeypatch: pytest.M
     planned_for = launches(planned(sample.graph, algorithms={"Conv": "volume"}))
     assert [launch.entry for launch in planned_for].count("mma_bulk") >= 2
     compare(sample, hopper, options=options)
+
+
+#: Kernels and attributes of windows whose frames are read where they are.
+FRAMES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "padded": ((3, 3, 3), {"pads": (1,) * 6}),
+    "apart": (
+        (3, 3, 2),
+        {"strides": (2, 1, 1), "dilations": (2, 1, 1), "pads": (3, 1, 0, 0, 1, 1)},
+    ),
+    "lines": ((4, 1, 1), {"pads": (1, 0, 0, 2, 0, 0)}),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels", [16, 48, 64])
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_in_place(
+    name: str, channels: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, attributes = FRAMES[name]
+    monkeypatch.setattr(volume, "_stacked_time", lambda conv: inf)
+    graph = Graph(name)
+    x = graph.add_input("x", TensorType(float16, (2, channels, 6, 9, 11)))
+    weights = normal(channels, channels, 1, 1, 1), normal(24, channels, *kernel)
+    first, second = (graph.constant(w.astype(float16), "w") for w in weights)
+    y = graph.insert(Conv(), [x, first]).output
+    graph.set_outputs({"y": graph.insert(Conv(**attributes), [y, second]).output})
+    infer(graph)
+    found = launches(planned(graph, algorithms={"Conv": "volume"}))
+    assert [dict(launch.constants)["VOLUME"] for launch in found if launch.entry == "mma_bulk"][-1]
+    options = replace(OPTIONS, algorithms={"Conv": "volume"})
+    compare(
+        Sample(graph, {"x": normal(2, channels, 6, 9, 11).astype(float16)}), hopper, options=options
+    )
 
 
 @pytest.mark.slow

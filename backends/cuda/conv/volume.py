@@ -2,7 +2,8 @@
 
 A window of some planes is one of a single plane whose pixels have the channels of all of them.
 `im2col.cu` stacks these in the workspace; the windows in a plane are never stored. Windows of one
-plane, or of one pixel in each, are read where they are.
+plane, or of one pixel in each, are read where they are; so are all of 16-bit floats by TMA, where
+squares of pixels suit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..gemm.forms import tma_tile
 from ..gemm.pack import EIGHTS, filters_of, padded
 from ..gemm.problem import (
     MAX_REACH,
+    Frames,
     GemmArguments,
     Image,
     Order,
@@ -42,6 +44,8 @@ from .im2col import columns_of
 
 #: Maximum elements of the workspace: kernels count in 32 bits.
 MAX_STACKED = 2**30
+#: Channels of a step of `tma.cu`, which has those of one frame.
+FRAME = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,10 @@ def volume(conv: ConvProblem, variant: str = "") -> Answer:
     planes = _planes(conv)
     gemm, epilogue, setting = _gemm(conv, planes), conv.epilogue, conv.setting
     if conv.x.dtype in HALVES:
+        direct = _in_place(conv)
+        if direct is not None and direct[1].microseconds < _stacked_time(conv):
+            product, choice, staging = direct
+            return tma.multiply(product, epilogue, choice.config, staging, setting.target)
         fed = _fed(conv, gemm)
         other = multistage.time_of(gemm, setting.target, epilogue)
         if fed is not None and fed[1].microseconds < MARGIN * other:
@@ -104,6 +112,13 @@ def volume(conv: ConvProblem, variant: str = "") -> Answer:
 
 def volume_time(conv: ConvProblem) -> float:
     """Return the estimate of `volume`."""
+    direct = _in_place(conv) if conv.x.dtype in HALVES else None
+    stacked = _stacked_time(conv)
+    return stacked if direct is None else min(stacked, direct[1].microseconds)
+
+
+def _stacked_time(conv: ConvProblem) -> float:
+    """Return the estimate with planes that are stacked, or windows of one."""
     planes, target = _planes(conv), conv.setting.target
     gemm = _gemm(conv, planes)
     moved = conv.x.size * conv.x.dtype.itemsize + 2 * planes.used
@@ -118,9 +133,35 @@ def volume_time(conv: ConvProblem) -> float:
     return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
 
 
-def _fed(
-    conv: ConvProblem, gemm: GemmArguments
-) -> tuple[tma.TmaProduct, TimedConfig, tma.Staging] | None:
+_Fed = tuple[tma.TmaProduct, TimedConfig, tma.Staging]
+
+
+def _in_place(conv: ConvProblem) -> _Fed | None:
+    """Return how `tma.cu` reads the frames of windows where they are; None if it cannot."""
+    x, view = conv.x, conv.view
+    images, channels, depth, height, width = x.dims
+    if view.kernel[0] == 1 or channels % FRAME or not x.is_channels_last or x.row % 8:
+        return None
+    frames = Frames(
+        *(channels, depth, view.output[0], view.strides[0], view.dilations[0], view.pads_begin[0])
+    )
+    over = _over(view, (1, 2), view.output[1:])
+    image = Image(
+        data=x,
+        spatial=(height, width),
+        strides=(x.strides[2], 1, *x.strides[3:]),
+        channels=view.kernel[0] * channels,
+        view=over,
+        output=over.output,
+        vector=8,
+        images=images * view.output[0],
+        weights=conv.w,
+        frames=frames,
+    )
+    return _fed(conv, _gemm(conv, _Planes(image, view.kernel[0])), "in place")
+
+
+def _fed(conv: ConvProblem, gemm: GemmArguments, *way: str) -> _Fed | None:
     """Return how `tma.cu` multiplies the windows of 16-bit floats; None if it cannot."""
     image, target = gemm.a, conv.setting.target
     if not isinstance(image, Image) or not target.has_wgmma or not conv.y.is_channels_last:
@@ -128,7 +169,7 @@ def _fed(
     if image.channels % 8 or image.row % 8:
         return None
     product, along = tma.TmaProduct(gemm), conv.epilogue.reads_along
-    key = (conv.signature, *conv.formats, conv.x.row, along)
+    key = (conv.signature, *conv.formats, conv.x.row, along, *way)
     found = tma_tile([product], conv.setting, *key, along=along)
     return found and (product, *found[1:])
 

@@ -107,6 +107,27 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames of a volume as images whose channels are those of all frames of a window.
+
+    Attributes:
+        channels: of a frame.
+        depth: frames of a sample.
+        output: frames of a sample's result.
+        step: distance between the first frames of windows.
+        dilation: distance between frames of a window.
+        pad: frames before the first one.
+    """
+
+    channels: int
+    depth: int
+    output: int
+    step: int
+    dilation: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """Operand A as windows of an image, one per output pixel.
 
@@ -123,6 +144,7 @@ class Image:
         channels_last: whether channels are innermost; 1x1 windows are then pixels.
         divided: whether kernels divide by output sizes through multiplication; see `divided_image`.
         squares: whether pixels of the result come in squares of 2 x 2.
+        frames: of the volume that it is read from as if they were stacked; None for an image.
     """
 
     data: Tensor | Scratch
@@ -137,6 +159,7 @@ class Image:
     channels_last: bool = True
     divided: bool = True
     squares: bool = False
+    frames: Frames | None = None
 
     @property
     def rows(self) -> RowKind:

@@ -14,10 +14,10 @@ from math import prod
 from .....runtime.ops.window import Window
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, Tensor, TensorMap, by_axis, ceil_div, sizes
+from ...recipe.operands import Ints, Members, Tensor, TensorMap, by_axis, ceil_div, sizes
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..problem import GemmArguments, Image, Problem, divisor
+from ..problem import Frames, GemmArguments, Image, Problem, divisor
 from ..tables.f16 import TMA
 from ..tile import (
     LAUNCH,
@@ -115,6 +115,11 @@ class TmaProduct:
         return self.source.channels if self.source else self.gemm.shape[2]
 
     @property
+    def frames(self) -> Frames | None:
+        """Those of a volume, if the image is one."""
+        return self.source.frames if self.source else None
+
+    @property
     def moves(self) -> Ints:
         """Strides of the image: image, row, column."""
         if self.source is None:
@@ -136,8 +141,10 @@ class TmaProduct:
     @cached_property
     def chunk(self) -> int:
         """Channels per step: as many as waste little."""
-        # The fixed cost of a step, in channels.
-        return min((64, 32, 16), key=lambda size: ceil_div(self.channels, size) * (size + 24))
+        # The fixed cost of a step, in channels. All of them are those of one frame.
+        own = self.frames.channels if self.frames else 0
+        fitting = [size for size in (64, 32, 16) if own % size == 0]
+        return min(fitting, key=lambda size: ceil_div(self.channels, size) * (size + 24))
 
     @cached_property
     def steps(self) -> int:
@@ -148,8 +155,9 @@ class TmaProduct:
     def traffic(self) -> int:
         """Bytes of the image, the filters and the result."""
         pixels, filters = self.images * prod(self.spatial), self.groups * self.gemm.shape[1]
-        read = pixels * self.groups + filters * prod(self.view.kernel)
-        return 2 * (read * self.channels + self.result.size)
+        own = self.frames.channels if self.frames else self.channels
+        weights = filters * prod(self.view.kernel) * self.channels
+        return 2 * (pixels * self.groups * own + weights + self.result.size)
 
     def tiles(self, rows: int, tile: CtaTile) -> Ints:
         """Return the number of tiles along rows and along the filters of all groups."""
@@ -227,7 +235,14 @@ def fits(config: Config, stage: int, chunk: int, target: Target, *, pooled: bool
 
 def staged(p: TmaProduct, tile: CtaTile, layout: SmemLayout) -> Staging | None:
     """Return the staging of a product in a layout; None if impossible or redundant."""
-    if layout in (SmemLayout.RUN, SmemLayout.SQUARES) and prod(p.view.kernel) == 1 and not p.pooled:
+    if p.frames and layout is not SmemLayout.SQUARES:
+        return None
+    if (
+        layout in (SmemLayout.RUN, SmemLayout.SQUARES)
+        and not p.frames
+        and prod(p.view.kernel) == 1
+        and not p.pooled
+    ):
         return None
     make = {
         SmemLayout.MATRIX: _matrix,
@@ -255,7 +270,10 @@ def image_map(
 ) -> TensorMap:
     """Return the tensor map of an image, of boxes or (im2col) of the windows up to `upper`."""
     (height, width), moves = p.spatial, p.moves
-    dims, strides = (p.groups * p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
+    channels, images = p.groups * p.channels, p.images
+    if p.frames:
+        channels, images = p.frames.channels, images // p.frames.output * p.frames.depth
+    dims, strides = (channels, width, height, images), (moves[2], moves[1], moves[0])
     lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
     corners = None if upper is None else (lower, (upper[1], upper[0]))
     data, dtype = p.gemm.a.data, p.gemm.dtype
@@ -420,6 +438,16 @@ def keeps(p: TmaProduct, config: Config) -> bool:
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
+def _frames(frames: Frames | None) -> Members:
+    """Return the members of struct `Windows` that say where the frames of a window are."""
+    if frames is None:
+        return dict.fromkeys(("of_frame", "depth", "stride_d", "tap_d", "first_d", "frames"), 0)
+    return {
+        **{"of_frame": frames.channels, "depth": frames.depth, "stride_d": frames.step},
+        **{"tap_d": frames.dilation, "first_d": -frames.pad, "frames": frames.output},
+    }
+
+
 def multiply(
     p: TmaProduct, epilogue: Epilogue, config: Config, staging: Staging, target: Target
 ) -> Launch:
@@ -446,6 +474,7 @@ def multiply(
         **{**sizes("", staging.extents), **sizes("out_", p.view.output)},
         **{"next": staging.next, "loaded": staging.pixels * chunk * 2},
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
+        **_frames(p.frames),
     }
     whole = filters % 8 == p.ldc % 8 == 0
     nbytes = shared(config, stage, chunk, pooled=p.pooled is not None)
@@ -479,7 +508,7 @@ def multiply(
                 ("KEPT", keeps(p, config)),
                 ("GROUPED", p.groups > 1),
             ),
-            ("SPLIT", splits),
+            *(("SPLIT", splits), ("VOLUME", p.frames is not None)),
             *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),

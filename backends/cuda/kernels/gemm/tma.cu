@@ -14,6 +14,8 @@
 //          of every 2 x 2 of them is stored.
 // TAPWISE  the pixels of one tap: for strides, or where RUN would discard too many rows.
 //
+// Windows of a volume (VOLUME) have the channels of all of their frames, one frame after another; frames are images.
+//
 // The filters of a group of a convolution read channels of their own, and its tiles begin at its first filter.
 //
 // A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and are stored in swizzled order.
@@ -62,6 +64,9 @@ struct Windows {
     int next;                         // from one square to the one below its rows: 8 rows of `a`
     int loaded;                       // bytes of a tile of `a`
     Divisor plane, row;               // height * width, and width
+    int of_frame, depth;              // of a volume: channels of a frame, and frames of a sample
+    int stride_d, tap_d, first_d;     // and which frame follows, as along the other axes
+    int frames;                       // of a sample's result
 };
 
 struct Pixel {
@@ -73,6 +78,14 @@ __device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
     const int n = divide(m, w.plane), rest = m - n * w.height * w.width;
     const int y = divide(rest, w.row);
     return {n, y, rest - y * w.width};
+}
+
+// The image that a tap of window n reads: of a volume a frame, or none, which reads as zeros.
+__device__ __forceinline__ int image_of(int n, int tap, const Windows& w)
+{
+    if constexpr (!VOLUME) return n;
+    const int sample = n / w.frames, frame = (n - sample * w.frames) * w.stride_d + tap * w.tap_d + w.first_d;
+    return (u32)frame < (u32)w.depth ? sample * w.depth + frame : -1;
 }
 
 // ── what two threads fetch ──────────────────────────────────────────────────────────────────────
@@ -141,8 +154,9 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
 #pragma unroll
                 for (int i = 0; i < GROUPS * BLOCKS; ++i) {
                     const Pixel square = pixel_of(at.m0 / 64 + i, w);
-                    tma_load_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, channel,
-                                square.x * 8 + w.first_w, square.y * 8 + w.first_h, square.n);
+                    const int tap = VOLUME ? channel / w.of_frame : 0;
+                    tma_load_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, channel - tap * w.of_frame,
+                                square.x * 8 + w.first_w, square.y * 8 + w.first_h, image_of(square.n, tap, w));
                 }
             } else {
                 tma_load_im2col(to, map, full, channel, first.x * w.stride_w + w.first_w,
