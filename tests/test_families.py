@@ -54,6 +54,7 @@ KERNEL_ROOMS = {
     "recurrence_kernel": "elementwise",  # chains, a step after another
     "fold_kernel": "reduce",
     "reduction_kernel": "reduce",
+    "scan_kernel": "reduce",
     "recurrent": "sequence",
     "signal": "sequence",
     "text": "sequence",
