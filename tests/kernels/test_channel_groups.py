@@ -21,6 +21,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, RMSNormalization
 from tercet.runtime.session.model import Model
 
@@ -283,3 +284,22 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
         )
     ]
     assert_plans_compile(graphs, target, cache, COMPILES)
+
+
+@needs_compiler
+def test_slices(emulated: CudaBackend) -> None:
+    """What is normalized and its results are parts of tensors that are joined, as in a U-Net."""
+    graph = Graph("slices")
+    x = graph.add_input("x", TensorType(float16, (2, 16, 6, 5)))
+    weights = (normal(16, 16, 1, 1), normal(16, 16, 1, 1), normal(8, 48, 1, 1))
+    first, second, last = (graph.constant(w.astype(float16)) for w in weights)
+    scale, shift = (graph.constant(normal(16, 1)[:, 0].astype(float16)) for _ in range(2))
+    y, z = (graph.insert(Conv(), [x, w]).output for w in (first, second))
+    norm = graph.insert(InstanceNormalization(), [y, scale, shift]).output
+    whole = graph.insert(Concat(axis=1), [z, y, norm]).output
+    graph.set_outputs({"y": graph.insert(Conv(), [whole, last]).output})
+    infer(graph)
+    entries = [launch.entry for launch in launches(planned(graph))]
+    assert "channel_groups" in entries
+    assert not {"concat", "copy_strided"} & set(entries)
+    compare(Sample(graph, {"x": normal(2, 16, 6, 5).astype(float16)}), emulated)

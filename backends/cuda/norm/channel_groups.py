@@ -127,7 +127,7 @@ def normalize_channels(
     shape = {
         **{"pixels": pixels, "channels": channels, "depth": images.depth, "width": slabs.width},
         **{"words": slabs.width // vector, "groups": groups},
-        **{"parts": slabs.parts, "chunk": slabs.chunk},
+        **{"parts": slabs.parts, "chunk": slabs.chunk, "row_x": x.row, "row_y": y.row},
     }
     how = f" in {'a cluster of ' if slabs.is_cluster else ''}{slabs.parts}" * (slabs.parts > 1)
     last = Launch(
@@ -141,7 +141,7 @@ def normalize_channels(
         },
         types=(
             *(("X", x.dtype), ("S", factors), *epilogue.types),
-            *(("A", compute), ("I", index_type(x.size))),
+            *(("A", compute), ("I", index_type(x.extent, y.extent))),
         ),
         constants=(
             *(("WARPS", slabs.threads // 32), ("VECTOR", vector), ("ALIKE", alike)),
@@ -154,11 +154,12 @@ def normalize_channels(
         cluster=(slabs.parts, 1, 1) if slabs.is_cluster else (1, 1, 1),
         code=epilogue.code,
         note=f"{images.number * number} x {images.depth * pixels}{how} {epilogue.title}".strip(),
+        pitched=(x, y),
     )
     if not joined:
         return last
     args = {"x": x, "sums": sums, "of": shape}
-    return replace(last, entry="channel_moments", args=args), last
+    return replace(last, entry="channel_moments", args=args, pitched=(x,)), last
 
 
 def _each(channels: int, dtype: DType, number: int) -> Packed:

@@ -34,6 +34,7 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
 struct Slabs {  // of an image: pixels, channels and groups' depth; channels, words and groups of a slab
     int pixels, channels, depth, width, words, groups;
     int parts, chunk;  // blocks that share a slab, and the pixels of each but the last
+    int row_x, row_y;  // elements from one pixel to the next
 };
 
 struct alignas(16) Shared {  // sums of a group; merged ones have its mean and factor in place of these
@@ -60,10 +61,10 @@ struct Own {
         word = threadIdx.x - row * of.words;
     }
 
-    // Returns the position of the thread's first word.
-    __device__ __forceinline__ I origin(const Slabs& of) const
+    // Returns the position of the thread's first word in a tensor whose pixels are `apart` elements apart.
+    __device__ __forceinline__ I origin(const Slabs& of, int apart) const
     {
-        return ((I)image * of.pixels + first + row) * of.channels + channel + word * VECTOR;
+        return ((I)image * of.pixels + first + row) * apart + channel + word * VECTOR;
     }
     // Returns the group of the block to which channels of the thread's word belong.
     __device__ __forceinline__ int group(const Slabs& of, int kind) const
@@ -86,8 +87,8 @@ struct Part {  // what a thread has of a group: the mean, and the squares of dif
 __device__ __forceinline__ void sum_up(Part (&parts)[KINDS], const X* x, Words<X>* kept, const Slabs& of, const Own& own)
 {
     const int pixels = own.pixels();
-    const I apart = (I)own.rows * of.channels;
-    x += own.origin(of);
+    const I apart = (I)own.rows * of.row_x;
+    x += own.origin(of, of.row_x);
     A about[KINDS] = {}, sum[KINDS] = {}, square[KINDS] = {};
     if (CENTRED && pixels) {
         const Words<X> begin = *(const Words<X>*)x;
@@ -272,14 +273,16 @@ __device__ __forceinline__ void apply(const X* x, const Words<X>* kept, const Af
         more[e] = A(affine.shift.at[e]);
     }
     const int pixels = own.pixels();
-    const I apart = (I)own.rows * of.channels, origin = own.origin(of);
+    const I apart = (I)own.rows * of.channels, origin = own.origin(of, of.channels);
+    const I apart_x = (I)own.rows * of.row_x, apart_y = (I)own.rows * of.row_y;
+    x += own.origin(of, of.row_x), y += own.origin(of, of.row_y);
     for (int pixel = 0; pixel < pixels; pixel += BATCH) {
         Words<X> batch[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; ++k)
             if (pixel + k < pixels)
                 batch[k] = KEPT ? kept[(pixel + k) * THREADS + threadIdx.x]
-                                : *(const Words<X>*)(x + origin + (pixel + k) * apart);
+                                : *(const Words<X>*)(x + (pixel + k) * apart_x);
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) {
             if (pixel + k >= pixels) break;
@@ -293,7 +296,7 @@ __device__ __forceinline__ void apply(const X* x, const Words<X>* kept, const Af
                 result.at[e] = epilogue(value, WHOLE ? e : place + e, 0, channel, Z0 == ALONG ? first.at : z0,
                                         Z1 == ALONG ? second.at : z1);
             }
-            *(Words<R>*)(y + place) = result;
+            *(Words<R>*)(y + (pixel + k) * apart_y) = result;
         }
     }
 }
