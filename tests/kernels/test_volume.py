@@ -41,8 +41,8 @@ KERNELS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
     "one channel": ((3, 5, 5), 1, {"strides": (1, 2, 2), "pads": (1, 2, 2, 1, 2, 2)}),
     "odd channels": ((2, 2, 2), 9, {}),
 }
-#: What needs no copy of an input that is channels last.
-IN_PLACE = {"a plane", "a line", "a pixel"}
+#: What needs a copy of an input that is channels last: no words of channels.
+COPIED = {"few channels", "one channel", "odd channels"}
 
 
 def layers(name: str, dtype: DType) -> Sample:
@@ -66,14 +66,14 @@ def test_nothing_is_naive(name: str, dtype: DType) -> None:
     layout = planned(layers(name, dtype).graph, algorithms={"Conv": "volume"})
     entries = [launch.entry for launch in launches(layout)]
     assert not {"conv_naive", "conv_direct"} & set(entries)
-    assert ("im2col" in entries) is (name not in IN_PLACE)
+    assert ("im2col" in entries) is (name in COPIED)
     (row,) = (row for row in layout.rows if any(node.name == "volume" for node in row.nodes))
     assert row.outputs[0].format is Format.CHANNELS_LAST
 
 
 def test_large_layers_choose_it() -> None:
     x, w = np.zeros((1, 64, 8, 28, 28), np.float16), np.zeros((64, 64, 3, 3, 3), np.float16)
-    for dtype, entries in ((np.float16, ["mma_bulk"]), (np.float32, ["im2col", "split_wgmma"])):
+    for dtype, entries in ((np.float16, ["mma_bulk"]), (np.float32, ["split_wgmma"])):
         graph = single("Conv", [x.astype(dtype), w.astype(dtype)], (1,), pads=(1,) * 6)
         assert [launch.entry for launch in launches(planned(graph))] == entries
 
@@ -106,7 +106,7 @@ def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
 @needs_compiler
 @pytest.mark.parametrize("name", ["all axes", "a plane", "a line"])
 def test_kernels_of_hopper(name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume, "MARGIN", inf)
+    monkeypatch.setattr(volume.multistage, "time_of", lambda *_: inf)
     sample, options = layers(name, float16), replace(OPTIONS, algorithms={"Conv": "volume"})
     planned_for = launches(planned(sample.graph, algorithms={"Conv": "volume"}))
     assert [launch.entry for launch in planned_for].count("mma_bulk") >= 2
@@ -131,7 +131,10 @@ def test_frames_in_place(
     name: str, channels: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, attributes = FRAMES[name]
-    monkeypatch.setattr(volume, "_stacked_time", lambda conv: inf)
+    monkeypatch.setattr(volume, "_planes", volume._stacked)
+    monkeypatch.setattr(
+        volume, "_packing_time", lambda conv, planes: 1e3 if planes.packing else 0.0
+    )
     graph = Graph(name)
     x = graph.add_input("x", TensorType(float16, (2, channels, 6, 9, 11)))
     weights = normal(channels, channels, 1, 1, 1), normal(24, channels, *kernel)

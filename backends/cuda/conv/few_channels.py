@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
@@ -25,12 +22,6 @@ DECLARED = 48 << 10
 #: Microseconds of a launch with one wave of blocks, and products per microsecond of all others.
 #: Measured on an H200 over the first layers of MobileNetV2 and ResNet-50; the least of them.
 BEGIN, RATE = 6.5, 6.5e6
-
-
-def plane_of(view: Window) -> Window:
-    """Return windows along the last two spatial axes."""
-    names = (field.name for field in fields(view))
-    return Window(**{name: getattr(view, name)[-2:] for name in names})
 
 
 def need_windows(conv: ConvProblem, channels: int, *, volumes: bool = False) -> str:

@@ -28,10 +28,11 @@ from ..gemm.atoms import atom_of
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
 from ..gemm.first_layer import CHANNELS, pack_strips
+from ..gemm.problem import plane_of
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, TensorMap, by_axis, ceil_div, sizes
-from .few_channels import need_windows, plane_of
+from .few_channels import need_windows
 
 #: Threads per block, and pixels that they compute at once.
 THREADS, ROWS = 256, 128

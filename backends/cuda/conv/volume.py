@@ -2,15 +2,15 @@
 
 A window of some planes is one of a single plane whose pixels have the channels of all of them.
 `im2col.cu` stacks these in the workspace; the windows in a plane are never stored. Windows of one
-plane, or of one pixel in each, are read where they are; so are all of 16-bit floats by TMA, where
-squares of pixels suit.
+plane, or of one pixel in each, are read where they are. Others are, too, where tables of places say
+which pixels are outside, or TMA reads squares of pixels of each frame.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..gemm.forms import tma_tile
 from ..gemm.pack import EIGHTS, filters_of, padded
 from ..gemm.problem import (
     MAX_REACH,
+    VOLUME_REACH,
     Frames,
     GemmArguments,
     Image,
@@ -63,6 +64,11 @@ class _Planes:
     packing: tuple[Launch, ...] = ()
 
     @property
+    def by_places(self) -> bool:
+        """Whether windows are found by tables of their places in the volume."""
+        return len(self.image.spatial) == 3
+
+    @property
     def used(self) -> int:
         """Bytes of the workspace."""
         return max((launch.scratch for launch in self.packing), default=0)
@@ -76,7 +82,8 @@ def volume_formats(conv: ConvProblem) -> Formats | str:
     refused = conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32()
     formats = image_formats(conv, MIN_CHANNELS)
     elements = max(conv.x.size, conv.y.size)
-    if not _is_in_place(conv, is_last=formats[0] is Format.CHANNELS_LAST):
+    is_last = formats[0] is Format.CHANNELS_LAST
+    if not _is_in_place(conv, is_last=is_last) and not _has_places(conv, is_last=is_last):
         planes = conv.x.dims[0] * conv.view.output[0]
         elements = max(elements, planes * _depth(conv) * conv.channels * prod(conv.x.dims[3:]))
     if refused or not conv.x.size or not conv.y.size or elements >= MAX_STACKED:
@@ -88,21 +95,18 @@ def volume_formats(conv: ConvProblem) -> Formats | str:
 
 def volume(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the launches that stack planes, if needed, and multiply windows by filters."""
-    planes = _planes(conv)
-    gemm, epilogue, setting = _gemm(conv, planes), conv.epilogue, conv.setting
+    epilogue, setting = conv.epilogue, conv.setting
     if conv.x.dtype in HALVES:
-        direct = _in_place(conv)
-        if direct is not None and direct[1].microseconds < _stacked_time(conv):
-            product, choice, staging = direct
-            return tma.multiply(product, epilogue, choice.config, staging, setting.target)
-        fed = _fed(conv, gemm)
-        other = multistage.time_of(gemm, setting.target, epilogue)
-        if fed is not None and fed[1].microseconds < MARGIN * other:
-            product, choice, staging = fed
+        way = _quickest(conv)
+        if way.fed is not None:
+            product, choice, staging = way.fed
             launch = tma.multiply(product, epilogue, choice.config, staging, setting.target)
-            return sharing(*planes.packing, launch)
-        last = multistage.multiply_halves(gemm, epilogue, setting.target, planes.used)
-        return sharing(*planes.packing, *last)
+            return sharing(*way.planes.packing, launch)
+        gemm, used = _gemm(conv, way.planes), way.planes.used
+        last = multistage.multiply_halves(gemm, epilogue, setting.target, used)
+        return sharing(*way.planes.packing, *last)
+    planes = _planes(conv)
+    gemm = _gemm(conv, planes)
     if _by_parts(conv, planes.image):
         arithmetic = _arithmetic(conv, planes.image)
         return f32.packed_product(planes.packing, gemm, epilogue, setting, arithmetic)
@@ -112,20 +116,10 @@ def volume(conv: ConvProblem, variant: str = "") -> Answer:
 
 def volume_time(conv: ConvProblem) -> float:
     """Return the estimate of `volume`."""
-    direct = _in_place(conv) if conv.x.dtype in HALVES else None
-    stacked = _stacked_time(conv)
-    return stacked if direct is None else min(stacked, direct[1].microseconds)
-
-
-def _stacked_time(conv: ConvProblem) -> float:
-    """Return the estimate with planes that are stacked, or windows of one."""
-    planes, target = _planes(conv), conv.setting.target
-    gemm = _gemm(conv, planes)
-    moved = conv.x.size * conv.x.dtype.itemsize + 2 * planes.used
-    packing = LAUNCH + moved / MEMORY if planes.packing else 0.0
     if conv.x.dtype in HALVES:
-        time, fed = multistage.time_of(gemm, target), _fed(conv, gemm)
-        return packing + (time if fed is None else min(time, fed[1].microseconds))
+        return _quickest(conv).microseconds
+    planes, target = _planes(conv), conv.setting.target
+    gemm, packing = _gemm(conv, planes), _packing_time(conv, planes)
     if _by_parts(conv, planes.image):
         problem = Problem(*gemm.shape, rows=planes.image.rows)
         return packing + f32.time_of(problem, True, conv.setting)
@@ -133,14 +127,53 @@ def _stacked_time(conv: ConvProblem) -> float:
     return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
 
 
+def _packing_time(conv: ConvProblem, planes: _Planes) -> float:
+    """Return the estimate for stacking planes."""
+    moved = conv.x.size * conv.x.dtype.itemsize + 2 * planes.used
+    return LAUNCH + moved / MEMORY if planes.packing else 0.0
+
+
 _Fed = tuple[tma.TmaProduct, TimedConfig, tma.Staging]
 
 
-def _in_place(conv: ConvProblem) -> _Fed | None:
-    """Return how `tma.cu` reads the frames of windows where they are; None if it cannot."""
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A product of 16-bit floats.
+
+    Attributes:
+        microseconds: its estimate.
+        planes: the windows.
+        fed: how `tma.cu` multiplies them; None: `multistage.cu` does.
+    """
+
+    microseconds: float
+    planes: _Planes
+    fed: _Fed | None = None
+
+
+def _quickest(conv: ConvProblem) -> _Way:
+    """Return the product with the lowest estimate; TMA has to be faster by a margin."""
+    planes, target = _planes(conv), conv.setting.target
+    plain = _packing_time(conv, planes) + multistage.time_of(_gemm(conv, planes), target)
+    ways = [planes]
+    if planes.by_places:
+        ways.append(_stacked(conv))
+    if (frames := _frames(conv)) is not None:
+        ways.append(frames)
+    found = [_Way(plain, planes)]
+    for way in ways:
+        fed = _fed(conv, way)
+        time = inf if fed is None else _packing_time(conv, way) + fed[1].microseconds
+        if time < MARGIN * plain:
+            found.append(_Way(time, way, fed))
+    return min(found, key=lambda way: way.microseconds)
+
+
+def _frames(conv: ConvProblem) -> _Planes | None:
+    """Return windows whose frames `tma.cu` reads where they are; None if it cannot."""
     x, view = conv.x, conv.view
     images, channels, depth, height, width = x.dims
-    if view.kernel[0] == 1 or channels % FRAME or not x.is_channels_last or x.row % 8:
+    if view.kernel[0] == 1 or channels % FRAME or not x.is_channels_last:
         return None
     frames = Frames(
         *(channels, depth, view.output[0], view.strides[0], view.dilations[0], view.pads_begin[0])
@@ -158,18 +191,19 @@ def _in_place(conv: ConvProblem) -> _Fed | None:
         weights=conv.w,
         frames=frames,
     )
-    return _fed(conv, _gemm(conv, _Planes(image, view.kernel[0])), "in place")
+    return _Planes(image, view.kernel[0])
 
 
-def _fed(conv: ConvProblem, gemm: GemmArguments, *way: str) -> _Fed | None:
+def _fed(conv: ConvProblem, planes: _Planes) -> _Fed | None:
     """Return how `tma.cu` multiplies the windows of 16-bit floats; None if it cannot."""
-    image, target = gemm.a, conv.setting.target
-    if not isinstance(image, Image) or not target.has_wgmma or not conv.y.is_channels_last:
+    image, target = planes.image, conv.setting.target
+    if not target.has_wgmma or not conv.y.is_channels_last or planes.by_places:
         return None
     if image.channels % 8 or image.row % 8:
         return None
-    product, along = tma.TmaProduct(gemm), conv.epilogue.reads_along
-    key = (conv.signature, *conv.formats, conv.x.row, along, *way)
+    product, along = tma.TmaProduct(_gemm(conv, planes)), conv.epilogue.reads_along
+    in_place = image.frames is not None
+    key = (conv.signature, *conv.formats, conv.x.row, along, in_place)
     found = tma_tile([product], conv.setting, *key, along=along)
     return found and (product, *found[1:])
 
@@ -193,6 +227,19 @@ def _is_in_place(conv: ConvProblem, *, is_last: bool) -> bool:
     return is_last and is_whole and (pixels or _passes(conv.view, (0,)))
 
 
+def _has_places(conv: ConvProblem, *, is_last: bool) -> bool:
+    """Whether kernels find pixels of a volume, channels last or not, by tables of their places."""
+    channels, axes = conv.x.dims[1], range(3)
+    even = channels % 2 == 0 if conv.x.dtype in HALVES else channels % 4 == 0
+    reach = (
+        reach_of(conv.x.dims[2 + a : 3 + a], _over(conv.view, (a,), conv.view.output[a : a + 1]))
+        for a in axes
+    )
+    near = all(own <= most for own, most in zip(reach, VOLUME_REACH, strict=True))
+    cores = conv.x.dtype in HALVES or conv.setting.target.has_tf32
+    return is_last and even and near and cores
+
+
 def _depth(conv: ConvProblem) -> int:
     """Return how many planes are stacked: one more, with zero weights, if terms were odd."""
     depth = conv.view.kernel[0]
@@ -201,42 +248,55 @@ def _depth(conv: ConvProblem) -> int:
 
 
 def _planes(conv: ConvProblem) -> _Planes:
-    """Return the windows in the planes of the input, or of one with stacked channels."""
-    x, view, halves = conv.x, conv.view, conv.x.dtype in HALVES
+    """Return the windows where they are, or in planes with stacked channels."""
+    x, view = conv.x, conv.view
     images, channels, planes, height, width = x.dims
-    vectors = f16.VECTORS if halves else (4, 2)
+    in_place = _is_in_place(conv, is_last=x.is_channels_last)
+    if not in_place and not _has_places(conv, is_last=x.is_channels_last):
+        return _stacked(conv)
+    halves, moves = conv.x.dtype in HALVES, x.strides
+    vector = widest(f16.VECTORS if halves else (4, 2), channels, x.row)
     # Only the schedule without tensor cores divides by output sizes as it goes.
     divided = halves or (conv.setting.target.has_tf32 and channels % 4 == 0)
-    make = partial(Image, weights=conv.w, channels=channels, divided=divided)
-    moves = x.strides
-    if _is_in_place(conv, is_last=x.is_channels_last):
-        vector = widest(vectors, channels, x.row)
-        if _passes(view, (0,)):
-            each = (moves[2], *moves[1:2], *moves[3:])
-            over = _over(view, (1, 2), view.output[1:])
-            return _Planes(
-                make(x, (height, width), each, view=over, output=over.output, vector=vector,
-                     images=images * planes)
-            )  # fmt: skip
-        over = _along(view, view.kernel[0], height * width)
+    make = partial(Image, data=x, weights=conv.w, channels=channels, vector=vector, divided=divided)
+    if not in_place:
+        image = make(
+            spatial=x.dims[2:], strides=moves, view=view, output=view.output, images=images
+        )
+        return _Planes(image)
+    if _passes(view, (0,)):
+        over = _over(view, (1, 2), view.output[1:])
         return _Planes(
-            make(x, (planes, height * width), (*moves[:3], moves[4]), view=over,
-                 output=over.output, vector=vector, images=images)
+            make(spatial=(height, width), strides=(moves[2], *moves[1:2], *moves[3:]), view=over,
+                 output=over.output, images=images * planes)
         )  # fmt: skip
+    over = _along(view, view.kernel[0], height * width)
+    return _Planes(
+        make(spatial=(planes, height * width), strides=(*moves[:3], moves[4]), view=over,
+             output=over.output, images=images)
+    )  # fmt: skip
+
+
+def _stacked(conv: ConvProblem) -> _Planes:
+    """Return the windows in planes with stacked channels, and the launch that stacks these."""
+    x, view, halves = conv.x, conv.view, conv.x.dtype in HALVES
+    images, channels, planes, height, width = x.dims
+    vectors, moves = f16.VECTORS if halves else (4, 2), x.strides
     depth = _depth(conv)
     stacked, over = depth * channels, _over(view, (1, 2), view.output[1:])
     along = _along(view, depth, height * width)
     spatial, steps = (planes, height * width), (*moves[:3], moves[4])
     launch = columns_of(x, spatial, steps, along.output, along)
-    image = make(
-        Scratch(0),
-        (height, width),
-        (height * width * stacked, 1, width * stacked, stacked),
+    image = Image(
+        data=Scratch(0),
+        spatial=(height, width),
+        strides=(height * width * stacked, 1, width * stacked, stacked),
         channels=stacked,
         view=over,
         output=over.output,
         vector=widest(vectors, stacked),
         images=images * view.output[0],
+        weights=conv.w,
         divided=halves or (conv.setting.target.has_tf32 and stacked % 4 == 0),
     )
     return _Planes(image, depth, (launch,))
@@ -249,8 +309,8 @@ def _passes(view: Window, axes: Ints) -> bool:
     return set(ones) == {1} and set(zeros) == {0}
 
 
-def _over(view: Window, axes: tuple[int, int], output: Ints) -> Window:
-    """Return the windows of two of the axes."""
+def _over(view: Window, axes: Ints, output: Ints) -> Window:
+    """Return the windows of some of the axes."""
     taken = {
         name: tuple(getattr(view, name)[a] for a in axes)
         for name in ("kernel", "strides", "dilations", "pads_begin", "pads_end")

@@ -173,11 +173,9 @@ def pack_table(
     dilations: Ints,
     moves: Ints,
     vector: int,
-    is_line: bool = False,
+    axes: int = 2,
 ) -> Array:
-    """Return (offset, row | column << 16) of every `vector`-th window element, int32.
-
-    On a line that is (offset, column).
+    """Return (offset, place) of every `vector`-th window element, int32; see `operand_a.cuh`.
 
     Args:
         w: the weights; their elements are not used.
@@ -186,12 +184,16 @@ def pack_table(
         dilations: of the window.
         moves: strides of the input: channel, then spatial axes.
         vector: adjacent channels per copy.
-        is_line: whether the image has one long row.
+        axes: numbers in a place.
     """
     places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
     steps = np.array(moves[1:])[:, None]
     offsets = (places * steps).sum(0)[:, None] + np.arange(0, channels, vector) * moves[0]
-    rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
-    corner = columns if is_line else rows | columns << 16
+    if axes == 3:
+        planes, rows, columns = places
+        corner = rows | columns << 11 | planes << 22
+    else:
+        rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
+        corner = columns if axes == 1 else rows | columns << 16
     corner = np.broadcast_to(corner[:, None], offsets.shape)
     return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)

@@ -6,7 +6,7 @@ B is computed, or constants that are packed once, in the order of a schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import partial
 from math import prod
@@ -39,6 +39,10 @@ Shape = tuple[int, int, int]
 #: Most places that windows reach along an axis: numbers of rows and columns have 15 bits and a
 #: sign. On a line, those of columns have 31.
 MAX_REACH = 1 << 15
+
+
+#: The same along the axes of a volume, whose numbers share a word.
+VOLUME_REACH = 511, 1023, 1023
 
 
 def reach_of(spatial: Ints, view: Window) -> int:
@@ -96,9 +100,9 @@ class Matrix:
         return False
 
     @property
-    def is_line(self) -> bool:
-        """Whether rows are of a long line: they are not."""
-        return False
+    def axes(self) -> int:
+        """The axes of an image in operand_a.cuh; 2 without one."""
+        return 2
 
     @property
     def distance(self) -> int:
@@ -178,10 +182,10 @@ class Image:
         return self.strides[-1]
 
     @property
-    def is_line(self) -> bool:
-        """Whether the image has one row, which is too long for numbers of rows and columns."""
+    def axes(self) -> int:
+        """Numbers in the place of a pixel: 1 of a row that is too long for two; 3 of a volume."""
         is_long = len(self.spatial) == 1 and reach_of(self.spatial, self.view) > MAX_REACH
-        return self.divided and is_long  # simt.cu has two numbers
+        return 1 if self.divided and is_long else max(2, len(self.spatial))
 
     @property
     def distance(self) -> int:
@@ -194,10 +198,10 @@ class Image:
         if self.rows is RowKind.PIXELS:
             return None
         kernel, dilations, moves = self.view.kernel, self.view.dilations, self.strides[1:]
-        order = (self.channels, kernel, dilations, moves, self.vector, self.is_line)
+        order = (self.channels, kernel, dilations, moves, self.vector, self.axes)
         pack = partial(
             pack_table, channels=self.channels, kernel=kernel, dilations=dilations, moves=moves,
-            vector=self.vector, is_line=self.is_line,
+            vector=self.vector, axes=self.axes,
         )  # fmt: skip
         return Packed((self.weights.value,), ("table", *order), pack)
 
@@ -473,6 +477,12 @@ def in_plane(image: Image) -> Image:
 # ── where windows begin ──────────────────────────────────────────────────────────────────────────
 
 
+def plane_of(view: Window) -> Window:
+    """Return windows along the last two spatial axes."""
+    names = (field.name for field in fields(view))
+    return Window(**{name: getattr(view, name)[-2:] for name in names})
+
+
 def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str, int]:
     """Return struct `Image` of simt.cu; a single spatial axis counts as the width.
 
@@ -497,6 +507,13 @@ def divided_image(
     spatial: Ints, output: Ints, view: Window, moves: Ints, *, squares: bool = False
 ) -> dict[str, int | tuple[int, int]]:
     """Return struct `Image` of operand_a.cuh, with divisors for output sizes, or for squares."""
-    image = image_of(spatial, output, view, moves)
     columns = output[-1] // 2 if squares else output[-1]
-    return {**image, "pixels": divisor(prod(output)), "columns": divisor(columns)}
+    divided = {"pixels": divisor(prod(output)), "columns": divisor(columns)}
+    names = "depth", "out_depth", "stride_d", "pad_d", "of_plane"
+    if len(spatial) < 3:
+        image = image_of(spatial, output, view, moves)
+        return {**image, **divided, **dict.fromkeys(names, 0), "plane": divisor(1)}
+    image = image_of(spatial[1:], output[1:], plane_of(view), (*moves[:2], *moves[3:]))
+    deep = spatial[0], output[0], view.strides[0], view.pads_begin[0], moves[2]
+    deep = dict(zip(names, deep, strict=True))
+    return {**image, **divided, **deep, "plane": divisor(prod(output[1:]))}

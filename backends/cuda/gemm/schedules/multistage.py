@@ -284,7 +284,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
         constants=(
             *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
-            ("LINE", gemm.a.is_line),
+            ("AXES", gemm.a.axes),
             *(("ACROSS", gemm.across), ("VECTOR_B", gemm.vector_b)),
             *(("SPLIT", int(split)), *end.constants),
         ),

@@ -166,7 +166,7 @@ def multiply(
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
             ("DECLARED", declared(tile)),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
-            ("LINE", gemm.a.is_line),
+            ("AXES", gemm.a.axes),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
             *(("CONSTANT", gemm.constant), ("POOL", gemm.a.squares)),

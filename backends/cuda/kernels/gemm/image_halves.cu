@@ -31,7 +31,7 @@ constexpr bool POOL = false;
 
 constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : IN_HALVES || SPLIT != CLUSTER ? 2 : 1;  // as registers allow
 constexpr int ROWS = 2, VECTOR = 4, LOADERS = 128;  // windows; see operand_a.cuh
-constexpr bool LINE = false;
+constexpr int AXES = 2;
 constexpr bool ADDRESSES = false;
 #include "gemm/operand_a.cuh"
 #include "gemm/epilogue.cuh"
