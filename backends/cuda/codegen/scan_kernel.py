@@ -11,13 +11,15 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.reduce import CumSum, Cumulative
 from ..recipe.launch import Launch
 from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_type, merge
+from ..recipe.source import arithmetic
 from .chain_kernel import factors_of, refusal, walk_of
 from .elementwise import ElementwiseChain, chain_of, compute_type
 from .moves import Movement
 from .scans import ScanChain
 
-#: Threads of a block, lanes of a warp, and threads that share a line at most.
-THREADS, WARP, MAX_SHARES = 128, 32, 16
+#: Threads of a block, lanes of a warp; threads that share a line at most, if its elements are
+#: adjacent or far apart; and bytes of shared memory for what they exchange.
+THREADS, WARP, MAX_ALONG, MAX_BESIDE, EXCHANGED = 128, 32, 256, 32, 32 << 10
 #: Elements of a thread: many, unless threads are few.
 MANY, FEW, ENOUGH = 8, 4, 1 << 17
 #: Maximum length of a line where there are few lines: longer ones are cut into several blocks.
@@ -37,6 +39,7 @@ class _Scanned:
     """Scans along an axis, with the code of what is around them."""
 
     ops: tuple[Cumulative, ...]
+    dtypes: tuple[DType, ...]
     axis: int
     code: str
     title: str
@@ -82,7 +85,13 @@ def scan_chain(found: ScanChain, y: Tensor, operand: Callable[[Value], Tensor]) 
     code.append(f"#define RESULT(q) {call(behind, last.output, 'after')}")
     title = "+".join(type(node.op).__name__ for node in found.chain)
     places = {i: moved[v] for i, v in enumerate(values) if v in moved}
-    scanned = _Scanned(tuple(map(_op, found.scans)), found.axis, "\n".join(code), title)
+    scanned = _Scanned(
+        tuple(map(_op, found.scans)),
+        tuple(v.tensor.dtype for v in scans),
+        found.axis,
+        "\n".join(code),
+        title,
+    )
     return _launch(y, operands, places, scanned)
 
 
@@ -90,7 +99,9 @@ def plain_scan(op: Cumulative, y: Tensor, x: Tensor, axis: int) -> Launch | str:
     """Return the launch of a scan alone, or why there is none."""
     lines = _scan(0, op, x.dtype)
     lines += ["#define FEED0(q) words0.at[q]", "#define RESULT(q) sums0[q]"]
-    scanned = _Scanned((op,), axis, "\n".join(['#include "elementwise/functions.cuh"', *lines]), "")
+    scanned = _Scanned(
+        (op,), (x.dtype,), axis, "\n".join(['#include "elementwise/functions.cuh"', *lines]), ""
+    )
     return _launch(y, [x], {}, scanned)
 
 
@@ -174,10 +185,12 @@ def _launch(
     reverse = bool(scanned.ops[0].reverse)
     is_row = steps[0] == (1,)
     vector = FEW if y.size < ENOUGH * MANY else MANY
+    most = MAX_ALONG if is_row else MAX_BESIDE
+    each = 2 * WARP * sum(arithmetic(dtype).itemsize for dtype in scanned.dtypes)
     shares = 1
-    while shares < (WARP if is_row else MAX_SHARES) and shares * vector < size:
+    while shares < most and shares * vector < size and (is_row or 2 * shares * each <= EXCHANGED):
         shares *= 2
-    threads = max(THREADS, shares * WARP) if not is_row else THREADS
+    threads = max(THREADS, shares * (1 if is_row else WARP))
     reads = [
         _adjacent(x, walk.origin, move[0], line, size, vector, reverse=reverse)
         for x, walk, move, line in zip(

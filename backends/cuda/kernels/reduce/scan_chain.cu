@@ -2,7 +2,7 @@
 // from the scans before it, and elementwise operators behind the last one, in one pass over memory.
 //
 // SHARES threads share a line; each has VECTOR elements of a tile of it, one tile after another. ALONG: the elements
-// of a line are adjacent, and the threads are lanes of a warp; otherwise lines are side by side, and so are lanes.
+// of a line are adjacent, and so are these threads; otherwise lines are side by side, and so are threads of several.
 //
 // Operands are read where they are: an element has one place along RANK axes of lines and one on its line.
 //
@@ -20,7 +20,9 @@ constexpr int LINES = THREADS / SHARES;  // of a block
 #define PARAMETER(i) , const A##i *a##i, Ints strides##i, Index step##i, Index origin##i
 #define OFFSET(i) Index offset##i = origin##i;
 #define MOVE(i) offset##i += position * strides##i.at[axis];
-#define READ(i) const Words<A##i> words##i = read<INNER##i>(a##i + offset##i, step##i, first, size, count);
+#define READ(i) Words<A##i> ahead##i = read<INNER##i>(a##i + offset##i, step##i, first, size, count);
+#define TURN(i) const Words<A##i> words##i = ahead##i;
+#define READ_NEXT(i) ahead##i = read<INNER##i>(a##i + offset##i, step##i, next, size, next_count);
 #define TOTAL(i) Scan##i::Sum total##i = Scan##i::start();
 #define SCAN(i)                                                                                            \
     Scan##i::Sum sums##i[VECTOR];                                                                          \
@@ -53,13 +55,27 @@ __device__ __forceinline__ typename Scan::Sum precede(typename Scan::Sum own, ty
     if constexpr (ALONG) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int distance = 1; distance < SHARES; distance *= 2) {
-            const Sum other = __shfl_sync(~0u, own, share >= distance ? lane - distance : lane);
-            if (share >= distance) own = combine(other, own);
+        for (int distance = 1; distance < (SHARES < 32 ? SHARES : 32); distance *= 2) {
+            const bool follows = share % 32 >= distance;
+            const Sum other = __shfl_sync(~0u, own, follows ? lane - distance : lane);
+            if (follows) own = combine(other, own);
         }
-        const Sum left = __shfl_sync(~0u, own, share ? lane - 1 : lane), before = total;
-        total = combine(before, __shfl_sync(~0u, own, lane | (SHARES - 1)));
-        return share ? combine(before, left) : before;
+        const Sum left = __shfl_sync(~0u, own, share ? lane - 1 : lane);
+        Sum before = total;
+        if constexpr (SHARES <= 32) {
+            total = combine(before, __shfl_sync(~0u, own, lane | (SHARES - 1)));
+            return share ? combine(before, left) : before;
+        }
+        constexpr int WARPS = SHARES / 32;  // of a line
+        __shared__ Sum parts[2][THREADS / 32];
+        if (lane == 31) parts[turn][threadIdx.x / 32] = own;
+        __syncthreads();
+#pragma unroll
+        for (int other = 0; other < WARPS; ++other) {
+            if (other == share / 32) before = total;
+            total = combine(total, parts[turn][threadIdx.x / SHARES * WARPS + other]);
+        }
+        return lane ? combine(before, left) : before;
     } else if constexpr (SHARES > 1) {
         // Of two tiles in a row, each has its own; every thread has read those before the last ones.
         __shared__ Sum parts[2][SHARES][LINES];
@@ -118,11 +134,17 @@ scan_chain(Y* y, Ints strides, Index step, Index lines, Index size, Ints sizes, 
     }
     grid_dependency_sync();
     SCANS(TOTAL)
-    int turn = 0;
-    for (Index tile = 0; tile < size; tile += SHARES * VECTOR, turn ^= 1) {
-        const Index first = tile + share * VECTOR;
-        const int count = inside && first < size ? (int)min(size - first, (Index)VECTOR) : 0;
-        OPERANDS(READ)
+    const auto count_of = [=](Index first) {
+        return inside && first < size ? (int)min(size - first, (Index)VECTOR) : 0;
+    };
+    Index first = share * VECTOR;
+    int turn = 0, count = count_of(first);
+    OPERANDS(READ)
+    for (Index tile = 0; tile < size; tile += SHARES * VECTOR) {
+        const Index next = first + SHARES * VECTOR;  // is on its way meanwhile
+        const int next_count = count_of(next);
+        OPERANDS(TURN)
+        OPERANDS(READ_NEXT)
         SCANS(SCAN)
         Words<Y> results;
 #pragma unroll
@@ -133,5 +155,6 @@ scan_chain(Y* y, Ints strides, Index step, Index lines, Index size, Ints sizes, 
             const Index k = REVERSE ? size - 1 - first - q : first + q;
             *(Words<Y, STORED>*)(y + offset + k * step) = *(const Words<Y, STORED>*)(results.at + q);
         }
+        first = next, count = next_count, turn ^= 1;
     }
 }
