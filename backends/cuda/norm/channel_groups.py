@@ -23,6 +23,8 @@ from .norm_parts import WORD
 THREADS, MOST_THREADS, MAX_CLUSTER, MAX_PARTS, UNDER_WAY = (256, 512), 1024, 8, 256, 64
 #: Bytes of shared memory of a multiprocessor that are not for parts.
 SPARE = 4096
+#: Sums of a group between those of different kinds, so that these are in different banks.
+GAP = 16
 #: Bytes of a sector and of a line: narrower slabs are read more slowly.
 SECTOR, LINE = 32, 128
 #: For the choice of slabs, measured on an H100 with 16-bit floats: bytes that one block, and that a
@@ -121,7 +123,7 @@ def normalize_channels(
         return f"{blocks} blocks"
     alike = gcd(images.depth, vector)
     statistic = 16 * ceil_div(3 * compute.itemsize, 16)
-    stage = 3 * slabs.threads * (vector // alike) * compute.itemsize
+    stage = (3 * slabs.threads * (vector // alike) + 2 * GAP) * compute.itemsize
     joined = slabs.parts > 1 and not slabs.is_cluster
     sums = Scratch(0) if joined else None
     shape = {
@@ -195,7 +197,7 @@ def _parted(images: Images, threads: int, width: int, target: Target) -> Iterato
     clusters = target.has_clusters and images.itemsize < float64.itemsize
     rows = threads // (width // images.vector)
     # The rest is for sums, and for what the GPU takes for itself.
-    sums = max(64, 12 * images.kinds) * threads + 1024
+    sums = max(64, 12 * images.kinds) * threads + 1024 + 8 * GAP
     room = (target.shared - SPARE) * threads // MOST_THREADS - sums
     parts = 1
     while parts == 1 or (parts <= MAX_PARTS and (parts - 1) * rows < images.pixels):

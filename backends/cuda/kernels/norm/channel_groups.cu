@@ -83,6 +83,15 @@ struct Part {  // what a thread has of a group: the mean, and the squares of dif
     A mean, square;
 };
 
+// Parts of all threads, those of each kind by themselves. Adjacent threads write to different banks, and read those of
+// adjacent groups from different ones.
+constexpr int APART = THREADS + 16 / KINDS;
+
+__device__ __forceinline__ Part& part_of(Part* stage, const Slabs& of, int row, int column)
+{
+    return stage[column % KINDS * APART + row * of.words + column / KINDS];
+}
+
 // Sums up a thread's words, about the first of their elements.
 __device__ __forceinline__ void sum_up(Part (&parts)[KINDS], const X* x, Words<X>* kept, const Slabs& of, const Own& own)
 {
@@ -122,7 +131,7 @@ __device__ __forceinline__ void sum_up(Part (&parts)[KINDS], const X* x, Words<X
 
 // Where a group has one part in each row: adjacent lanes read those of adjacent groups, each of some rows.
 template <typename Then>
-__device__ __forceinline__ void over_rows(const Part* stage, A* sums, const Slabs& of, const Own& own, Then then)
+__device__ __forceinline__ void over_rows(Part* stage, A* sums, const Slabs& of, const Own& own, Then then)
 {
     const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
     const int shares = of.groups < THREADS ? THREADS / of.groups : 1;
@@ -144,7 +153,7 @@ __device__ __forceinline__ void over_rows(const Part* stage, A* sums, const Slab
             A sum = 0;
 #pragma unroll 4
             for (int r = share; r < own.rows; r += shares) {
-                const Part part = stage[r * of.groups + group];
+                const Part part = part_of(stage, of, r, group);
                 const A count = A((of_row + (r < more)) * ALIKE), off = CENTRED ? part.mean - mean : A(0);
                 sum += step ? part.square + count * off * off : count * part.mean;
             }
@@ -172,10 +181,10 @@ __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Sl
     const int columns = of.words * KINDS, each = columns / of.groups;  // parts of a row, and of a group in it
     if (own.row < own.rows)
 #pragma unroll
-        for (int e = 0; e < KINDS; ++e) stage[own.row * columns + own.word * KINDS + e] = parts[e];
+        for (int e = 0; e < KINDS; ++e) stage[e * APART + threadIdx.x] = parts[e];
     __syncthreads();
     if (each == 1) {
-        over_rows(stage, (A*)(stage + THREADS * KINDS), of, own, then);
+        over_rows(stage, (A*)(stage + APART * KINDS), of, own, then);
         return;
     }
     const int pixels = min(of.chunk, of.pixels - own.first), of_row = pixels / own.rows, more = pixels % own.rows;
@@ -183,20 +192,20 @@ __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Sl
     const int lane = threadIdx.x % 32, abreast = each < 32 ? 32 / each : 1;
     const int row = lane / each, column = lane - row * each;
     for (int group = threadIdx.x / 32; group < of.groups; group += WARPS) {
-        const Part* first = stage + group * each + column;
+        const int first = group * each + column;
         A sum = 0, square = 0;
         if (row < abreast)
 #pragma unroll 4
             for (int r = row; r < own.rows; r += abreast)
                 for (int c = 0; c < each - column; c += 32)
-                    sum += first[r * columns + c].mean * A((of_row + (r < more)) * ALIKE);
+                    sum += part_of(stage, of, r, first + c).mean * A((of_row + (r < more)) * ALIKE);
         sum = over_warp(sum, Plus());
         const A mean = sum / whole;
         if (row < abreast)
 #pragma unroll 4
             for (int r = row; r < own.rows; r += abreast)
                 for (int c = 0; c < each - column; c += 32) {
-                    const Part part = first[r * columns + c];
+                    const Part part = part_of(stage, of, r, first + c);
                     const A off = CENTRED ? part.mean - mean : A(0);
                     square += part.square + A((of_row + (r < more)) * ALIKE) * off * off;
                 }
@@ -323,7 +332,7 @@ channel_groups(const X* x, const Shared* sums, const S* scale, const S* shift, R
     Shared* found = (Shared*)shared;
     Shared* merged = found + of.groups;
     Part* stage = (Part*)(merged + of.groups);
-    Words<X>* kept = (Words<X>*)((A*)(stage + THREADS * KINDS) + THREADS * KINDS);
+    Words<X>* kept = (Words<X>*)((A*)(stage + APART * KINDS) + THREADS * KINDS);
     const Own own(of);
     const Affine affine(scale, shift, own.channel + own.word * VECTOR);
     grid_dependency_sync();
