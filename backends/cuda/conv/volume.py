@@ -24,6 +24,7 @@ from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, image_formats
 from ..gemm.forms import tma_tile
 from ..gemm.pack import EIGHTS, filters_of, padded
+from ..gemm.pack_image import padded_channels
 from ..gemm.problem import (
     MAX_REACH,
     VOLUME_REACH,
@@ -33,6 +34,7 @@ from ..gemm.problem import (
     Order,
     Problem,
     RowKind,
+    image_source,
     reach_of,
     widest,
 )
@@ -82,10 +84,11 @@ def volume_formats(conv: ConvProblem) -> Formats | str:
     refused = conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32()
     formats = image_formats(conv, MIN_CHANNELS)
     elements = max(conv.x.size, conv.y.size)
-    is_last = formats[0] is Format.CHANNELS_LAST
-    if not _is_in_place(conv, is_last=is_last) and not _has_places(conv, is_last=is_last):
+    if not _is_in_place(conv, is_last=formats[0] is Format.CHANNELS_LAST):
         planes = conv.x.dims[0] * conv.view.output[0]
-        elements = max(elements, planes * _depth(conv) * conv.channels * prod(conv.x.dims[3:]))
+        stacked = planes * _depth(conv) * conv.channels * prod(conv.x.dims[3:])
+        packed = conv.x.size // conv.channels * padded_channels(conv.channels)
+        elements = max(elements, packed if _has_places(conv) else stacked)
     if refused or not conv.x.size or not conv.y.size or elements >= MAX_STACKED:
         return refused or f"{elements} elements"
     if reach_of(conv.x.dims[2:], conv.view) > MAX_REACH:
@@ -227,17 +230,15 @@ def _is_in_place(conv: ConvProblem, *, is_last: bool) -> bool:
     return is_last and is_whole and (pixels or _passes(conv.view, (0,)))
 
 
-def _has_places(conv: ConvProblem, *, is_last: bool) -> bool:
-    """Whether kernels find pixels of a volume, channels last or not, by tables of their places."""
-    channels, axes = conv.x.dims[1], range(3)
-    even = channels % 2 == 0 if conv.x.dtype in HALVES else channels % 4 == 0
-    reach = (
-        reach_of(conv.x.dims[2 + a : 3 + a], _over(conv.view, (a,), conv.view.output[a : a + 1]))
-        for a in axes
+def _has_places(conv: ConvProblem) -> bool:
+    """Whether kernels find pixels of a volume by tables of their places."""
+    near = (
+        reach_of((size,), _over(conv.view, (axis,), (count,))) <= most
+        for axis, (size, count, most) in enumerate(
+            zip(conv.x.dims[2:], conv.view.output, VOLUME_REACH, strict=True)
+        )
     )
-    near = all(own <= most for own, most in zip(reach, VOLUME_REACH, strict=True))
-    cores = conv.x.dtype in HALVES or conv.setting.target.has_tf32
-    return is_last and even and near and cores
+    return all(near) and (conv.x.dtype in HALVES or conv.setting.target.has_tf32)
 
 
 def _depth(conv: ConvProblem) -> int:
@@ -251,19 +252,17 @@ def _planes(conv: ConvProblem) -> _Planes:
     """Return the windows where they are, or in planes with stacked channels."""
     x, view = conv.x, conv.view
     images, channels, planes, height, width = x.dims
-    in_place = _is_in_place(conv, is_last=x.is_channels_last)
-    if not in_place and not _has_places(conv, is_last=x.is_channels_last):
-        return _stacked(conv)
     halves, moves = conv.x.dtype in HALVES, x.strides
+    if not _is_in_place(conv, is_last=x.is_channels_last):
+        if not _has_places(conv):
+            return _stacked(conv)
+        vectors = f16.VECTORS if halves else (4,)
+        image, packing = image_source(x, conv.w, view, view.output, vectors)
+        return _Planes(image, packing=packing)
     vector = widest(f16.VECTORS if halves else (4, 2), channels, x.row)
     # Only the schedule without tensor cores divides by output sizes as it goes.
     divided = halves or (conv.setting.target.has_tf32 and channels % 4 == 0)
     make = partial(Image, data=x, weights=conv.w, channels=channels, vector=vector, divided=divided)
-    if not in_place:
-        image = make(
-            spatial=x.dims[2:], strides=moves, view=view, output=view.output, images=images
-        )
-        return _Planes(image)
     if _passes(view, (0,)):
         over = _over(view, (1, 2), view.output[1:])
         return _Planes(
@@ -335,8 +334,9 @@ def _gemm(conv: ConvProblem, planes: _Planes) -> GemmArguments:
 
     def packed(order: str, arrange: Order) -> Packed:
         kernel, depth = image.view.kernel, planes.depth
-        pack = partial(pack_volume, kernel=kernel, depth=depth, arrange=arrange)
-        return Packed((conv.w.value,), (f"volume {order}", *kernel, depth), pack)
+        how = {"kernel": kernel, "depth": depth, "channels": image.channels}
+        pack = partial(pack_volume, **how, arrange=arrange)
+        return Packed((conv.w.value,), (f"volume {order}", *kernel, depth, image.channels), pack)
 
     ldb, scales = 0, None
     if conv.x.dtype in HALVES:
@@ -362,7 +362,7 @@ def _columns(rows: Array) -> Array:
     return padded(rows.transpose(0, 2, 1), 4)
 
 
-def pack_volume(w: Array, kernel: Ints, depth: int, arrange: Order) -> Array:
+def pack_volume(w: Array, kernel: Ints, depth: int, channels: int, arrange: Order) -> Array:
     """Return weights [m, c, *kernel of three axes] for windows in planes.
 
     Args:
@@ -370,6 +370,7 @@ def pack_volume(w: Array, kernel: Ints, depth: int, arrange: Order) -> Array:
         kernel: the windows over two axes.
         depth: planes whose channels are stacked, with zeros for those that the weights lack; 0 for
             none.
+        channels: of a pixel, as stored.
         arrange: makes the order of a schedule.
     """
     m, c, planes, *rest = w.shape
@@ -377,4 +378,4 @@ def pack_volume(w: Array, kernel: Ints, depth: int, arrange: Order) -> Array:
         full = np.zeros((m, depth, c, *rest), w.dtype)
         full[:, :planes] = w.swapaxes(1, 2)
         w, c = full, depth * c
-    return arrange(filters_of(w.reshape(m, c, *kernel), 1, c))
+    return arrange(filters_of(w.reshape(m, c, *kernel), 1, channels))
