@@ -101,6 +101,20 @@ def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", ["all axes", "odd channels"])
+def test_stacked_planes(
+    name: str, dtype: DType, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Volumes of more places than tables have, and GPUs without TF32."""
+    monkeypatch.setattr(volume, "_has_places", lambda conv: False)
+    sample, options = layers(name, dtype), replace(OPTIONS, algorithms={"Conv": "volume"})
+    found = launches(planned(sample.graph, algorithms={"Conv": "volume"}))
+    assert "im2col" in [launch.entry for launch in found]
+    compare(sample, emulated, options=options)
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", ["all axes", "a plane", "a line"])
 def test_kernels_of_hopper(name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume.multistage, "time_of", lambda *_: inf)
