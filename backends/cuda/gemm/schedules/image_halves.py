@@ -13,7 +13,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Members, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, RowKind, divided_image, image_of
+from ..problem import GemmArguments, Image, RowKind, divided_image
 from ..tile import Config, CtaTile
 from .halves import shared, spread
 from .multistage import SplitK
@@ -75,7 +75,8 @@ def _geometry(image: Image, tile: CtaTile) -> Members:
     if not image.squares:
         return divided_image(image.spatial, image.output, image.view, (height * width, 1, width, 1))
     down, across = patches(image.output, tile)
-    plain = image_of(image.spatial, image.output, image.view, (down * across, 1, across, 1))
+    moves = down * across, 1, across, 1
+    plain = divided_image(image.spatial, image.output, image.view, moves)
     return {**plain, "pixels": divisor(down * across), "columns": divisor(across)}
 
 
