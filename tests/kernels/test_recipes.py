@@ -171,7 +171,7 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
         (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["split_wgmma"]),
         (conv(64, 3, 7, 7, x=(1, 3, 224, 224), strides=(2, 2)), ["pack_image", "split_wgmma"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),
-        (conv(8, 4, 3, 3, 3, x=(1, 4, 6, 6, 6)), ["im2col", "split_wgmma"]),
+        (conv(8, 4, 3, 3, 3, x=(1, 4, 6, 6, 6)), ["pack_image", "split_wgmma"]),
         (conv(8, 1, 3, 3, 3, x=(1, 8, 6, 6, 6), group=8), ["depthwise_rows"]),
         (single("Conv", [normal(1, 8, 5, 5), normal(4, 8, 3, 3)]), ["conv_naive"]),
         (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
