@@ -179,9 +179,10 @@ def _launch(
     across = [i for i in range(len(flat)) if i not in inside]
     along, steps = merge([flat[i] for i in inside], [tuple(row[i] for i in inside) for row in rows])
     sizes, lines = merge([flat[i] for i in across], [tuple(row[i] for i in across) for row in rows])
-    if len(along) > 1:
+    size, *more = along
+    if more:
         return "elements of a line have no common distance"
-    (size,), count = along, prod(flat[i] for i in across)
+    count = prod(flat[i] for i in across)
     reverse = bool(scanned.ops[0].reverse)
     is_row = steps[0] == (1,)
     vector = FEW if y.size < ENOUGH * MANY else MANY
