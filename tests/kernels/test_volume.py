@@ -131,7 +131,6 @@ FRAMES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         (3, 3, 2),
         {"strides": (2, 1, 1), "dilations": (2, 1, 1), "pads": (3, 1, 0, 0, 1, 1)},
     ),
-    "lines": ((4, 1, 1), {"pads": (1, 0, 0, 2, 0, 0)}),
 }
 
 

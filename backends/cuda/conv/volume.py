@@ -161,7 +161,8 @@ def _quickest(conv: ConvProblem) -> _Way:
     ways = [planes]
     if planes.by_places:
         ways.append(_stacked(conv))
-    if (frames := _frames(conv)) is not None:
+    copied = planes.by_places or planes.packing
+    if copied and (frames := _frames(conv)) is not None:
         ways.append(frames)
     found = [_Way(plain, planes)]
     for way in ways:
