@@ -7,28 +7,41 @@ from dataclasses import dataclass
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.reduce import Reduce
 from .driver import Context
+from .editing import rank_of
 
 #: Elements compared before constants are read in full.
 SAMPLE = 16
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge nodes with equal operator, attributes and inputs; constants are compared by content."""
+    """Merge nodes with equal operator, attributes and inputs; constants are compared by content.
+
+    Reductions may count an axis from the front or from the end, as PyTorch's mean and var do.
+    """
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if not node.op.deterministic or node.op.graphs():
             continue
-        key = (
-            node.op,
-            len(node.outputs),
-            tuple(None if v is None else _identity(v) for v in node.inputs),
-        )
+        key = (node.op, len(node.outputs), _read(node))
         first = seen.setdefault(key, node)
         if first is node:
             continue
         graph.replace(node, first.outputs)
         yield f"{node.kind} '{node.name}' is the same as '{first.name}'"
+
+
+def _read(node: Node) -> Hashable:
+    """Return what a node reads, and along which axes if it is a reduction."""
+    inputs = tuple(None if v is None else _identity(v) for v in node.inputs)
+    if not isinstance(node.op, Reduce) or len(inputs) != 2:
+        return inputs
+    data, axes = node.inputs
+    rank = rank_of(data)
+    if rank is None or axes is None or axes.data is None:
+        return inputs
+    return inputs[0], node.op.axes(tuple(axes.data.reshape(-1).tolist()), rank)
 
 
 def _identity(value: Value) -> Hashable:

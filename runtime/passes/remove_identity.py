@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Wher
 from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
+from ..ops.reduce import Reduce
 from ..ops.resize import Resize
-from ..ops.shape import Identity, Reshape
+from ..ops.shape import Identity, Reshape, Unsqueeze
 from ..ops.shapes import ints_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of, stand_in, static_dims
@@ -35,7 +37,12 @@ _RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementw
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Redirect the readers of a node that changes nothing to its input."""
+    """Redirect the readers of a node that changes nothing to its input.
+
+    A view that only puts back the axes that a reduction drops is removed as well.
+    """
+    for node in list(graph.nodes):
+        yield from _axes_kept(graph, node)
     for node in list(graph.nodes):
         same = _RULES.get(type(node.op))
         if same is None or (len(node.outputs) != 1 and _is_read(graph, node.outputs[1:])):
@@ -51,6 +58,21 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
         yield from _broadcast(graph, repeating.pop(), repeating)
+
+
+def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
+    """Have a reduction keep the axes that a view behind it puts back."""
+    node = view.operands[0].producer if isinstance(view.op, Reshape | Unsqueeze) else None
+    if node is None or not isinstance(node.op, Reduce) or node.op.keepdims:
+        return
+    wanted, source = shape_of(view.output), shape_of(node.inputs[0])
+    if graph.sole_consumer(node.output) is not view or wanted is None or source is None:
+        return
+    kept = replace(node.op, keepdims=1)
+    types = (None if v is None else v.tensor for v in node.inputs)
+    if None not in wanted and kept.infer(*types).shape == wanted:
+        stand_in(graph, [node, view], view, kept, node.inputs, node.name)
+        yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
 
 
 def _neutral(graph: Graph, node: Node) -> Iterator[str]:

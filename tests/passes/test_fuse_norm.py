@@ -17,6 +17,7 @@ from tercet.runtime.ops.elementwise import Add, Div, Max, Mul, Neg, Pow, Recipro
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.ops.reduce import ReduceMean, ReduceSum
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.passes.driver import Reason
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
@@ -325,6 +326,26 @@ def test_other_formulas_stay(name: str) -> None:
     graph = graph_of(*KEPT[name])
     _, log = optimised(graph)
     assert "fuse_norm" not in log.counts
+
+
+@pytest.mark.parametrize("view", [Reshape(), Unsqueeze()], ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("shape", [SHAPE, ("batch", 5, 8)], ids=["known", "symbolic"])
+def test_mean_and_variance_of_pytorch(view: Reshape | Unsqueeze, shape: tuple[Dim, ...]) -> None:
+    """``(x - x.mean(-1)) / torch.sqrt(x.var(-1) + eps)``: var has its own mean, and drops its axis."""
+
+    def build(g: Graph, x: Value) -> Value:
+        d = apply(g, Sub(), x, apply(g, MEAN, x, integers(-1)))
+        other = apply(g, Sub(), x, apply(g, MEAN, x, integers(2)))
+        squares = apply(g, Mul(), other, other)
+        variance = apply(g, ReduceMean(keepdims=0), squares, integers(2))
+        back = integers(2) if isinstance(view, Unsqueeze) else integers(-1, 5, 1)
+        shifted = apply(g, Add(), apply(g, view, variance, back), np.array(1e-3, np.float32))
+        return apply(g, Mul(), apply(g, Div(), d, apply(g, Sqrt(), shifted)), normal(8))
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert kinds(after) == ["LayerNormalization"]
+    assert_same(graph, after, *SHAPE)
 
 
 READ_ELSEWHERE: dict[str, list[str]] = {

@@ -7,12 +7,14 @@ import pytest
 
 from tercet.runtime.ir.dtypes import float32, int64
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.reduce import ReduceMax, ReduceMean
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -116,3 +118,38 @@ def test_readers_of_other_shapes_keep_what_is_repeated() -> None:
     after, _ = optimised(before)
     assert kinds(after) == ["Expand", "Concat"]
     assert_same(before, after, 2, 3, 1, 1)
+
+
+KEPT: dict[str, tuple[Op, tuple[int, ...], tuple[int, ...], list[str]]] = {
+    "its axis": (Reshape(), (1,), (4, 1, 3), ["ReduceMax"]),
+    "both": (Unsqueeze(), (0, -1), (0, 2), ["ReduceMax"]),
+    "another": (Unsqueeze(), (1,), (0,), ["ReduceMax", "Unsqueeze"]),
+    "one of both": (Unsqueeze(), (0, 1), (0,), ["ReduceMax", "Unsqueeze"]),
+    "rows": (Reshape(), (1,), (3, 1, 4), ["ReduceMax", "Reshape"]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_axes_that_are_put_back_are_kept(name: str) -> None:
+    view, axes, given, expected = KEPT[name]
+
+    def build(g: Graph, x: Value) -> Value:
+        largest = apply(g, ReduceMax(keepdims=0), x, np.array(axes))
+        return apply(g, view, largest, np.array(given))
+
+    before = make(build, (4, 5, 3))
+    after, _ = optimised(before)
+    assert kinds(after) == expected
+    assert_same(before, after, 4, 5, 3)
+
+
+def test_axes_that_others_do_not_read_stay_dropped() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        largest = apply(g, ReduceMax(keepdims=0), x, np.array([2]))
+        whole = apply(g, Unsqueeze(), largest, np.array([2]))
+        return apply(g, Mul(), apply(g, Relu(), whole), apply(g, Relu(), largest))
+
+    before = make(build, (4, 4, 4))
+    after, _ = optimised(before)
+    assert "Unsqueeze" in kinds(after)
+    assert_same(before, after, 4, 4, 4)
