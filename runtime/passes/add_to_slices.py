@@ -52,7 +52,7 @@ def _assigned(graph: Graph) -> Iterator[str]:
         if node not in graph or not isinstance(node.op, ScatterND | ScatterElements):
             continue
         rows, shape = rows_of(node) or places_of(node), shape_of(node.output)
-        if rows is None or not shape or not isinstance(shape[rows.axis], int):
+        if rows is None or rows.step > 1 or not shape or not isinstance(shape[rows.axis], int):
             continue
         text = _pad_all(graph, node, rows) or _add_to_part(graph, node, rows)
         if text:

@@ -54,13 +54,14 @@ class _Pairs:
     """A tensor with one element per pair, from which one with two equal elements is computed.
 
     Attributes:
-        leaf: the tensor or constant at the start of the computation.
+        leaf: the tensor or constant at the start of the computation; or tensors that are joined
+            there, as columns (an axis of positions each).
         steps: the nodes after it, the last one first; they do not mix elements of rows.
         index: indices of the rows gathered from a constant; None for all rows.
         is_column: whether the leaf has a trailing axis of size 1.
     """
 
-    leaf: Value | Array
+    leaf: Value | Array | tuple[_Pairs, ...]
     steps: tuple[Node, ...] = ()
     index: Value | None = None
     is_column: bool = False
@@ -70,6 +71,8 @@ class _Pairs:
         if isinstance(self.leaf, Value):
             column = made(add, Squeeze(), self.leaf, np.array([-1])) if self.is_column else None
             value = column or self.leaf
+        elif isinstance(self.leaf, tuple):
+            value = made(add, Concat(axis=-1), *(each.rebuilt(add) for each in self.leaf))
         elif self.index is None:
             value = add.constant(self.leaf, "cache")
         else:
@@ -129,6 +132,9 @@ def _pairs(value: Value | None, *, interleaved: bool) -> _Pairs | None:
         leaf = _doubled(node, width, interleaved=interleaved)
         if leaf is not None:
             return _Pairs(leaf, tuple(steps), is_column=interleaved)
+        if interleaved and isinstance(node.op, Concat):
+            parts = _joined(node)
+            return None if parts is None else _Pairs(parts, tuple(steps))
         if isinstance(node.op, Gather):
             table, index = node.inputs
             is_table = table is not None and table.data is not None and table.data.ndim == 2
@@ -139,6 +145,15 @@ def _pairs(value: Value | None, *, interleaved: bool) -> _Pairs | None:
         steps.append(node)
         value = _kept(node, width)
     return None
+
+
+def _joined(concat: Node) -> tuple[_Pairs, ...] | None:
+    """Return what a Concat of columns joins, if all of it consists of equal neighbours."""
+    if getattr(concat.op, "axis", 0) not in (-1, (rank_of(concat.output) or 0) - 1):
+        return None
+    found = tuple(_pairs(each, interleaved=True) for each in concat.inputs)
+    parts = tuple(each for each in found if each is not None)
+    return parts if len(parts) == len(found) else None
 
 
 def _width(value: Value) -> int | None:
@@ -263,10 +278,10 @@ def _build(found: Found) -> Outcome:
         return Replacement(RotaryEmbedding(interleaved=interleaved), (x, *tables))
     assert isinstance(heads, int)
     turned = RotaryEmbedding(interleaved=interleaved, num_heads=heads)
-    return _of_rows(add, turned, x, heads, tables)
+    return of_rows(add, turned, x, heads, tables)
 
 
-def _of_rows(
+def of_rows(
     add: Builder, op: RotaryEmbedding, x: Value, heads: int, tables: Sequence[Value | None]
 ) -> Replacement:
     """Return the rotation of x [batch, positions, heads, size] as rows of all heads."""
@@ -317,7 +332,7 @@ def _build_part(found: Found) -> Outcome:
     op = replace(node.op, rotary_embedding_dim=width)
     if heads is None:
         return Replacement(op, (whole, *tables))
-    return _of_rows(found.builder(f"{found.top.name}.part"), op, whole, heads, tables)
+    return of_rows(found.builder(f"{found.top.name}.part"), op, whole, heads, tables)
 
 
 def _joins_rows(node: Node) -> bool:

@@ -17,6 +17,7 @@ from ..ops.movement import Concat, Slice, Split
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape
 from . import computed_rotary
+from .computed_rotary import of_rows
 from .driver import Context
 from .editing import (
     Builder,
@@ -34,6 +35,8 @@ from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
 
+#: Nodes that take the elements of pairs apart.
+_CUTS = (Gather, Slice, Split)
 #: Maximum and minimum number of nodes that rotate parts of a head.
 _PARTS, _WORTH = 64, 12
 
@@ -74,11 +77,11 @@ class _Rotation:
 
 
 def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
-    """Return the rotation that a sum computes; None if it is none."""
+    """Return the rotation that a sum computes, of factors by position; None if it is none."""
     own = np.arange(size)
     moved = np.zeros(size, bool)
     for term in terms:
-        moved |= (term.index != own) & (term.factor != 0).any(axis=(0, 1, 2))
+        moved |= (term.index != own) & (term.factor != 0).any(axis=0)
     width = int(np.flatnonzero(moved)[-1]) + 1 if moved.any() else 0
     if width < 2 or width % 2:
         return None
@@ -100,13 +103,21 @@ def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
     return None
 
 
+def _by_position(terms: Sequence[Term]) -> tuple[int, list[Term]] | None:
+    """Return the axis of positions, 2 or 1, and terms whose factors are [positions, elements]."""
+    for axis in (2, 1):
+        others = (0, 3 - axis)
+        if all(term.factor.shape[i] == 1 for term in terms for i in others):
+            alone = [Term(term.index, term.factor.squeeze(others)) for term in terms]
+            return axis, alone
+    return None
+
+
 def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Array] | None:
     """Return the factors of each element and of its partner, by position."""
     cos, sin = np.zeros((1, len(own))), np.zeros((1, len(own)))
     for term in terms:
-        if term.factor.shape[:2] != (1, 1):
-            return None
-        factor, is_own = term.factor[0, 0], term.index == own
+        factor, is_own = term.factor, term.index == own
         if (factor[:, ~is_own & (term.index != pairs)] != 0).any():
             return None
         cos = cos + np.where(is_own, factor, 0)
@@ -117,31 +128,40 @@ def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Arr
 
 def _build(found: Found) -> Outcome:
     x = found["x"]
-    batch, _, length, size = shape_of(x) or (None,) * 4
-    dtype = dtype_of(x)
-    if not isinstance(batch, int) or not isinstance(length, int) or not isinstance(size, int):
+    sizes, dtype = static_dims(shape_of(x)), dtype_of(x)
+    if sizes is None or len(sizes) != 4 or dtype is None:
         return None
     terms = RowSums(x, found.context.evaluate).terms(found.top.output)
-    rotation = _rotation(terms, size) if terms and dtype is not None else None
-    if rotation is None or dtype is None:
+    axis, alone = (_by_position(terms) if terms else None) or (2, [])
+    rotation = _rotation(alone, sizes[3])
+    if rotation is None:
         return None
+    length = sizes[axis]
     tables = [
         np.broadcast_to(table, (length, table.shape[1])) for table in (rotation.cos, rotation.sin)
     ]
-    return _replacement(found, x, rotation.op, tables, batch, dtype)
+    if axis == 2:
+        return _replacement(found, x, rotation.op, tables, sizes[0], dtype)
+    add, op = found.builder(f"{found.top.name}.rows"), replace(rotation.op, num_heads=sizes[2])
+    return of_rows(add, op, x, sizes[2], _caches(found, tables, sizes[0], dtype))
 
 
 def _replacement(
     found: Found, x: Value, op: RotaryEmbedding, tables: Sequence[Array], batch: int, dtype: DType
 ) -> Replacement:
     """Return a rotation of x with tables [positions, pairs]."""
+    return Replacement(op, (x, *_caches(found, tables, batch, dtype)))
+
+
+def _caches(found: Found, tables: Sequence[Array], batch: int, dtype: DType) -> tuple[Value, ...]:
+    """Return the inputs of a rotation behind the first, of tables [positions, pairs]."""
     add = found.builder(f"{found.top.name}.caches")
     caches = [table.astype(dtype) for table in tables]
     if batch == 1:
-        return Replacement(op, (x, *(add.constant(cache[None], "cache") for cache in caches)))
+        return tuple(add.constant(cache[None], "cache") for cache in caches)
     places = np.broadcast_to(np.arange(len(caches[0]), dtype=np.int64), (batch, len(caches[0])))
-    values = [add.constant(cache, "cache") for cache in caches]
-    return Replacement(op, (x, *values, add.constant(places.copy(), "positions")))
+    values = (add.constant(cache, "cache") for cache in caches)
+    return (*values, add.constant(places.copy(), "positions"))
 
 
 # ── parts of a head ──────────────────────────────────────────────────────────────────────────────
@@ -270,7 +290,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated, scaled and
     added, also as a matrix times each pair (Perception Encoder): pairs are in the two halves of a
     head or adjacent, in all of it or in its first part. The tables are constants shared by all
-    heads, and x has four axes of known sizes; or they are computed from positions
+    heads, and x has four axes of known sizes, the heads in front of the positions or behind; or they are computed from positions
     (`computed_rotary`). If only some positions are rotated and concatenated with the others, these
     get the identity rotation. What is multiplied by a number before it is rotated may be multiplied
     afterwards, which is part of an Attention's scale (ESM).
@@ -280,6 +300,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``y[j] = a[j] x[j] + b[j] x[pair of j]``.
     """
     yield from _joined_pairs(graph)
+    yield from _parted_pairs(graph)
     for fusion in (*FUSIONS, *computed_rotary.FUSIONS):
         yield from fuse(graph, context, (fusion,))
     for node in list(graph.nodes):
@@ -306,6 +327,21 @@ def _joined_pairs(graph: Graph) -> Iterator[str]:
             add = Builder(graph, node, f"{node.name}.heads", (node,))
             graph.set_inputs(node, (add.shaped(stack.output, heads), *node.inputs[1:]))
             yield f"Reshape '{node.name}' views heads, not their pairs"
+
+
+def _parted_pairs(graph: Graph) -> Iterator[str]:
+    """View rows as heads before they are viewed as pairs [b, t, h, pairs, 2] of these."""
+    for node in list(graph.nodes):
+        if not isinstance(node.op, Reshape) or rank_of(node.operands[0]) == 4:
+            continue
+        sizes = static_dims(shape_of(node.output))
+        if sizes is None or len(sizes) != 5 or sizes[4] != 2:
+            continue
+        if all(isinstance(reader.op, _CUTS) for reader in node.output.consumers):
+            add = Builder(graph, node, f"{node.name}.heads", (node,))
+            heads = add.shaped(node.operands[0], (*sizes[:3], 2 * sizes[3]))
+            graph.set_inputs(node, (heads, *node.inputs[1:]))
+            yield f"Reshape '{node.name}' views pairs of heads"
 
 
 def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:

@@ -10,18 +10,20 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.gather import ScatterElements, ScatterND
-from ..ops.movement import Concat
+from ..ops.movement import Concat, Transpose
+from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, shape_of
+from .editing import Builder, drop, rank_of, shape_of, static_dims
 
 
 class Rows(NamedTuple):
-    """Consecutive places of an axis, and what is written there."""
+    """Places of an axis at equal distances, `step`, and what is written there."""
 
     first: int
     size: int
     updates: Value
     axis: int = 0
+    step: int = 1
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -29,7 +31,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Assignments to parts of a new tensor (``q[..., :n] = a; q[..., n:] = b``) are traced as
     ScatterNDs, in between Transposes that bring the axis to the front, or as ScatterElements along
-    the axis: one for each step of a recurrence over time (RWKV, RecurrentGemma).
+    the axis: one for each step of a recurrence over time (RWKV, RecurrentGemma). Those to every
+    other place (``q[..., 0::2] = a; q[..., 1::2] = b``, rotated pairs of Wan) are stacked.
     """
     seen = set[Node]()
     for node in reversed(list(graph.nodes)):
@@ -50,13 +53,38 @@ def _join(graph: Graph, chain: Sequence[Node]) -> str:
             continue
         replaced = chain[start : start + len(rows)]
         add = Builder(graph, node, node.name, tuple(reversed(replaced)))
-        joined = add(Concat(axis=rows[0].axis), *(each.updates for each in rows))
+        joined = _stacked(add, rows) if rows[0].step > 1 else _joined(add, rows)
         kind, name = node.kind, node.name
         graph.replace(node, [joined])
         for each in replaced[1:]:
             graph.remove(each)
+        for each in rows:
+            drop(graph, each.updates.producer)
         return f"{kind} '{name}' writes the last of {len(rows)} parts: they are joined"
     return ""
+
+
+def _joined(add: Builder, rows: Sequence[Rows]) -> Value:
+    return add(Concat(axis=rows[0].axis), *(each.updates for each in rows))
+
+
+def _stacked(add: Builder, rows: Sequence[Rows]) -> Value:
+    """Return what is written to every k-th place in turn, in the order of places.
+
+    If all has been brought to the front, it is stacked where it was before.
+    """
+    values, axis, perm = [each.updates for each in rows], rows[0].axis, None
+    turns = [value.producer for value in values]
+    if all(turn is not None and isinstance(turn.op, Transpose) for turn in turns):
+        orders = {turn.op.order(rank_of(turn.output) or 0) for turn in turns}
+        if len(orders) == 1:
+            (perm,) = orders
+            values, axis = [turn.operands[0] for turn in turns], perm[axis]
+    parts = [add(Unsqueeze(), value, add.integers((axis + 1,))) for value in values]
+    sizes = list(static_dims(shape_of(values[0])) or ())
+    sizes[axis] *= len(values)
+    whole = add.shaped(add(Concat(axis=axis + 1), *parts), sizes)
+    return whole if perm is None else add(Transpose(perm=perm), whole)
 
 
 def _chain(graph: Graph, node: Node) -> list[Node]:
@@ -81,7 +109,7 @@ def _all_rows(node: Node, written: Iterable[Rows | None]) -> list[Rows] | None:
     """
     found, total, size = list[Rows](), 0, 0
     for rows in written:
-        if rows is None or (found and rows.axis != found[0].axis):
+        if rows is None or (found and (rows.axis, rows.step) != (found[0].axis, found[0].step)):
             return None
         if not found:
             known = (shape_of(node.output) or ())[rows.axis]
@@ -93,22 +121,28 @@ def _all_rows(node: Node, written: Iterable[Rows | None]) -> list[Rows] | None:
     if total != size or len(found) < 2:
         return None
     found.sort(key=lambda rows: rows.first)
+    if found[0].step > 1:
+        alike = len({rows.size for rows in found}) == 1 and found[0].step == len(found)
+        known = all(static_dims(shape_of(rows.updates)) is not None for rows in found)
+        firsts = [rows.first for rows in found]
+        return found if alike and known and firsts == list(range(len(found))) else None
     ends = accumulate((rows.size for rows in found), initial=0)
     return found if all(rows.first == end for rows, end in zip(found, ends, strict=False)) else None
 
 
 def rows_of(node: Node) -> Rows | None:
-    """Return the rows that a ScatterND writes, if their numbers are known and consecutive."""
+    """Return the rows that a ScatterND writes, if they are known and at equal distances."""
     if not isinstance(node.op, ScatterND) or node.op.reduction != "none":
         return None
     _, indices, updates = node.operands
     places = indices.data
     if places is None or places.ndim != 2 or places.shape[1] != 1 or not places.size:
         return None
-    first = int(places[0, 0])
-    if first < 0 or (places[:, 0] != np.arange(first, first + len(places))).any():
+    first, count = int(places[0, 0]), len(places)
+    step = int(places[1, 0]) - first if count > 1 else 1
+    if first < 0 or step < 1 or (places[:, 0] != first + step * np.arange(count)).any():
         return None
-    return Rows(first, len(places), updates)
+    return Rows(first, count, updates, step=step)
 
 
 def places_of(node: Node) -> Rows | None:

@@ -15,7 +15,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Cos, Exp, Mul, Neg, Sin, Sub
-from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.reduce import ReduceSum
@@ -237,8 +237,44 @@ def matrices(g: Graph, x: Value, axis: int = -1) -> Value:
     return apply(g, Reshape(), sums, np.array(x.tensor.dims))
 
 
+def every_other(g: Graph, x: Value) -> Value:
+    """``y[..., 0::2] = a; y[..., 1::2] = b``, as Wan is written and traced."""
+    *outer, length, size = x.tensor.dims
+    cos, sin = tables(length, size // 2)
+    pairs = apply(g, Reshape(), x, np.array([*outer, length, size // 2, 2]))
+    first, second = (apply(g, Gather(axis=-1), pairs, np.array(i)) for i in (0, 1))
+    y = apply(g, Transpose(perm=(3, 1, 2, 0)), g.constant(np.zeros(x.tensor.dims, np.float32)))
+    for i, (op, a, b) in enumerate(((Sub(), cos, sin), (Add(), sin, cos))):
+        part = apply(g, op, apply(g, Mul(), first, a), apply(g, Mul(), second, b))
+        part = apply(g, Transpose(perm=(3, 1, 2, 0)), part)
+        y = apply(g, ScatterND(), y, np.arange(i, size, 2)[:, None], part)
+    return apply(g, Transpose(perm=(3, 1, 2, 0)), y)
+
+
+def of_rows(g: Graph, x: Value) -> Value:
+    """Heads behind positions, which are rows until they are taken apart."""
+    batch, heads, length, size = x.tensor.dims
+    rows = apply(g, Reshape(), apply(g, Exp(), x), np.array([batch, length, heads * size]))
+    cos, sin = (table[0, 0, :, None] for table in tables(length, size // 2))
+    pairs = apply(g, Reshape(), rows, np.array([batch, length, heads, size // 2, 2]))
+    a, b = (apply(g, Gather(axis=-1), pairs, np.array(i)) for i in (0, 1))
+    parts = (
+        apply(g, Sub(), apply(g, Mul(), a, cos), apply(g, Mul(), b, sin)),
+        apply(g, Add(), apply(g, Mul(), a, sin), apply(g, Mul(), b, cos)),
+    )
+    return apply(g, Reshape(), stacked(g, *parts), np.array([batch, length, heads, size]))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_behind_positions(batch: int) -> None:
+    graph = make(of_rows, (batch, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Exp", "Reshape", "RotaryEmbedding", "Reshape"]
+    assert_same(graph, after)
+
+
 SPELLINGS = [
-    matrices,
+    *(matrices, every_other),
     *(neighbours, complex_numbers, half_by_half, first_part),
     *(all_but_the_first, all_but_the_last, split_positions),
 ]
@@ -326,6 +362,7 @@ class Computed:
         batch: of the positions.
         apart: what is added to the angle of the second one of a pair.
         bare: whether cosines and sines have no axis of samples; of a batch of 1.
+        axes: how many axes the positions have, each with its pairs (Flux); interleaved.
     """
 
     shape: tuple[int, ...] = (2, 3, 5, 8)
@@ -337,6 +374,7 @@ class Computed:
     batch: int = 2
     apart: float = 0.0
     bare: bool = False
+    axes: int = 1
 
     def __call__(self, g: Graph, x: Value) -> Value:
         size, length = self.width or self.shape[-1], self.shape[self.rows]
@@ -374,18 +412,33 @@ class Computed:
         columns = np.tile(frequencies[None, :, None], (self.batch, 1, 1))
         angle = apply(g, Transpose(perm=(0, 2, 1)), apply(g, MatMul(), columns, rows))
         if self.interleaved:
-            pair = apply(g, Unsqueeze(), angle, np.array([-1]))
-            infer(g)
-            twice = apply(g, Tile(), pair, np.array([1, 1, 1, 2]))
-            both = apply(g, Reshape(), twice, np.array([self.batch, places.shape[1], 2 * pairs]))
+            shape = np.array([self.batch, places.shape[1], 2 * pairs // self.axes])
+            both = [
+                apply(g, Reshape(), repeated(g, part), shape)
+                for part in g.insert(
+                    Split(axis=-1, num_outputs=self.axes), [angle], self.axes
+                ).outputs
+            ]
         else:
             other = (
                 apply(g, Add(), angle, np.array([self.apart], np.float32)) if self.apart else angle
             )
-            both = apply(g, Concat(axis=-1), angle, other)
-        found = [apply(g, Unsqueeze(), apply(g, f, both), axis) for f in (Cos(), Sin())]
+            both = [apply(g, Concat(axis=-1), angle, other)]
+        found = list[Value]()
+        for f in (Cos(), Sin()):
+            parts = [apply(g, f, part) for part in both]
+            whole = parts[0] if len(parts) == 1 else apply(g, Concat(axis=-1), *parts)
+            found.append(apply(g, Unsqueeze(), whole, axis))
         scale = np.array(self.scale, np.float32)
         return [each if self.scale == 1 else apply(g, Mul(), each, scale) for each in found]
+
+
+def repeated(g: Graph, part: Value) -> Value:
+    """Return each element twice, along another axis."""
+    infer(g)
+    pair = apply(g, Unsqueeze(), part, np.array([-1]))
+    infer(g)
+    return apply(g, Tile(), pair, np.array([1, 1, 1, 2]))
 
 
 def checked(how: Computed) -> list[str]:
@@ -409,6 +462,7 @@ def checked(how: Computed) -> list[str]:
         Computed(rows=1),
         Computed(interleaved=True),
         Computed(interleaved=True, rows=1),
+        Computed(interleaved=True, axes=2),
         Computed(width=4),
         Computed(rows=1, width=4),
         Computed(rows=1, width=4, interleaved=True, batch=1),
@@ -427,7 +481,8 @@ def checked(how: Computed) -> list[str]:
 def test_angles_of_positions(how: Computed) -> None:
     found = checked(how)
     assert found.count("RotaryEmbedding") == 1
-    assert not {"Add", "Neg", "Concat", "Slice"} & {*found}
+    assert found.count("Concat") == (2 if how.axes > 1 else 0)
+    assert not {"Add", "Neg", "Slice"} & {*found}
 
 
 @pytest.mark.parametrize("width", [None, 4])

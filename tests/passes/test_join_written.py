@@ -19,7 +19,14 @@ PARTS = {
     "in order": ("0, 1, 2, 3", "4, 5"),
     "the last first": ("4, 5", "0, 1, 2, 3"),
 }
+TURNS = {
+    "in order": ("0, 2, 4", "1, 3, 5"),
+    "the last first": ("1, 3, 5", "0, 2, 4"),
+}
 OTHERS = {
+    "two of three turns": ("0, 3", "1, 4"),
+    "a turn twice": ("0, 2, 4", "0, 2, 4"),
+    "a turn and a row": ("0, 2, 4", "1, 3"),
     "a row is left": ("0, 1, 2", "4, 5"),
     "a row is written twice": ("0, 1, 2, 3", "3, 4, 5"),
     "not in order": ("1, 0, 2, 3", "4, 5"),
@@ -65,6 +72,30 @@ def test_all_rows_are_joined_where_they_are(name: str) -> None:
     kinds, log = optimised_file(proto)
     assert log.counts["join_written"] == 1
     assert kinds == ["Concat"]
+    assert_as_onnxruntime(proto)
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_every_other_place_is_stacked_where_it_is(name: str) -> None:
+    proto = model(*TURNS[name])
+    kinds, log = optimised_file(proto)
+    assert log.counts["join_written"] == 1
+    assert "ScatterND" not in kinds
+    assert "Transpose" not in kinds
+    assert_as_onnxruntime(proto)
+
+
+def test_every_third_place_of_rows() -> None:
+    proto = parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[6, 3] x, float[2, 3] a, float[2, 3] b, float[2, 3] c) => (y)
+        <int64[2, 1] i = {0, 3}, int64[2, 1] j = {2, 5}, int64[2, 1] k = {1, 4}> {
+            one = ScatterND (x, i, a)
+            two = ScatterND (one, j, b)
+            y = ScatterND (two, k, c)
+        }"""
+    )
+    assert optimised_file(proto)[1].counts["join_written"] == 1
     assert_as_onnxruntime(proto)
 
 
