@@ -290,10 +290,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated, scaled and
     added, also as a matrix times each pair (Perception Encoder): pairs are in the two halves of a
     head or adjacent, in all of it or in its first part. The tables are constants shared by all
-    heads, and x has four axes of known sizes, the heads in front of the positions or behind; or they are computed from positions
-    (`computed_rotary`). If only some positions are rotated and concatenated with the others, these
-    get the identity rotation. What is multiplied by a number before it is rotated may be multiplied
-    afterwards, which is part of an Attention's scale (ESM).
+    heads, and x has four axes of known sizes, the heads in front of the positions or behind; or
+    they are computed from positions (`computed_rotary`). If only some positions are rotated and
+    concatenated with the others, these get the identity rotation. What is multiplied by a number
+    before it is rotated may be multiplied afterwards, which is part of an Attention's scale (ESM).
 
     Parts of a head that are rotated separately, by positions along different axes, are joined by a
     Concat. If the elements of a pair turn by different angles (V-JEPA 2), all of it is still

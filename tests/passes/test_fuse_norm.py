@@ -331,7 +331,7 @@ def test_other_formulas_stay(name: str) -> None:
 @pytest.mark.parametrize("view", [Reshape(), Unsqueeze()], ids=lambda op: type(op).__name__)
 @pytest.mark.parametrize("shape", [SHAPE, ("batch", 5, 8)], ids=["known", "symbolic"])
 def test_mean_and_variance_of_pytorch(view: Reshape | Unsqueeze, shape: tuple[Dim, ...]) -> None:
-    """``(x - x.mean(-1)) / torch.sqrt(x.var(-1) + eps)``: var has its own mean, and drops its axis."""
+    """``(x - x.mean(-1)) / sqrt(x.var(-1) + eps)``: var has its own mean, and drops its axis."""
 
     def build(g: Graph, x: Value) -> Value:
         d = apply(g, Sub(), x, apply(g, MEAN, x, integers(-1)))

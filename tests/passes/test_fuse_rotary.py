@@ -413,12 +413,8 @@ class Computed:
         angle = apply(g, Transpose(perm=(0, 2, 1)), apply(g, MatMul(), columns, rows))
         if self.interleaved:
             shape = np.array([self.batch, places.shape[1], 2 * pairs // self.axes])
-            both = [
-                apply(g, Reshape(), repeated(g, part), shape)
-                for part in g.insert(
-                    Split(axis=-1, num_outputs=self.axes), [angle], self.axes
-                ).outputs
-            ]
+            parts = g.insert(Split(axis=-1, num_outputs=self.axes), [angle], self.axes).outputs
+            both = [apply(g, Reshape(), repeated(g, part), shape) for part in parts]
         else:
             other = (
                 apply(g, Add(), angle, np.array([self.apart], np.float32)) if self.apart else angle
