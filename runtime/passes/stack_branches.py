@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import prod
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..ops.elementwise import Add, Clip, Mul
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Split, Transpose
-from ..ops.norm import LayerNormalization, Softmax
+from ..ops.norm import LayerNormalization, RMSNormalization, Softmax
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -40,13 +41,53 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Layers per variable (Temporal Fusion Transformer), experts that are all computed, heads that are
     written one by one: each of the branches' nodes is one of a stack of matrices, and what they cut
-    out of one tensor is its own stack. One size of each tensor may vary, such as the batch's.
+    out of one tensor is its own stack. One size of each tensor may vary, such as the batch's. If
+    only some of the branches next to each other are equal (frequency bands of a few widths), these
+    are joined first.
     """
+    alike = _Alike(graph)
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Concat) and len(node.inputs) >= _COUNT:
-            found = _Stack(graph, node)
+            values = tuple(node.operands)
+            found = _Stack(graph, node, values)
             if found.fits():
                 yield found.rewrite()
+                continue
+            for some in alike.runs(values):
+                found = _Stack(graph, node, some)
+                if len(some) >= _COUNT and found.fits():
+                    yield found.rewrite()
+
+
+class _Alike:
+    """Tells values that are computed alike, by nodes with the same operators, sizes and sources.
+
+    Args:
+        graph: the graph, as it is when values are first compared; later ones are like no others.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._classes: dict[Value, int] = {}
+
+    def runs(self, values: Values) -> Iterator[Values]:
+        """Yield values next to each other that are computed alike."""
+        if not self._classes:
+            self._number()
+        for _, run in groupby(values, lambda value: self._classes.get(value, value)):
+            yield tuple(run)
+
+    def _number(self) -> None:
+        numbers: dict[Hashable, int] = {}
+        for node in self._graph.nodes:
+            read = tuple(
+                value and (self._classes.get(value), value.data is None, shape_of(value))
+                for value in node.inputs
+            )
+            for place, value in enumerate(node.outputs):
+                which = 0 if isinstance(node.op, Split) else place  # a part like any other
+                key = (node.op, read, which, shape_of(value))
+                self._classes[value] = numbers.setdefault(key, len(numbers))
 
 
 @dataclass(slots=True)
@@ -56,6 +97,7 @@ class _Stack:
     Attributes:
         graph: the graph.
         node: the Concat.
+        values: its inputs, or some of them, next to each other.
         before: the first node that reads results of the branches.
         branches: the nodes of all branches that are stacked, by that of the first one.
         made: the stacks of values, by those of all branches.
@@ -63,15 +105,15 @@ class _Stack:
 
     graph: Graph
     node: Node
+    values: Values
     before: Node = field(init=False)
     branches: dict[Node, Branches] = field(default_factory=dict[Node, Branches])
     made: dict[Values, Value] = field(default_factory=dict[Values, Value])
 
     def fits(self) -> bool:
         """Find the nodes; return whether layers are among them, and they may be stacked."""
-        values = self.node.operands
-        shapes = {shape_of(value) for value in values}
-        if len(shapes) != 1 or not self._follow(values, _LENGTH):
+        shapes = {shape_of(value) for value in self.values}
+        if len(shapes) != 1 or not self._follow(self.values, _LENGTH):
             return False
         if not any(isinstance(node.op, MatMul | Gemm) for node in self.branches):
             return False
@@ -122,8 +164,8 @@ class _Stack:
 
     def rewrite(self) -> str:
         """Replace the branches; return a sentence about it."""
-        count, name = len(self.node.inputs), self.node.name
-        stack = self._stacked(tuple(self.node.operands))
+        count, name = len(self.values), self.node.name
+        stack = self._stacked(self.values)
         nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
         inside = {self.node, *nodes}
         for values, whole in self.made.items():
@@ -135,10 +177,16 @@ class _Stack:
                     self.graph.redirect(value, part)
         add = Builder(self.graph, self.node, name, (self.node,))
         axis = normalize_axis(getattr(self.node.op, "axis", 0), (rank_of(stack) or 1) - 1)
-        whole = shape_of(self.node.output) or ()
+        whole = list(shape_of(self.values[0]) or ())
+        whole[axis] = count * size if isinstance(size := whole[axis], int) else size
         result = shaped(add, joined(add, stack, axis), whole, "joined")
-        result.type = self.node.output.type
-        self.graph.redirect(self.node.output, result)
+        read = self.node.operands
+        if count < len(read):
+            place = read.index(self.values[0])
+            self.graph.set_inputs(self.node, (*read[:place], result, *read[place + count :]))
+        else:
+            result.type = self.node.output.type
+            self.graph.redirect(self.node.output, result)
         drop(self.graph, self.node)
         for node in reversed(nodes):
             drop(self.graph, node)
@@ -168,7 +216,7 @@ class _Stack:
         if isinstance(op, _VIEWS):
             x = self._stacked(tuple(node.operands[0] for node in nodes))
             return [shaped(add, x, (count, *shape), "shape")]
-        if isinstance(op, LayerNormalization):
+        if isinstance(op, LayerNormalization | RMSNormalization):
             return [self._normalized(add, nodes)]
         if isinstance(op, Split):
             axis = normalize_axis(op.axis, len(shape)) - len(shape)
@@ -295,7 +343,7 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
         return len(first.outputs) == 1 and any(varying) and not all(constant) and not limits
     if constant[0] or len(set(read[0])) == 1:
         return False
-    if isinstance(op, LayerNormalization):
+    if isinstance(op, LayerNormalization | RMSNormalization):
         others = all(
             each[0] is None or known for each, known in zip(read[1:], constant[1:], strict=True)
         )

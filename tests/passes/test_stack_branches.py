@@ -13,7 +13,7 @@ from tercet.runtime.ops.elementwise import Add, Clip, Elu, Mul, Relu, Sigmoid
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
-from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -82,6 +82,44 @@ def test_branches(name: str, batch: Dim) -> None:
     assert_same(graph, after, 2, ROWS, COUNT)
 
 
+#: Widths of frequency bands, of which a few are equal: how many stacks they make, and what is left.
+BANDS = {
+    "two runs and one": ((2, 2, 2, 4, 4, 4, 4, 6), 2, 1),
+    "apart": ((2, 2, 4, 2, 2), 0, 5),
+    "one run": ((3, 2, 2, 2), 1, 1),
+    "all": ((2, 2, 2), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", BANDS)
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_branches_of_several_widths(name: str, batch: Dim) -> None:
+    """Each band is normalized and has a layer, before and behind (BS-RoFormer)."""
+    widths, stacks, left = BANDS[name]
+
+    def build(g: Graph, x: Value) -> Value:
+        count = len(widths)
+        bands = g.insert(Split(axis=-1), [x, g.constant(np.array(widths))], count).outputs
+        parts: list[Value] = []
+        for band, width in zip(bands, widths, strict=True):
+            part = apply(g, RMSNormalization(axis=-1), band, normal(width))
+            part = apply(g, Add(), apply(g, MatMul(), part, normal(width, WIDTH)), normal(WIDTH))
+            parts.append(apply(g, Unsqueeze(), part, ints(-2)))
+        stack = apply(g, Relu(), apply(g, Concat(axis=-2), *parts))
+        rows = [apply(g, Gather(axis=-2), stack, np.array(i)) for i in range(count)]
+        layers = [
+            apply(g, MatMul(), row, normal(WIDTH, width))
+            for row, width in zip(rows, widths, strict=True)
+        ]
+        return apply(g, Concat(axis=-1), *layers)
+
+    graph = make(build, (batch, ROWS, sum(widths)))
+    after, log = optimised(graph)
+    assert log.counts.get("stack_branches", 0) == 2 * stacks
+    assert kinds(after).count("MatMul") == 2 * (stacks + left)
+    assert_same(graph, after, 2, ROWS, sum(widths))
+
+
 def test_what_is_computed_alike_is_no_branch() -> None:
     """Without `merge_duplicates`, each branch may have its own copy of a node."""
 
@@ -114,10 +152,10 @@ def woven(g: Graph, x: Value) -> Value:
 
 
 def behind(g: Graph, x: Value) -> Value:
-    """The last branch reads another one through a node that no other branch has."""
-    parts = [apply(g, MatMul(), x, normal(COUNT, COUNT)) for _ in range(COUNT - 1)]
-    parts.append(apply(g, MatMul(), apply(g, Relu(), parts[1]), normal(COUNT, COUNT)))
-    return apply(g, Concat(axis=-1), *parts)
+    """The last branches read others through a node that these do not have."""
+    parts = [apply(g, MatMul(), x, normal(COUNT, COUNT)) for _ in range(2)]
+    last = [apply(g, MatMul(), apply(g, Relu(), p), normal(COUNT, COUNT)) for p in parts]
+    return apply(g, Concat(axis=-1), *parts, *last)
 
 
 def unlike(g: Graph, x: Value) -> Value:
