@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeGuard
 
 import numpy as np
 
@@ -20,9 +22,12 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, rank_of, shape_of
+from .editing import Builder, rank_of, shape_of, static_dims
 from .merge_rotations import merged_rotations
 from .pattern import without_addend
+
+#: Maximum number of rows of one of several sequences.
+_SHORT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
-            operands = dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value)
+            operands = list(dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value))
             yield from _merge(graph, operands)
+            for stream in _streams(operands):
+                yield from _merge(graph, stream)
     heads: dict[Value, list[Value]] = {}
     for node in graph.nodes:
         value = node.inputs[0] if _cuts_heads(node) else None
@@ -96,19 +103,45 @@ def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
         yield f"{new.kind} '{new.name}' computes {len(layers)} products with '{layers[0].x.name}'"
 
 
+def _streams(operands: Sequence[Value]) -> Iterator[list[Value]]:
+    """Yield the rows that are normalized to queries and keys of each of several joined sequences.
+
+    Text and image have their own layers in an MMDiT (Stable Diffusion 3.5, Flux). What is joined as
+    it is, as values are, is written there. Of long sequences, one layer keeps a device busy.
+    """
+    joins = [node for value in operands if (node := value.producer) is not None]
+    if not all(isinstance(node.op, Concat) and node.op.axis in (1, -2) for node in joins):
+        return
+    if len(joins) < len(operands) or len({len(node.inputs) for node in joins}) != 1:
+        return
+    for parts in zip(*(node.operands for node in joins), strict=True):
+        stream = [rows for value in parts if (rows := _unturned(value)) is not value]
+        sizes = [static_dims(shape_of(value)) for value in stream]
+        if all(each is not None and prod(each[:-1]) <= _SHORT for each in sizes):
+            yield stream
+
+
 def _unturned(value: Value) -> Value:
     """Return the rows whose heads are rotated or normalized to a value, or the value itself."""
     node = value.producer
     if node is not None and isinstance(node.op, RotaryEmbedding) and node.inputs[0] is not None:
         return _unturned(node.inputs[0])
+    if _is_norm(node):  # of all heads at once: OLMo 2, Wan
+        return node.operands[0]
     norm = _input_of(node, Reshape)
     cut = _input_of(norm, LayerNormalization, RMSNormalization)
     rows = cut.inputs[0] if cut is not None and isinstance(cut.op, Reshape) else None
     if norm is None or cut is None or rows is None or shape_of(rows) != shape_of(value):
         return value
-    known = all(each is None or each.data is not None for each in norm.inputs[1:])
     alone = all(len(each.consumers) == 1 for each in (norm.output, cut.output))
-    return rows if known and alone else value
+    return rows if _is_norm(norm) and alone else value
+
+
+def _is_norm(node: Node | None) -> TypeGuard[Node]:
+    """Whether a node normalizes rows, with constant scales and shifts."""
+    if node is None or not isinstance(node.op, LayerNormalization | RMSNormalization):
+        return False
+    return all(each is None or each.data is not None for each in node.inputs[1:])
 
 
 def _input_of(node: Node | None, *kinds: type[Op]) -> Node | None:

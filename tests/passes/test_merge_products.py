@@ -1,4 +1,4 @@
-"""Queries, keys and values of decoders, whose keys and values go to caches, as one product."""
+"""Queries, keys and values as one product: with caches, with norms, of two sequences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Transpose
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..randomness import restarting
-from .graphs import apply, kinds, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 K, SIZE = 40, 4
 RNG = restarting(11)
@@ -133,3 +134,60 @@ def test_products_that_are_not_alike_stay(products: list[Product]) -> None:
 def test_heads_that_nobody_keeps_stay() -> None:
     _, log = optimised(decoder([Product(4), Product(2), Product(2)], cached=False))
     assert "merge_products" not in log.counts
+
+
+def heads(g: Graph, x: Value, *, normed: str) -> Value:
+    """Return [1, heads, positions, size] of a layer of x, normalized as a whole or head by head."""
+    count, (batch, length, _) = 3, x.tensor.dims
+    y = apply(g, Add(), apply(g, MatMul(), x, normal(K, count * SIZE)), normal(count * SIZE))
+    if normed == "whole":
+        y = apply(g, RMSNormalization(axis=-1), y, normal(count * SIZE))
+    y = apply(g, Reshape(), y, np.array([batch, length, count, SIZE]))
+    if normed == "each":
+        y = apply(g, LayerNormalization(axis=-1), y, normal(SIZE))
+    y = apply(g, Transpose(perm=(0, 2, 1, 3)), y)
+    infer(g)
+    return y
+
+
+def attended(g: Graph, q: Value, k: Value, v: Value) -> Value:
+    scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), k))
+    y = apply(g, MatMul(), apply(g, Softmax(axis=-1), scores), v)
+    batch, count, length, size = q.tensor.dims
+    y = apply(g, Transpose(perm=(0, 2, 1, 3)), y)
+    return apply(g, Reshape(), y, np.array([batch, length, count * size]))
+
+
+@pytest.mark.parametrize("normed", ["whole", "each", ""])
+def test_heads_that_are_normalized(normed: str) -> None:
+    """OLMo 2 normalizes the rows of all heads of queries and of keys."""
+
+    def build(g: Graph, x: Value) -> Value:
+        return attended(g, *(heads(g, x, normed=how) for how in (normed, normed, "")))
+
+    before = make(build, (2, 5, K))
+    after, _ = optimised(before)
+    assert kinds(after).count("MatMul") == 1
+    assert_same(before, after, 2, 5, K)
+
+
+@pytest.mark.parametrize(("length", "count"), [(5, 4), (2100, 5)])
+def test_sequences_that_are_joined(length: int, count: int) -> None:
+    """Queries and keys of text and of an image are normalized apart, and attend together."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [
+            apply(g, Slice(), x, *map(np.array, ([a], [b], [1])))
+            for a, b in ((0, 4), (4, x.tensor.dims[1]))
+        ]
+        infer(g)
+        how = ("each", "each", "")
+        both = [[heads(g, part, normed=each) for part in parts] for each in how]
+        joined = [apply(g, Concat(axis=2), *each) for each in both]
+        infer(g)
+        return attended(g, *joined)
+
+    before = make(build, (1, 4 + length, K))
+    after, _ = optimised(before)
+    assert kinds(after).count("MatMul") == count
+    assert_same(before, after, 1, 4 + length, K)
