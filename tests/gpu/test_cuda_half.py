@@ -100,7 +100,8 @@ def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
     ) -> tuple[TimedConfig, Staging] | None:
         staging, splits = tma.staged(p, left[0], layout), min(2, ceil_div(p.channels, p.chunk))
         config = Config(left[0], splits if len(left) % 2 else 1)
-        if staging is None or not tma.fits(config, staging.stage(p.chunk), p.chunk, target):
+        stage = 0 if staging is None else staging.stage(p.chunk)
+        if staging is None or not tma.fits(config, stage, p.chunk, target, whole=p.whole):
             return None
         return TimedConfig(0.0, config), staging
 

@@ -242,6 +242,32 @@ def test_tiles_fit() -> None:
         assert tma.fits(Config(tile, 2), tile.bm * 64, 32, H200)
 
 
+@pytest.mark.parametrize("filters", [3, 8, 12])
+def test_candidates_fit_with_buffers_of_odd_rows(filters: int) -> None:
+    """A few filters that make an image: rows of results pass through shared memory."""
+    shared = [each for size in (3, 5, 7) for each in shared_by_candidates(filters, size)]
+    assert shared
+    assert max(shared) <= H200.shared
+
+
+def shared_by_candidates(filters: int, size: int) -> Iterator[int]:
+    """Yield the shared memory of all forms of a convolution of 256 x 256 pixels."""
+    side = 255 + size
+    x = Tensor(value(1, 64, side, side), Format.CHANNELS_LAST)
+    view = Window((size, size), (1, 1), (1, 1), (0, 0), (0, 0), (256, 256))
+    image = Image(
+        **{"data": x, "spatial": x.dims[2:], "strides": x.strides, "channels": 64, "view": view},
+        **{"output": view.output, "vector": 8, "images": 1, "weights": x},
+    )
+    result = Tensor(value(1, filters, 256, 256), Format.CHANNELS_LAST)
+    shape = (256 * 256, filters, image.terms)
+    weights = Packed((), "none", np.asarray)
+    gemm = GemmArguments(image, weights, result, shape, image.terms, filters, dtype=float16)
+    product = tma.TmaProduct(gemm)
+    for timed, staging in tma.candidates(product, H200):
+        yield tma.multiply(product, no_epilogue(float16), timed.config, staging, H200).shared
+
+
 def half_resnet() -> planning.Layout:
     with tercet.load(light_file("resnet50")) as model:
         imported = model.imported

@@ -138,6 +138,11 @@ class TmaProduct:
         """Elements from one pixel of the result to the next."""
         return self.pooled.row if self.pooled else self.gemm.ldc
 
+    @property
+    def whole(self) -> bool:
+        """Whether rows of the result are whole words."""
+        return self.gemm.shape[1] % 8 == self.ldc % 8 == 0
+
     @cached_property
     def chunk(self) -> int:
         """Channels per step: as many as waste little."""
@@ -201,7 +206,9 @@ class Staging:
         return part * self.parts
 
 
-def shared(config: Config, stage: int, chunk: int, *, pooled: bool = False) -> int:
+def shared(
+    config: Config, stage: int, chunk: int, *, pooled: bool = False, whole: bool = True
+) -> int:
     """Return the shared memory per block in bytes.
 
     Args:
@@ -209,25 +216,30 @@ def shared(config: Config, stage: int, chunk: int, *, pooled: bool = False) -> i
         stage: bytes of a tile of A.
         chunk: terms per step.
         pooled: whether results are pooled: one block finishes all four.
+        whole: whether rows of results are whole words; others need buffers.
     """
     tile = config.tile
     stages = tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + 16 * sum(tile.ends)
     if config.splits == 1:
-        return stages
+        return stages + (0 if whole or pooled else tile.groups * 4 * STRIP)
     together = 4 if pooled else 1
     rows, columns = tile.bm // together, tile.bn * together
     return stages + inbox(rows, columns, config.splits, by_columns=True)
 
 
-def strips(tile: CtaTile) -> int:
-    """Return the bytes of store buffers for rows of results that are not whole words."""
-    return tile.groups * 4 * STRIP
-
-
-def fits(config: Config, stage: int, chunk: int, target: Target, *, pooled: bool = False) -> bool:
+def fits(
+    config: Config,
+    stage: int,
+    chunk: int,
+    target: Target,
+    *,
+    pooled: bool = False,
+    whole: bool = True,
+) -> bool:
     """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`."""
     resident = 1 if config.splits > 1 else config.tile.resident
-    return (shared(config, stage, chunk, pooled=pooled) + 1024) * resident <= target.shared + 1024
+    nbytes = shared(config, stage, chunk, pooled=pooled, whole=whole)
+    return (nbytes + 1024) * resident <= target.shared + 1024
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
@@ -375,7 +387,8 @@ def _fitting(p: TmaProduct, target: Target) -> Iterator[tuple[Config, Staging]]:
                 continue
             stage = staging.stage(p.chunk)
             for config in _configs(p, tile, staging, target):
-                if fits(config, stage, p.chunk, target, pooled=p.pooled is not None):
+                pooled = p.pooled is not None
+                if fits(config, stage, p.chunk, target, pooled=pooled, whole=p.whole):
                     yield config, staging
 
 
@@ -476,9 +489,7 @@ def multiply(
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
         **_frames(p.frames),
     }
-    whole = filters % 8 == p.ldc % 8 == 0
-    nbytes = shared(config, stage, chunk, pooled=p.pooled is not None)
-    nbytes += 0 if whole or p.pooled or splits > 1 else strips(tile)
+    nbytes = shared(config, stage, chunk, pooled=p.pooled is not None, whole=p.whole)
     pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched))
     return Launch(
         "gemm/tma.cu",
@@ -509,7 +520,7 @@ def multiply(
                 ("GROUPED", p.groups > 1),
             ),
             *(("SPLIT", splits), ("VOLUME", p.frames is not None)),
-            *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
+            *(("VECTOR_C", 8 if p.whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
         shared=target.alone(nbytes) if alone else nbytes,
