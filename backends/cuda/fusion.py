@@ -31,6 +31,7 @@ from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .attention.sink import SinkAttention, sink_attention_at
+from .attention.turned_heads import TurnedHeads, turned_heads_at
 from .attention.weighted import WeightedHeads, weighted_heads_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
@@ -68,6 +69,7 @@ Separable = (
     | StridedProduct
     | UnitRows
     | HeadRows
+    | TurnedHeads
     | Variance
     | InvertedResidual
     | Movement
@@ -91,10 +93,11 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, attention of
             channels or without a softmax, rotation with cache update, this with the attention to
-            the caches, products of few rows with the nodes around them, two products that are
-            combined, stacks that are read in place, normalized parts of rows, rows divided by their
-            length, variances, inverted residuals, elements moved by several nodes, an unrolled
-            recurrence, a reduction of a chain, or scans with chains; None for others.
+            the caches, rotation of what is normalized, products of few rows with the nodes around
+            them, two products that are combined, stacks that are read in place, normalized parts of
+            rows, rows divided by their length, variances, inverted residuals, elements moved by
+            several nodes, an unrolled recurrence, a reduction of a chain, or scans with chains; None
+            for others.
         moves: the movements through which a chain reads.
     """
 
@@ -365,7 +368,9 @@ WHOLE: _Finders = {
         partial(head_rows_at, tail=_tail),
         partial(unit_rows_at, tail=_tail, may_be_mean=True),
     ),
-    **dict.fromkeys((LayerNormalization, RMSNormalization), (partial(head_rows_at, tail=_tail),)),
+    **dict.fromkeys(
+        (LayerNormalization, RMSNormalization), (turned_heads_at, partial(head_rows_at, tail=_tail))
+    ),
     MatMul: (channel_attention_at, weighted_heads_at, few_rows_at, gated_products_at),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
     ReduceMean: (variance_at,),

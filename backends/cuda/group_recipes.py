@@ -24,6 +24,7 @@ from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
 from .attention.sink import SinkAttention, sink_attention
+from .attention.turned_heads import TurnedHeads, turned_heads
 from .attention.weighted import WeightedHeads, weighted_heads
 from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
@@ -131,6 +132,8 @@ def _recipe_of_whole(
             return cut_attention(whole, y, operand, setting, stored)
         case RotateAppend():
             return rotate_append(whole, operand)
+        case TurnedHeads():
+            return turned_heads(whole, operand)
         case DecodeAttention():
             return decode_attention(whole, operand, setting.target)
         case SinkAttention():
