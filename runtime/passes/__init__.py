@@ -45,6 +45,7 @@ from . import (
     join_steps,
     join_sums,
     join_written,
+    latent_heads,
     lift_windows,
     log_sigmoid,
     lower_batchnorm,
@@ -332,6 +333,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lift_windows",
         lift_windows.run,
         "after it, when masks are operands of Attention",
+    ),
+    Pass(
+        "latent_heads",
+        latent_heads.run,
+        "after it, when heads are operands of Attention, and before they are joined otherwise",
     ),
     Pass(
         "join_heads",

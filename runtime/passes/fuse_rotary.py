@@ -69,15 +69,28 @@ class _Rotation:
         op: the operator, which defines the pairs.
         cos: float64 [positions or 1, pairs].
         sin: likewise; negative for the first element of a pair.
+        apart: whether the first elements of all pairs come first in the result.
     """
 
     op: RotaryEmbedding
     cos: Array
     sin: Array
+    apart: bool = False
 
 
 def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
     """Return the rotation that a sum computes, of factors by position; None if it is none."""
+    found = _in_place(terms, size)
+    if found is None and size % 2 == 0:
+        places = np.arange(size).reshape(2, -1).T.reshape(-1)  # of a result with pairs side by side
+        found = _in_place([term.taken(places) for term in terms], size)
+        usable = found is not None and found.op.interleaved and not found.op.rotary_embedding_dim
+        return replace(found, apart=True) if found is not None and usable else None
+    return found
+
+
+def _in_place(terms: Sequence[Term], size: int) -> _Rotation | None:
+    """Return a rotation whose result has the order of its input."""
     own = np.arange(size)
     moved = np.zeros(size, bool)
     for term in terms:
@@ -140,10 +153,22 @@ def _build(found: Found) -> Outcome:
     tables = [
         np.broadcast_to(table, (length, table.shape[1])) for table in (rotation.cos, rotation.sin)
     ]
+    caches = _caches(found, tables, sizes[0], dtype)
     if axis == 2:
-        return _replacement(found, x, rotation.op, tables, sizes[0], dtype)
-    add, op = found.builder(f"{found.top.name}.rows"), replace(rotation.op, num_heads=sizes[2])
-    return of_rows(add, op, x, sizes[2], _caches(found, tables, sizes[0], dtype))
+        turned = Replacement(rotation.op, (x, *caches))
+    else:
+        add = found.builder(f"{found.top.name}.rows")
+        op = replace(rotation.op, num_heads=sizes[2])
+        turned = of_rows(add, op, x, sizes[2], caches)
+    return _apart(found, turned, sizes[3]) if rotation.apart else turned
+
+
+def _apart(found: Found, turned: Replacement, size: int) -> Replacement:
+    """Return a rotation with the first elements of all pairs in front (DeepSeek-V3)."""
+    add = found.builder(f"{found.top.name}.turned", found.graph.in_order(found.match.nodes))
+    places = np.arange(size).reshape(-1, 2).T.reshape(-1)
+    order = add.constant(places.astype(np.int64), "order")
+    return Replacement(Gather(axis=-1), (add(turned.op, *turned.inputs), order))
 
 
 def _replacement(

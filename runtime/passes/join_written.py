@@ -53,7 +53,7 @@ def _join(graph: Graph, chain: Sequence[Node]) -> str:
             continue
         replaced = chain[start : start + len(rows)]
         add = Builder(graph, node, node.name, tuple(reversed(replaced)))
-        joined = _stacked(add, rows) if rows[0].step > 1 else _joined(add, rows)
+        joined = _joined(add, rows)
         kind, name = node.kind, node.name
         graph.replace(node, [joined])
         for each in replaced[1:]:
@@ -65,25 +65,25 @@ def _join(graph: Graph, chain: Sequence[Node]) -> str:
 
 
 def _joined(add: Builder, rows: Sequence[Rows]) -> Value:
-    return add(Concat(axis=rows[0].axis), *(each.updates for each in rows))
+    """Return what is written, one after the other, or every k-th place in turn.
 
-
-def _stacked(add: Builder, rows: Sequence[Rows]) -> Value:
-    """Return what is written to every k-th place in turn, in the order of places.
-
-    If all has been brought to the front, it is stacked where it was before.
+    If all has been brought to the front, it is joined where it was before.
     """
     values, axis, perm = [each.updates for each in rows], rows[0].axis, None
     turns = [value.producer for value in values]
     if all(turn is not None and isinstance(turn.op, Transpose) for turn in turns):
-        orders = {turn.op.order(rank_of(turn.output) or 0) for turn in turns}
+        known = [turn for turn in turns if turn is not None and isinstance(turn.op, Transpose)]
+        orders = {turn.op.order(rank_of(turn.output) or 0) for turn in known}
         if len(orders) == 1:
             (perm,) = orders
-            values, axis = [turn.operands[0] for turn in turns], perm[axis]
-    parts = [add(Unsqueeze(), value, add.integers((axis + 1,))) for value in values]
-    sizes = list(static_dims(shape_of(values[0])) or ())
-    sizes[axis] *= len(values)
-    whole = add.shaped(add(Concat(axis=axis + 1), *parts), sizes)
+            values, axis = [turn.operands[0] for turn in known], perm[axis]
+    if rows[0].step == 1:
+        whole = add(Concat(axis=axis), *values)
+    else:
+        parts = [add(Unsqueeze(), value, add.integers((axis + 1,))) for value in values]
+        sizes = list(static_dims(shape_of(values[0])) or ())
+        sizes[axis] *= len(values)
+        whole = add.shaped(add(Concat(axis=axis + 1), *parts), sizes)
     return whole if perm is None else add(Transpose(perm=perm), whole)
 
 

@@ -171,7 +171,7 @@ def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
         while made is not None and isinstance(made.op, _VIEWS):
             value = made.operands[0]
             made = value.producer
-        part = None if made is None else _part(made, value)
+        part = None if made is None else part_of(made, value)
         if made is None or part is None:
             return None
         found.append((made.operands[0], *part))
@@ -180,7 +180,7 @@ def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
     return first if found == wanted else None
 
 
-def _part(node: Node, value: Value) -> tuple[int, int, int] | None:
+def part_of(node: Node, value: Value) -> tuple[int, int, int] | None:
     """Return axis, begin and size of the part of its input that a node returns."""
     place = place_of(node)
     if place is not None:
