@@ -70,9 +70,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Merge linear layers that read the same tensor and compute the heads of an attention.
 
     Their results go to an Attention, or are split into heads that go to caches first, as in
-    decoders. Two or three products with constant weights, packed ones included, become one with
-    concatenated weights; a Split after it yields the parts. Queries and keys that are adjacent
-    parts are rotated together.
+    decoders; or they are normalized first, as what queries and keys are computed of (DeepSeek-V3).
+    Two or three products with constant weights, packed ones included, become one with concatenated
+    weights; a Split after it yields the parts. Queries and keys that are adjacent parts are rotated
+    together.
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
@@ -89,6 +90,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for values in heads.values():
         if len(values) <= 3 and any(_is_kept(graph, value) for value in values):
             yield from _merge(graph, values)
+    latents: dict[Value, list[Value]] = {}
+    for node in graph.nodes:
+        value = node.inputs[0] if _reads_latent(node) else None
+        layer = None if value is None else _layer(graph, value)
+        if layer is not None and value is not None:
+            latents.setdefault(layer.x, []).append(value)
+    for values in latents.values():
+        yield from _merge(graph, values)
     for node in list(graph.nodes):
         yield from merged_rotations(graph, node)
 
@@ -161,6 +170,14 @@ def _cuts_heads(node: Node) -> bool:
         and shape[3] > 1
         and rank_of(node.inputs[0]) == 3
     )
+
+
+def _reads_latent(node: Node) -> bool:
+    """Whether a node normalizes rows, or cuts them into parts that are."""
+    if not isinstance(node.op, Split):
+        return _is_norm(node)
+    parts = {reader for part in node.outputs for reader in part.consumers}
+    return node.op.axis in (-1, (rank_of(node.inputs[0]) or 0) - 1) and any(map(_is_norm, parts))
 
 
 def _is_kept(graph: Graph, value: Value) -> bool:

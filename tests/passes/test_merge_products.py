@@ -15,7 +15,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.ops.shape import Reshape
@@ -191,3 +191,23 @@ def test_sequences_that_are_joined(length: int, count: int) -> None:
     after, _ = optimised(before)
     assert kinds(after).count("MatMul") == count
     assert_same(before, after, 1, 4 + length, K)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["normed", "read elsewhere"])
+def test_latents_that_are_normalized(read: bool) -> None:
+    """Queries' latent, and a second one beside keys that are rotated (DeepSeek-V3)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        first, second = (apply(g, MatMul(), x, normal(K, width)) for width in (16, 12))
+        sizes = g.constant(np.array([8, 4]))
+        part, rest = g.insert(Split(axis=-1, num_outputs=2), [second, sizes], 2).outputs
+        parts = [
+            apply(g, RMSNormalization(axis=-1), each, normal(width))
+            for each, width in ((first, 16), (part, 8))
+        ]
+        return apply(g, Concat(axis=-1), *parts, rest, *([first] if read else []))
+
+    before = make(build, (2, 5, K))
+    after, _ = optimised(before)
+    assert kinds(after).count("MatMul") == 1 + read
+    assert_same(before, after, 2, 5, K)
