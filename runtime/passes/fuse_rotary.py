@@ -35,8 +35,6 @@ from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
 
-#: Nodes that take the elements of pairs apart.
-_CUTS = (Gather, Slice, Split)
 #: Maximum and minimum number of nodes that rotate parts of a head.
 _PARTS, _WORTH = 64, 12
 
@@ -362,11 +360,18 @@ def _parted_pairs(graph: Graph) -> Iterator[str]:
         sizes = static_dims(shape_of(node.output))
         if sizes is None or len(sizes) != 5 or sizes[4] != 2:
             continue
-        if all(isinstance(reader.op, _CUTS) for reader in node.output.consumers):
+        if all(map(_takes_apart, node.output.consumers)):
             add = Builder(graph, node, f"{node.name}.heads", (node,))
             heads = add.shaped(node.operands[0], (*sizes[:3], 2 * sizes[3]))
             graph.set_inputs(node, (heads, *node.inputs[1:]))
             yield f"Reshape '{node.name}' views pairs of heads"
+
+
+def _takes_apart(node: Node) -> bool:
+    """Whether a node cuts pairs [b, t, h, pairs, 2] into first and second elements."""
+    if isinstance(node.op, Slice):
+        return [axis for axis, _ in cuts_of(node) or []] == [4]
+    return isinstance(node.op, Gather | Split) and node.op.axis in (-1, 4)
 
 
 def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:
