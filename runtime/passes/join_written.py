@@ -71,12 +71,13 @@ def _joined(add: Builder, rows: Sequence[Rows]) -> Value:
     """
     values, axis, perm = [each.updates for each in rows], rows[0].axis, None
     turns = [value.producer for value in values]
-    if all(turn is not None and isinstance(turn.op, Transpose) for turn in turns):
-        known = [turn for turn in turns if turn is not None and isinstance(turn.op, Transpose)]
-        orders = {turn.op.order(rank_of(turn.output) or 0) for turn in known}
-        if len(orders) == 1:
-            (perm,) = orders
-            values, axis = [turn.operands[0] for turn in known], perm[axis]
+    orders = {
+        turn.op.order(rank_of(turn.output) or 0) if isinstance(turn.op, Transpose) else None
+        for turn in turns
+        if turn is not None
+    }
+    if len(orders) == 1 and None not in turns and (perm := orders.pop()) is not None:
+        values, axis = [turn.operands[0] for turn in turns if turn is not None], perm[axis]
     if rows[0].step == 1:
         whole = add(Concat(axis=axis), *values)
     else:

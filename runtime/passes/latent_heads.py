@@ -188,8 +188,9 @@ def _part(graph: Graph, value: Value) -> _Part | None:
     heads, width, size = (each for each in sizes if isinstance(each, int))
     if weight.shape[1] != heads * width or (bias is not None and bias.shape != weight.shape[1:]):
         return None
-    own = frozenset({*nodes, node, product, *([rows.producer] if rows.producer else [])})
-    return _Part(product, weight, bias, rows, heads, width, first, size, own)
+    own = {*nodes, node, product}
+    own |= {rows.producer} if rows.producer is not None else set()
+    return _Part(product, weight, bias, rows, heads, width, first, size, frozenset(own))
 
 
 def _fits(found: _Latent) -> bool:
@@ -222,10 +223,9 @@ def _is_alone(graph: Graph, nodes: Set[Node], attention: Node) -> bool:
 def _rewrite(graph: Graph, attention: Node, found: _Latent) -> None:
     origin = (*graph.in_order(found.nodes), attention)
     add = Builder(graph, attention, attention.name, origin)
-    batch, heads, length, size = shape_of(found.q.rotation.operands[0]) or ()
-    assert isinstance(heads, int)
-    assert isinstance(size, int)
-    rest, lead, op = found.keys.size, (batch, length), found.q.rotation.op
+    batch, _, length, _ = shape_of(found.q.rotation.operands[0]) or (None,) * 4
+    heads, size, rest = found.turned.heads, found.turned.size, found.keys.size
+    lead, op = (batch, length), found.q.rotation.op
     order = np.concatenate([found.turned.columns, found.kept.columns], 1).reshape(-1)
     rows = _permuted(graph, found.turned, order, lead)
     turn = with_attributes(op, num_heads=heads, rotary_embedding_dim=size)

@@ -68,9 +68,11 @@ def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
     wanted, source = shape_of(view.output), shape_of(node.inputs[0])
     if graph.sole_consumer(node.output) is not view or wanted is None or source is None:
         return
-    kept = replace(node.op, keepdims=1)
-    types = (None if v is None else v.tensor for v in node.inputs)
-    if None not in wanted and kept.infer(*types).shape == wanted:
+    kept, types = replace(node.op, keepdims=1), [value.type for value in node.operands]
+    data, *axes = (type_ for type_ in types if isinstance(type_, TensorType))
+    if 1 + len(axes) < len(types) or None in wanted:
+        return
+    if kept.infer(data, *axes).shape == wanted:
         stand_in(graph, [node, view], view, kept, node.inputs, node.name)
         yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
 

@@ -9,7 +9,6 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Mul, Sub
 from tercet.runtime.ops.matmul import MatMul
@@ -75,26 +74,26 @@ class Latent:
 
     def _layer(self, g: Graph, x: Value, width: int) -> Value:
         infer(g)
-        size = x.tensor.shape[-1]
-        y = apply(g, MatMul(), x, normal(int(size or 0), width) / 4)
+        y = apply(g, MatMul(), x, normal(x.tensor.dims[-1], width) / 4)
         y = apply(g, Add(), y, normal(width)) if self.bias else y
         infer(g)
         return y
 
     def _heads(self, g: Graph, x: Value, count: int) -> Value:
         infer(g)
-        size = int(x.tensor.shape[-1] or 0) // count
+        size = x.tensor.dims[-1] // count
         cut = apply(g, Reshape(), x, np.array([0, LENGTH, count, size]))
         heads = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
         infer(g)
         return heads
 
     def _cut(self, g: Graph, x: Value, sizes: tuple[int, int], axis: int) -> tuple[Value, Value]:
-        sizes = sizes[::-1] if self.first and axis == 3 and sizes[1] == self.turned else sizes
-        given = [x, g.constant(np.array(sizes))]
-        one, two = g.insert(Split(axis=axis, num_outputs=2), given, 2).outputs
+        one, two = sizes
+        swapped = self.first and axis == 3 and two == self.turned
+        given = [x, g.constant(np.array((two, one) if swapped else (one, two)))]
+        parts = g.insert(Split(axis=axis, num_outputs=2), given, 2).outputs
         infer(g)
-        return (two, one) if self.first and axis == 3 and sizes[0] == self.turned else (one, two)
+        return (parts[1], parts[0]) if swapped else (parts[0], parts[1])
 
     def _turned(self, g: Graph, x: Value, *, apart: bool) -> Value:
         half = self.turned // 2
@@ -116,7 +115,7 @@ class Latent:
     [Latent(), Latent(apart=False), Latent(first=True), Latent(bias=True, kept=3, values=7)],
     ids=str,
 )
-def test_heads_are_rows(how: Latent, batch: Dim) -> None:
+def test_heads_are_rows(how: Latent, batch: int) -> None:
     before = make(how, (batch, LENGTH, WIDTH))
     after, log = optimised(before)
     assert log.counts["latent_heads"] == 1
