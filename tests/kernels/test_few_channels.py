@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.conv import few_channels_mma
-from tercet.backends.cuda.conv.few_channels_mma import FewChannels, Tile
+from tercet.backends.cuda.conv.few_channels_mma import SQUARES, FewChannels, Tile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -165,9 +165,17 @@ def test_results_that_are_pooled(
     ("case", "wide"),
     [(case, wide) for case in PAIRS for wide in (False, True) if not (wide and case in NARROW)],
 )
+@pytest.mark.parametrize("patches", [2, 4])
 def test_results_of_warpgroups(
-    case: str, wide: bool, pooled: bool, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    patches: int,
+    case: str,
+    wide: bool,
+    pooled: bool,
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kept = (squares if 2 * parts == patches else () for parts, squares in enumerate(SQUARES, 1))
+    monkeypatch.setattr(few_channels_mma, "SQUARES", tuple(kept))
     for time in ("LAUNCH", "POOLED", "SQUARE_BLOCK", "SQUARE_STEP"):
         monkeypatch.setattr(few_channels_mma, time, 0 if time == "LAUNCH" else (0, 0))
     how = {"pooled": True} if pooled else {}

@@ -25,7 +25,7 @@ from .emulator import needs_compiler
 
 STEMS: tuple[dict[str, Any], ...] = (
     {"channels": 3, "size": 7, "strides": (6, 6), "pads": (3, 3, 3, 3)},
-    {"channels": 3, "size": 3, "strides": (1, 1), "pads": (1, 1, 1, 1)},
+    {"channels": 3, "size": 3, "strides": (3, 3), "pads": (1, 1, 1, 1)},
     {"channels": 1, "size": 5, "strides": (4, 4)},
     {"channels": 5, "size": 3, "strides": (2, 2)},
 )

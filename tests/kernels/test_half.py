@@ -96,7 +96,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
     return [
         conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4, dtype=dtype),
         conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4, dtype=dtype),
-        conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2), pads=(3,) * 4, dtype=dtype),
+        conv(64, 6, 7, 7, x=(1, 6, 56, 56), strides=(2, 2), pads=(3,) * 4, dtype=dtype),
         conv(64, 3, 3, 3, x=(1, 3, 20, 20), dtype=dtype),
         conv(33, 20, 1, 1, x=(1, 20, 7, 7), dtype=dtype),
         conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32, dtype=dtype),
@@ -128,7 +128,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
     ("graph", "expected"),
     [
         (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma_bulk"]),
-        (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["pack_image", "mma"]),
+        (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["few_channels_wgmma"]),
         (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma_bulk"]),
         (conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4), ["few_channels_wgmma"]),
         (pooled(64, 64, x=(32, 64, 224, 224)), ["mma_stationary"]),

@@ -43,11 +43,13 @@ MAX_FILTERS, MAX_STEPS, MAX_DEEP_STEPS, MAX_POOLED = 64, 32, 72, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
 #: filters, in 16-bit floats and in float32.
 BLOCK, STEP, STEP_FLOAT32 = 5.0, 0.0085, 0.0255
-#: Tiles of four patches for products of warpgroups, of 8 x 8 pixels, or of 4 x 16 where windows are
-#: one pixel apart; what they take likewise, and a pooling. Fitted to six layers on an H200.
-SQUARES = ((16, 16), (8, 32), (32, 8))
-POOLED = 0.4, 2.0
-SQUARE_BLOCK, SQUARE_STEP = (3.1, 5.4), (0.0025, 0.026)
+#: Tiles of two and four patches for products of warpgroups, of 8 x 8 pixels, or of 4 x 16 where
+#: windows are one pixel apart.
+SQUARES = (((8, 16), (16, 8)), ((16, 16), (8, 32), (32, 8)))
+#: Microseconds of a wave of these, and besides, in 16-bit floats and in float32, of two patches of
+#: a block for loads and stores, for pooling, and per step. Fitted to six layers on an H200, and to
+#: four at batch 1.
+SQUARE_BEGIN, SQUARE_BLOCK, POOLED, SQUARE_STEP = 0.7, (0.6, 1.175), (0.1, 0.5), (0.0025, 0.026)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,19 @@ class FewChannels:
             yield min(fitting, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
         target, (step_h, step_w) = self.conv.setting.target, self.view.strides
         wide = 8 if step_w == 2 else 16 if step_w == step_h == self.halves == 1 else 0
-        if target.has_wgmma and wide and self.deep == 1 and not any(self.conv.view.pads_begin[:-2]):
-            sides = (Tile(*side, filters, 2, in_squares=True) for side in SQUARES)
-            sides = [tile for tile in sides if tile.columns % wide == 0]
-            sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
-            if sides:
-                yield min(sides, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
+        is_volume = self.deep > 1 or any(self.conv.view.pads_begin[:-2])
+        if target.has_wgmma and wide and not is_volume:
+            for parts, squares in reversed(tuple(enumerate(SQUARES, 1))):
+                sides = (Tile(*side, filters, parts, in_squares=True) for side in squares)
+                sides = [tile for tile in sides if tile.columns % wide == 0]
+                sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
+                if not sides:
+                    continue
+                yield (
+                    best := min(sides, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
+                )
+                if self.blocks(best) > target.processors:
+                    return  # smaller ones are for multiprocessors that would have none
 
     def _wasted(self, parts: int) -> tuple[bool, int, int]:
         """Return whether this many parts of the filters are too large, then the padded filters."""
@@ -208,7 +217,8 @@ class FewChannels:
     def has_pixels_across(self, tile: Tile) -> bool:
         """Whether a tile has two patches of 128 pixels, which are multiplied by 64 filters."""
         rows = 16 if self.view.strides[1] == 2 else 8
-        return tile.in_squares and self.halves == 1 and tile.filters == 64 and tile.rows % rows == 0
+        large = tile.in_squares and tile.parts == 2 and tile.filters == 64
+        return large and self.halves == 1 and tile.rows % rows == 0
 
     def is_mapped(self, tile: Tile) -> bool:
         """Whether results leave by TMA, in rows of 128 bytes."""
@@ -223,16 +233,18 @@ class FewChannels:
     def time_of(self, tile: Tile) -> float:
         """Return the estimate for a tile in microseconds."""
         x, y, target = self.conv.x, self.result, self.conv.setting.target
-        waves = ceil_div(self.blocks(tile), tile.resident * target.processors)
-        steps = self.steps * tile.parts * tile.filters // 8
+        blocks = self.blocks(tile)
+        steps, at = self.steps * tile.parts * tile.filters // 8, self.halves - 1
+        count: float = tile.resident
         if tile.in_squares:
-            at = self.halves - 1
-            pooled = POOLED[at] if self.pool else 0.0
-            block, step = SQUARE_BLOCK[at] + pooled, SQUARE_STEP[at]
+            count = max(1.0, min(count, blocks / target.processors))
+            part = SQUARE_BLOCK[at] + (POOLED[at] if self.pool else 0.0)
+            block, step = SQUARE_BEGIN + count * tile.parts * part, SQUARE_STEP[at]
         else:
             block, step = BLOCK, STEP if self.halves == 1 else STEP_FLOAT32
+        waves = ceil_div(blocks, tile.resident * target.processors)
         memory = x.dtype.itemsize * (x.size + y.size) / MEMORY
-        return LAUNCH + max(waves * (block + tile.resident * step * steps), memory)
+        return LAUNCH + max(waves * (block + count * step * steps), memory)
 
     def best(self) -> Tile:
         """Return the tile with the lowest estimate, chosen once for equal problems."""
