@@ -124,6 +124,28 @@ def share(function: Callable[[T], None], items: Sequence[T], size: int) -> None:
             pass
 
 
+def begin(function: Callable[[T], None], items: Sequence[T], size: int) -> Callable[[], None]:
+    """Do what `share` does, on the threads of `same_threads`, while the caller goes on.
+
+    Returns:
+        A function that waits until all is done, and raises what `share` does. The caller must call
+        it before the threads end.
+    """
+    helpers = _THREAD.helpers
+    if helpers is None or _THREAD.helps or size < WORTH_SHARING or usable_cpus() < 2:
+        share(function, items, size)
+        return lambda: None
+    call = inherited(function)
+    waiting = [helpers.submit(call, item) for item in items]
+
+    def end() -> None:
+        wait(waiting)
+        for each in waiting:
+            each.result()
+
+    return end
+
+
 def copy(to: Array, source: Array) -> None:
     """Copy elements to an array of the same shape, on several threads if there are many bytes."""
     dense = to.flags.c_contiguous and source.flags.c_contiguous

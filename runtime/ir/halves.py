@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ..base.parallel import share
+from ..base.parallel import begin
 from .dtypes import DType, float16
 from .types import Array
 
@@ -32,12 +32,17 @@ def rounded(data: Array, dtype: DType) -> Array:
         data: of any dtype; large arrays of float32 and float64 are rounded on several threads.
         dtype: of the result.
     """
-    (found,) = all_rounded([data], dtype)
+    (found,), end = begin_rounding([data], dtype)
+    end()
     return found
 
 
-def all_rounded(arrays: Iterable[Array], dtype: DType) -> list[Array]:
-    """Return arrays as `rounded` does; threads share the parts of all of them."""
+def begin_rounding(arrays: Iterable[Array], dtype: DType) -> tuple[list[Array], Callable[[], None]]:
+    """Round arrays as `rounded` does; threads share the parts of all of them.
+
+    Returns:
+        The results, and a function that waits until they have their elements; see `begin`.
+    """
     found, parts = list[Array](), list[_Part]()
     for data in arrays:
         if data.dtype not in (np.float32, np.float64) or not data.size:
@@ -47,8 +52,7 @@ def all_rounded(arrays: Iterable[Array], dtype: DType) -> list[Array]:
             data = data.copy(order="K")
         found.append(np.empty_like(data, dtype))
         parts += _parts(data.ravel(order="K"), found[-1].ravel(order="K"))
-    share(_fill, parts, sum(target.size for _, _, target in parts))
-    return found
+    return found, begin(_fill, parts, sum(target.size for _, _, target in parts))
 
 
 def _parts(source: Array, target: Array) -> Iterator[_Part]:

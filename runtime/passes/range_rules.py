@@ -29,6 +29,7 @@ from .ranges import (
     count_along,
     fixed,
     input_of,
+    measured_in,
     norm_of,
     of_first,
     of_union,
@@ -87,13 +88,19 @@ def _range(node: Node, ranges: Ranges) -> ValueRange:
 
 
 def layer(
-    x: ValueRange, weight: Value, channels: int, bias: ValueRange | None, factor: float = 1
+    x: ValueRange,
+    weight: Value,
+    known: ValueRange,
+    channels: int,
+    bias: ValueRange | None,
+    factor: float = 1,
 ) -> ValueRange:
-    """Return the range of a product with constant weights."""
+    """Return the range of a product with constant weights, whose own range is known."""
     assert weight.data is not None
     data = weight.data
     wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
-    gain = norm_of(wide) / sqrt(max(channels, 1)) * abs(factor)
+    norm = known.size * sqrt(data.size) if isfinite(known.size) else norm_of(wide)
+    gain = norm / sqrt(max(channels, 1)) * abs(factor)
     promised = times(min(x.size, GREAT), gain)
     if promised <= LIKELY * DOUBT:
         size = min(promised * DOUBT, LIKELY)
@@ -121,7 +128,7 @@ def _conv(node: Node, ranges: Ranges) -> ValueRange:
     channels = weight.data.shape[0]
     if is_transposed:
         channels = weight.data.shape[1] * getattr(node.op, "group", 1)
-    return layer(x, weight, channels, bias)
+    return layer(x, weight, ranges[weight], channels, bias)
 
 
 def _folded(node: Node, ranges: Ranges) -> ValueRange:
@@ -138,7 +145,7 @@ def _gemm(node: Node, ranges: Ranges) -> ValueRange:
     a, b = input_of(node, 0), input_of(node, 1)
     if b.data is not None and a.data is None:
         channels = b.data.shape[0 if op.transB else 1]
-        return layer(ranges[a], b, channels, bias, op.alpha)
+        return layer(ranges[a], b, ranges[b], channels, bias, op.alpha)
     terms = count_along(a, (0 if op.transA else 1,))
     size = times(times(ranges[a].size, ranges[b].size), terms * abs(op.alpha))
     return ValueRange(size + (0.0 if bias is None else bias.size))
@@ -149,7 +156,7 @@ def _matmul(node: Node, ranges: Ranges) -> ValueRange:
     for x, weight, axis in ((a, b, -1), (b, a, -2)):
         if weight.data is not None and x.data is None and weight.data.ndim >= 2:
             inner = weight.data.shape[-2 if axis == -1 else -1]
-            return layer(ranges[x], weight, weight.data.size // max(inner, 1), None)
+            return layer(ranges[x], weight, ranges[weight], weight.data.size // max(inner, 1), None)
     left, right = ranges[a], ranges[b]
     if left.shares:  # weighted means of the rows of b
         return replace(right, shares=False, counted=False, means=True)
@@ -334,10 +341,14 @@ def _build() -> dict[type[Op], Rule]:
 RULES: dict[type[Op], Rule] = _build()
 
 
-def ranges_of(graph: Graph) -> Ranges:
-    """Return the ranges of a graph whose types are inferred; later changes of it do not show."""
-    ranges = Ranges()
-    ranges.measure(graph)
+def ranges_of(graph: Graph, measured: Ranges | None = None) -> Ranges:
+    """Return the ranges of a graph whose types are inferred; later changes of it do not show.
+
+    Args:
+        graph: the graph.
+        measured: those of its large constants, if they are known already.
+    """
+    ranges = measured_in(graph) if measured is None else measured
     for node in graph.nodes:
         found = RULES.get(type(node.op), of_unknown)(node, ranges)
         for i, value in enumerate(node.outputs):

@@ -43,6 +43,9 @@ GREAT = 2.0**14
 UNKNOWN = 4096
 #: Elements of a constant that one thread looks at.
 _PART = 1 << 20
+#: Elements that are squared at a time. For 10,000 or more OpenBLAS wakes a thread per core, and
+#: these spin for a while, which takes the cores from the threads that look at other parts.
+_ROW = 1 << 13
 #: Elements from which constants are looked at by several threads.
 _LARGE = 1 << 16
 
@@ -156,13 +159,20 @@ def norm_of(data: Array) -> float:
     """Return the Euclidean norm without overflow or underflow."""
     flat = data.ravel(order="K")
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
+        square = _square(flat)
     if 1e-30 < square < 1e30:
         return sqrt(square)
     maximum = float(np.abs(flat).max(initial=0))
     if maximum == 0 or not isfinite(maximum):
         return maximum
     return maximum * float(np.linalg.norm(flat.astype(np.float64) / maximum))
+
+
+def _square(flat: Array) -> float:
+    """Return the sum of squares."""
+    whole = flat.size - flat.size % _ROW
+    rows, rest = flat[:whole].reshape(-1, _ROW), flat[whole:]
+    return float(np.vecdot(rows, rows).sum(dtype=np.float64)) + float(np.vecdot(rest, rest))
 
 
 def large_constants(nodes: Iterable[Node]) -> dict[Value, Array]:
@@ -197,11 +207,6 @@ class Ranges:
     def __setitem__(self, value: Value, found: ValueRange) -> None:
         self._found[value] = found
 
-    def measure(self, graph: Graph) -> None:
-        """Find the ranges of the large constants of a graph, several at a time."""
-        large = large_constants(graph.nodes)
-        self._found.update(zip(large, of_constants(large.values()), strict=True))
-
     def inputs(self, node: Node) -> Iterator[ValueRange]:
         """Yield the range of every input that is not omitted."""
         return (self[value] for value in node.inputs if value is not None)
@@ -209,6 +214,14 @@ class Ranges:
     def copy(self, old: Value, new: Value) -> None:
         """Give a value the range of another one."""
         self._found[new] = self[old]
+
+
+def measured_in(graph: Graph) -> Ranges:
+    """Return the ranges of the large constants of a graph, which several threads look at."""
+    ranges, large = Ranges(), large_constants(graph.nodes)
+    for value, found in zip(large, of_constants(large.values()), strict=True):
+        ranges[value] = found
+    return ranges
 
 
 # ── rules of several kinds of operators ──────────────────────────────────────────────────────────

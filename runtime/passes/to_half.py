@@ -22,13 +22,14 @@ extreme weights, may still overflow. `Model` checks the results of its runs for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
-from ..ir.halves import all_rounded, rounded
+from ..ir.halves import begin_rounding, rounded
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
@@ -62,7 +63,7 @@ from .half_forms import (
     vanishes_in_sum,
 )
 from .range_rules import ranges_of
-from .ranges import large_constants
+from .ranges import Ranges, large_constants, measured_in
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
@@ -122,11 +123,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     half = _HALVES.get(context.options.precision)
     if half is None:
         return
-    narrow, kept = _Narrow(graph, half), set(context.options.keep_float32)
-    for node in list(graph.nodes):
-        if kept.isdisjoint((node.name, *node.origin)) and narrow.suits(node):
-            narrow.rewrite(node)
-            yield f"{node.kind} '{node.name}' computes in {half.name}"
+    kept = set(context.options.keep_float32)
+    measured = measured_in(graph)
+    with _rounding(graph, half) as weights:  # threads round them while nodes are rewritten
+        narrow = _Narrow(graph, half, ranges_of(graph, measured), weights)
+        for node in list(graph.nodes):
+            if kept.isdisjoint((node.name, *node.origin)) and narrow.suits(node):
+                narrow.rewrite(node)
+                yield f"{node.kind} '{node.name}' computes in {half.name}"
 
 
 def check_kept(graph: Graph, names: Iterable[str]) -> None:
@@ -139,16 +143,25 @@ def check_kept(graph: Graph, names: Iterable[str]) -> None:
 
 
 class _Narrow:
-    """Half-precision counterparts of a graph's float32 values."""
+    """Half-precision counterparts of a graph's float32 values.
 
-    def __init__(self, graph: Graph, half: DType) -> None:
+    Args:
+        graph: the graph.
+        half: the type.
+        ranges: of its values.
+        weights: those that are rounded already, or being rounded.
+    """
+
+    def __init__(
+        self, graph: Graph, half: DType, ranges: Ranges, weights: dict[Value, Array]
+    ) -> None:
         self._graph = graph
         self._half = half
         self._known: dict[Value, Value] = {}
         self._limits = HalfLimits(half)
-        self._ranges = ranges_of(graph)
-        self._fragile = fragile_nodes(graph, self._ranges)
-        self._rounded = _rounded(graph, half)
+        self._ranges = ranges
+        self._fragile = fragile_nodes(graph, ranges)
+        self._rounded = weights
         self._masks: dict[tuple[Value, bool], Value] = {}
 
     def suits(self, node: Node) -> bool:
@@ -322,14 +335,19 @@ def _has_sinks(node: Node) -> bool:
     return kinds == {reduce.ReduceLogSumExp} and not any(value.consumers for value in caches)
 
 
-def _rounded(graph: Graph, half: DType) -> dict[Value, Array]:
-    """Return the large weights of layers in half precision.
+@contextmanager
+def _rounding(graph: Graph, half: DType) -> Iterator[dict[Value, Array]]:
+    """Round the large weights of layers; they have their elements when the block has ended.
 
     Those of a layer that stays float32 after all are dropped.
     """
     layers = (node for node in graph.nodes if type(node.op) in LEADERS)
     wide = {v: data for v, data in large_constants(layers).items() if data.dtype == float32}
-    return dict(zip(wide, all_rounded(wide.values(), half), strict=True))
+    found, end = begin_rounding(wide.values(), half)
+    try:
+        yield dict(zip(wide, found, strict=True))
+    finally:
+        end()
 
 
 def _behind_view(node: Node) -> Iterable[Node]:
