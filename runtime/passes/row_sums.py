@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Node, Value
+from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.elementwise import Add, Div, Mul, Neg, Sub
 from ..ops.gather import Gather
@@ -26,8 +27,11 @@ from ..ops.shapes import normalize_axis
 from .driver import Evaluate
 from .editing import first_input, rank_of, shape_of
 
-_MOVES = (Slice, Split, Concat, Gather, Transpose)
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Operators that move elements, change signs, or add.
+_FOLLOWED: frozenset[type[Op]] = frozenset(
+    {Slice, Split, Concat, Gather, Transpose, *_RESHAPES, Neg, Add, Sub, ReduceSum}
+)
 #: Maximum number of nodes between the two tensors, and of elements that a ReduceSum adds up.
 _REACH, _SUMMED = 24, 4
 
@@ -59,7 +63,7 @@ def is_followed(node: Node | None) -> bool:
         return False
     if isinstance(node.op, (Mul, Div)):
         return any(v is not None and v.data is not None for v in node.inputs)
-    return isinstance(node.op, (*_MOVES, *_RESHAPES, Neg, Add, Sub, ReduceSum))
+    return type(node.op) in _FOLLOWED
 
 
 def sources(top: Value, reach: int = _REACH) -> Iterator[tuple[Value, frozenset[Node]]]:
