@@ -6,7 +6,7 @@ Fixed addresses make the arena, CUDA graphs and a fast Python loop one mechanism
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
@@ -152,13 +152,15 @@ class Plan:
         self.schedule = assign(self.rows, self._max_streams)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
-        for device, store in stores.items():
-            steps = [row.step for row in self.rows if row.device is device]
-            store.prepare(c for step in steps if isinstance(step, Reading) for c in step.constants)
-        for row in self.rows:
-            check_time()
-            with planning(f"step '{row.title}'"):
-                row.run = None if row.apart else self._bind(row)
+        with ExitStack() as preparing:  # rows are bound while threads pack the constants of others
+            for device, store in stores.items():
+                steps = (row.step for row in self.rows if row.device is device)
+                read = (c for step in steps if isinstance(step, Reading) for c in step.constants)
+                preparing.enter_context(store.preparing(read))
+            for row in self.rows:
+                check_time()
+                with planning(f"step '{row.title}'"):
+                    row.run = None if row.apart else self._bind(row)
         if exchange is not None:
             self._bind_apart(uploads, downloads, exchange)
         self.memory = self._measure(stores)

@@ -24,6 +24,8 @@ _Key = tuple[tuple[int, ...], Hashable]
 _Wanted = tuple[_Key, list[Array], Callable[..., Array]]
 #: What was made of a constant, and where it has been copied to.
 _Placed = tuple[View | Array, View | None]
+#: What `next` returns behind the last constant.
+_END = object()
 #: Bytes of constants that are packed one after the other.
 _LARGE = 32 << 20
 #: Bytes from which a constant gets a separate allocation on a device.
@@ -48,6 +50,7 @@ class WeightStore:
         self._taken: dict[_Key, int] = {}
         self._views: dict[_Key, View] = {}
         self._sources: dict[int, Array] = {}
+        self._coming: list[Generator[None]] = []
         self._lock = forks.rlock()
 
     @property
@@ -65,12 +68,25 @@ class WeightStore:
         """Return ``pack(*arrays of sources)``, computed once per (sources, layout)."""
         key, arrays = _key(sources, layout)
         with self._lock:
+            for coming in self._coming:
+                while key not in self._views and next(coming, _END) is not _END:
+                    pass
             if key not in self._views:
                 self._store(key, arrays, self._made(arrays, pack))
             return self._views[key]
 
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
         """Pack small constants on several threads, so that `packed` finds them.
+
+        Raises:
+            DeviceError: the device refuses to store them.
+        """
+        with self.preparing(constants):
+            pass
+
+    @contextmanager
+    def preparing(self, constants: Iterable[PackedConstant]) -> Generator[None]:
+        """Pack small constants on several threads within the block; `packed` waits for its own.
 
         Packing a large one may occupy several threads. What cannot be packed is left to
         `packed`, which raises the error for the step that needs it.
@@ -84,18 +100,40 @@ class WeightStore:
                 key, arrays = _key(sources, layout)
                 if key not in self._views:
                     wanted.setdefault(key, (arrays, pack))
-            small = [
-                (key, arrays, pack)
-                for key, (arrays, pack) in wanted.items()
-                if sum(data.nbytes for data in arrays) < _LARGE
-            ]
-            made = in_parallel(lambda each: self._placed(*each[1:]), small)
-            try:
-                self._store_all(zip(small, made, strict=True))
-            except DeviceError:
-                raise
-            except (*FAILURES, MemoryError, TercetError):
-                return
+            found = [(key, arrays, pack) for key, (arrays, pack) in wanted.items()]
+            sizes = [sum(data.nbytes for data in arrays) for _, arrays, _ in found]
+            slight = [each for each, n in zip(found, sizes, strict=True) if n < _SLIGHT]
+            others = [each for each, n in zip(found, sizes, strict=True) if _SLIGHT <= n < _LARGE]
+            coming = self._storing(slight, others)
+            next(coming, None)
+            self._coming.append(coming)
+        try:
+            yield
+            with self._lock:
+                for _ in coming:
+                    pass
+        finally:
+            with self._lock:
+                self._coming.remove(coming)
+                coming.close()
+
+    def _storing(self, slight: list[_Wanted], others: list[_Wanted]) -> Generator[None]:
+        """Store constants in this order, and yield after each that is not slight."""
+
+        def place(each: _Wanted) -> _Placed:
+            return self._placed(*each[1:])
+
+        try:
+            self._store_all(zip(slight, in_parallel(place, slight), strict=True))
+            for (key, arrays, _), (made, view) in zip(
+                others, in_parallel(place, others), strict=True
+            ):
+                self._store(key, arrays, made, view)
+                yield
+        except DeviceError:
+            raise
+        except (*FAILURES, MemoryError, TercetError):
+            return
 
     def _store_all(self, constants: Iterable[tuple[_Wanted, _Placed]]) -> None:
         """Store constants as they come, small ones together."""
