@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from threading import Barrier, get_ident
+from threading import Barrier, Event, get_ident
 from threading import enumerate as enumerate_threads
 from typing import Any
 
@@ -90,6 +90,37 @@ def test_what_fails_is_an_error_for_the_step_that_needs_it() -> None:
     assert (read(store, good, "some", pack) == 0).all()
     with pytest.raises(ValueError, match="no such layout"):
         store.packed((bad,), "some", pack)
+
+
+@pytest.mark.parametrize("cpus", [1, 4])
+def test_one_is_there_while_others_are_packed(monkeypatch: pytest.MonkeyPatch, cpus: int) -> None:
+    monkeypatch.setattr(parallel, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(weights, "_SLIGHT", 0)
+    store, values, is_read = WeightStore(FakeDevice()), constants(9), Event()
+
+    def pack(data: Array) -> Array:
+        assert data[0, 0] == 0 or is_read.wait(20)
+        return data + 1
+
+    with store.preparing([((value,), "more", pack) for value in values]):
+        assert (read(store, values[0], "more", pack) == 1).all()
+        assert store.nbytes == 24
+        is_read.set()
+        assert (read(store, values[5], "more", pack) == 6).all()
+    assert store.nbytes == 9 * 24
+
+
+def test_what_is_being_packed_ends_with_a_block_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_SLIGHT", 0)
+    device = FakeDevice()
+    store, values = WeightStore(device), constants(9)
+    before = {thread.ident for thread in enumerate_threads()}
+    with pytest.raises(KeyError), store.preparing(map(as_it_is, values)):
+        raise KeyError
+    assert {thread.ident for thread in enumerate_threads()} == before
+    assert store.nbytes < 9 * 24
+    store.prepare(map(as_it_is, values))
+    assert store.nbytes == 9 * 24
 
 
 def test_what_is_not_packed_is_stored_in_c_order() -> None:
