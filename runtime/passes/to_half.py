@@ -21,7 +21,7 @@ extreme weights, may still overflow. `Model` checks the results of its runs for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -336,7 +336,7 @@ def _has_sinks(node: Node) -> bool:
 
 
 @contextmanager
-def _rounding(graph: Graph, half: DType) -> Iterator[dict[Value, Array]]:
+def _rounding(graph: Graph, half: DType) -> Generator[dict[Value, Array]]:
     """Round the large weights of layers; they have their elements when the block has ended.
 
     Those of a layer that stays float32 after all are dropped.
