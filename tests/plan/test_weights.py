@@ -13,7 +13,7 @@ import pytest
 from tercet.runtime.base import parallel
 from tercet.runtime.base.budget import Budget
 from tercet.runtime.base.guard import bounded
-from tercet.runtime.base.parallel import copy, in_parallel, same_threads, share
+from tercet.runtime.base.parallel import begin, copy, in_parallel, same_threads, share
 from tercet.runtime.errors import DeviceOutOfMemory, LimitError, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
@@ -282,3 +282,28 @@ def test_the_budget_is_asked_before_anything_is_stored(monkeypatch: pytest.Monke
     with pytest.raises(LimitError, match="packed constants"):
         store.packed(*wanted[2])
     assert uploads == [24, 24]
+
+
+def test_work_goes_on_beside_the_caller_and_its_error_waits_for_the_end() -> None:
+    goes_on, done = Event(), list[int]()
+
+    def work(item: int) -> None:
+        assert goes_on.wait(20)
+        if item == 2:
+            raise ValueError("not this one")
+        done.append(item)
+
+    with same_threads():
+        end = begin(work, range(4), parallel.WORTH_SHARING)
+        goes_on.set()  # before which none of it can be done
+        with pytest.raises(ValueError, match="not this one"):
+            end()
+    assert sorted(done) == [0, 1, 3]
+
+
+def test_work_without_threads_is_done_at_once() -> None:
+    done = list[int]()
+    begin(done.append, range(4), parallel.WORTH_SHARING)()
+    assert sorted(done) == [0, 1, 2, 3]
+    begin(done.append, range(4), 4)()
+    assert len(done) == 8
