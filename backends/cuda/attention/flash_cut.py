@@ -39,6 +39,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
     tiles, tiles_of_keys = ceil_div(length, rows), ceil_div(task.total, KEYS)
     args = {**task.operands, **task.strides, **task.numbers, "cut": Scratch(0)}
     types = (("T", float32), ("M", float32 if mask is None else mask.dtype))
+    constants = task.constants_with(MASK_PAIRS=False)
     sizes = (("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", KEYS))
     room = (target.shared + 1024) // resident - 1024
     stages, shared = _staged(task, tile, 4 * rows * (size_k + 1), room)
@@ -53,7 +54,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
             for name in ("k", "v", "past_k", "past_v", "lengths", "cut", "s", "of_k", "of_v")
         },
         types=types,
-        constants=(*task.constants, *sizes, ("VECTOR", min(task.k.vector(4), task.v.vector(4)))),
+        constants=(*constants, *sizes, ("VECTOR", min(task.k.vector(4), task.v.vector(4)))),
         code=F16X3.code(),
         shared=4 * KEYS * (max(size_k, size_v) + 1),
         scratch=batch * kv_heads * tiles_of_keys * tile,
@@ -72,7 +73,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
         },
         types=types,
         constants=(
-            *(*task.constants, *sizes, ("GROUPS", groups), ("STAGES", stages)),
+            *(*constants, *sizes, ("GROUPS", groups), ("STAGES", stages)),
             *(("RESIDENT", resident), ("PRODUCERS", producers)),
             *(("VECTOR", task.q.vector(4)), ("VECTOR_Y", task.y.vector(2))),
         ),

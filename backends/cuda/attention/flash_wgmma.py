@@ -66,6 +66,7 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
     mask, dtype, width = task.mask, task.q.tensor.dtype, _mask_width(task, keys)
     # What flags add takes the FMA that scales a score; only those that are tested leave it out.
     raw = task.is_raw and (mask is None or width > 0)
+    in_place = task.is_mask_of_rows and width == 0
     return Launch(
         "attention/attention_wgmma.cu",
         "attention_wgmma",
@@ -78,7 +79,7 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
-            *{**dict(task.constants), "RAW": raw}.items(),
+            *task.constants_with(RAW=raw, MASK_PAIRS=task.is_mask_of_pairs and in_place),
             *(("KEYS", keys), ("STAGES", stages), ("ROUNDS", rounds), ("RESIDENT", resident)),
             *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(GROUP))),
         ),

@@ -333,6 +333,10 @@ class AttentionTask:
             ("SINK", self.sink is not None),
         )
 
+    def constants_with(self, **known: int | bool) -> tuple[tuple[str, int | bool], ...]:
+        """Return `constants`, some of them as a kernel needs them, so that it is compiled once."""
+        return tuple({**dict(self.constants), **known}.items())
+
     @property
     def pitched(self) -> tuple[Tensor, ...]:
         """The operands that may have gaps."""
