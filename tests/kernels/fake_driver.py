@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,6 +258,7 @@ class FakeGpu:
         self.gate, self.compiler = gate, compiler
         compiler.gpu = self
         self.held: Counter[str] = Counter()
+        self.running = Lock()  # the emulator has one block of threads
         self._numbered: dict[int, Any] = {}
         self.default = FakeStream(self)
         self.default.handle = 1
@@ -393,7 +395,12 @@ class FakeGpu:
         if answer == SUCCESS:
             kernel = self._numbered[int(function)]
             cells, grid = _copied(table, kernel.sizes), (ctypes.c_uint * 3)(*grid)
-            self.do(stream, lambda: kernel.run(cells[0], grid, ctypes.c_uint(threads)))
+
+            def work() -> None:
+                with self.running:
+                    kernel.run(cells[0], grid, ctypes.c_uint(threads))
+
+            self.do(stream, work)
         return (answer,)
 
 
