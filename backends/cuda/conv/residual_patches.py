@@ -170,12 +170,13 @@ class PatchForm:
 
     def applies(self, p: ResidualProblem) -> bool:
         """Whether a block fits on a multiprocessor, and each walk of a warp saves other warps."""
+        warps = self.warps
+        fewer = self.walks == 1 or warps < ceil_div(self.items, self.walks - 1)
+        if not fewer or warps > MAX_WARPS or self.stages > self.chunks(p):
+            return False
         registers = self.registers(p)
-        warps = min(MAX_WARPS, REGISTERS // (32 * registers) // 4 * 4)
-        fits = registers <= MAX_REGISTERS and self.warps <= warps
-        fewer = self.walks == 1 or self.warps < ceil_div(self.items, self.walks - 1)
-        useful = fewer and self.stages <= self.chunks(p)
-        return fits and useful and self.shared(p) <= p.target.shared
+        fits = registers <= MAX_REGISTERS and warps <= REGISTERS // (32 * registers) // 4 * 4
+        return fits and self.shared(p) <= p.target.shared
 
     def tiles(self, p: ResidualProblem) -> int:
         """Return the number of tiles."""
