@@ -43,18 +43,26 @@ struct Masks {
 struct Factor {
     u32 scale, shift;
 
+    // Of a pair of equal scales and one of equal zero points.
+    __device__ __forceinline__ Factor(u32 scale, u32 zero) : scale(scale)
+    {
+        constexpr u32 MINUS_ONE = BRAIN ? 0xbf80bf80 : 0xbc00bc00;
+        constexpr u32 HALFWAY = BRAIN ? both(0x3f80 + ((BITS - 1) << 7)) : both((14 + BITS) << 10);
+        shift = ZEROS ? pair_fma(zero, MINUS_ONE, HALFWAY) : 0;
+    }
+
     __device__ __forceinline__ explicit Factor(const void* from)
     {
         struct alignas(2 + 2 * ZEROS) Bits {
             unsigned short at[1 + ZEROS];
         };
         const Bits bits = *(const Bits*)from;
-        constexpr u32 MINUS_ONE = BRAIN ? 0xbf80bf80 : 0xbc00bc00;
-        constexpr u32 HALFWAY = BRAIN ? both(0x3f80 + ((BITS - 1) << 7)) : both((14 + BITS) << 10);
-        scale = bits.at[0] * 0x10001u;
-        shift = ZEROS ? pair_fma(bits.at[1 * ZEROS] * 0x10001u, MINUS_ONE, HALFWAY) : 0;
+        *this = Factor(bits.at[0] * 0x10001u, bits.at[1 * ZEROS] * 0x10001u);
     }
 };
+
+// The lower or the upper half of a word twice.
+__device__ __forceinline__ u32 twice(u32 word, bool upper) { return __byte_perm(word, 0, upper ? 0x3232 : 0x1010); }
 
 // The integers of a word, minus MIDDLE, as pairs of neighbours.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)

@@ -140,6 +140,11 @@ struct Steps {
         : shared(shared), turns(shared_address(shared) + BARRIERS), row(row), stage(slice % STAGES)
     {
         turn.skip(slice);
+#if PACKED
+        const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+        words = strip * (16 * WIDTH) + swizzled(lane / 8, lane % 8);
+        scales = exchanged(strip * (16 * SPAN) + lane / 4 * (2 * FACTOR));
+#endif
     }
 
     // The descriptor of sixteen terms of `a` of the current stage. Only its lower half depends on the place.
@@ -153,30 +158,35 @@ struct Steps {
 #if PACKED
     static constexpr int PAIRS = STEP / 32, PAIRS_OF_WORD = EACH / 4;  // of fragments: in a step, in a lane's word
     Masks masks;
+    int words, scales;  // where a lane's are in a stage
     u32 fragments[2][2][4];  // of a pair that is multiplied, and of the next
 
-    // A lane's word, in the order in which the copy engine stores lines of 128 bytes.
+    // Where the copy engine stores what a lane reads, in lines of 128 bytes or of LINE. It exchanges words by bits of their
+    // address, so that such bits of a sum without carries may be exchanged one by one.
+    static __device__ __forceinline__ constexpr int exchanged(int at) { return at ^ (at >> 3 & (LINE - 16)); }
+
+    // A lane's word.
     __device__ __forceinline__ Word word_of(int number) const
     {
-        const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-        const unsigned char* const own = shared + OF_W + stage * BYTES_W + strip * (16 * WIDTH);
-        return *(const Word*)(own + swizzled(number * 4 + lane / 8, lane % 8));
+        const unsigned char* const own = shared + OF_W + stage * BYTES_W + number * 512;
+        return *(const Word*)(own + (words ^ number % 2 * 64));
     }
 
-    // The scales of a lane's upper and lower row in a block, in the order in which it stores lines of so many bytes.
+    // The scales of a lane's upper and lower row in a block.
     struct Factors {
         Factor of[2];
     };
     __device__ __forceinline__ Factors factors_of(int number) const
     {
-        const int strip = row / 16 + threadIdx.x % 128 / 32;
-        const int at = strip * (16 * SPAN) + number * (16 * FACTOR) + threadIdx.x % 32 / 4 * (2 * FACTOR);
-        const unsigned char* const own = shared + OF_FACTORS + stage * BYTES_FACTORS + (at ^ (at >> 3 & (LINE - 16)));
         struct alignas(2 * FACTOR) Both {
-            unsigned char at[2 * FACTOR];
+            u32 at[1 + ZEROS];
         };
-        const Both both = *(const Both*)own;
-        return {Factor(both.at), Factor(both.at + FACTOR)};
+        const unsigned char* const own = shared + OF_FACTORS + stage * BYTES_FACTORS;
+        const Both both = *(const Both*)(own + (scales ^ exchanged(number * (16 * FACTOR))));
+        if constexpr (ZEROS)
+            return {Factor(twice(both.at[0], false), twice(both.at[0], true)),
+                    Factor(twice(both.at[ZEROS], false), twice(both.at[ZEROS], true))};
+        else return {Factor(twice(both.at[0], false), 0), Factor(twice(both.at[0], true), 0)};
     }
 
     __device__ __forceinline__ void unpack_pair(u32 (&to)[2][4], const Word& word, int number,
