@@ -96,8 +96,8 @@ class FusionGroup:
             the caches, rotation of what is normalized, products of few rows with the nodes around
             them, two products that are combined, stacks that are read in place, normalized parts of
             rows, rows divided by their length, variances, inverted residuals, elements moved by
-            several nodes, an unrolled recurrence, a reduction of a chain, or scans with chains; None
-            for others.
+            several nodes, an unrolled recurrence, a reduction of a chain, or scans with chains;
+            None for others.
         moves: the movements through which a chain reads.
     """
 
