@@ -31,8 +31,8 @@ from .attention.cut_heads import CutAttention
 from .attention.decode import DecodeAttention
 from .attention.relu_linear import ReluLinear
 from .attention.rotate_append import RotateAppend
+from .attention.rotated_heads import RotatedHeads
 from .attention.sink import SinkAttention
-from .attention.turned_heads import TurnedHeads
 from .attention.weighted import WeightedHeads
 from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
@@ -320,7 +320,7 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
     reading = DecodeAttention | HeadRows | RotateAppend | SinkAttention | StridedProduct
-    reading |= TurnedHeads | WeightedHeads
+    reading |= RotatedHeads | WeightedHeads
     if isinstance(group.whole, reading):
         return True
     if group.head is None and group.whole is None:

@@ -30,8 +30,8 @@ from .attention.cut_heads import CutAttention
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
+from .attention.rotated_heads import RotatedHeads, rotated_heads_at
 from .attention.sink import SinkAttention, sink_attention_at
-from .attention.turned_heads import TurnedHeads, turned_heads_at
 from .attention.weighted import WeightedHeads, weighted_heads_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
@@ -69,7 +69,7 @@ Separable = (
     | StridedProduct
     | UnitRows
     | HeadRows
-    | TurnedHeads
+    | RotatedHeads
     | Variance
     | InvertedResidual
     | Movement
@@ -177,7 +177,7 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
             read = tuple(each for each in joining if each.y.consumers.keys() <= set(chain))
             joining = [each for each in joining if each not in read]
             moved = [each for each in moved if each not in read]
-            chain += [turn for each in read for turn in each.nodes]
+            chain += [node for each in read for node in each.nodes]
             left.difference_update(chain)
             yield FusionGroup(graph.in_order(chain), None, moves=read)
     for each in moved:
@@ -228,7 +228,7 @@ def _may_join(movement: Movement, reader: Node) -> bool:
     computed = [value for value in reader.distinct_reads if not value.is_constant]
     is_image = rank == movement.x.tensor.rank == 4 and (movement.copies < 2 or movement.is_plain)
     follows = is_image and len(computed) > 1
-    if follows or not movement.turns or movement.is_few:
+    if follows or not movement.transposes or movement.is_few:
         return not follows
     return rank > 2 and movement.is_adjacent(movement.format)
 
@@ -369,7 +369,8 @@ WHOLE: _Finders = {
         partial(unit_rows_at, tail=_tail, may_be_mean=True),
     ),
     **dict.fromkeys(
-        (LayerNormalization, RMSNormalization), (turned_heads_at, partial(head_rows_at, tail=_tail))
+        (LayerNormalization, RMSNormalization),
+        (rotated_heads_at, partial(head_rows_at, tail=_tail)),
     ),
     MatMul: (channel_attention_at, weighted_heads_at, few_rows_at, gated_products_at),
     **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),

@@ -23,8 +23,8 @@ from .attention.cut_heads import CutAttention, cut_attention
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
+from .attention.rotated_heads import RotatedHeads, rotated_heads
 from .attention.sink import SinkAttention, sink_attention
-from .attention.turned_heads import TurnedHeads, turned_heads
 from .attention.weighted import WeightedHeads, weighted_heads
 from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
@@ -132,8 +132,8 @@ def _recipe_of_whole(
             return cut_attention(whole, y, operand, setting, stored)
         case RotateAppend():
             return rotate_append(whole, operand)
-        case TurnedHeads():
-            return turned_heads(whole, operand)
+        case RotatedHeads():
+            return rotated_heads(whole, operand)
         case DecodeAttention():
             return decode_attention(whole, operand, setting.target)
         case SinkAttention():

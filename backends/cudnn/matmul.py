@@ -45,20 +45,20 @@ class MatMulProblem:
         b: [stack, k, n], likewise.
         y: [stack, m, n].
         tail: the epilogue applied by the same graph.
-        turned: whether it is expressed as ``y' = b' @ a'`` with column-major matrices: only then
-            does cublasLt, which is column-major, support a bias and an activation.
+        transposed: whether it is expressed as ``y' = b' @ a'`` with column-major matrices: only
+            then does cublasLt, which is column-major, support a bias and an activation.
     """
 
     a: Operand
     b: Operand
     y: Operand
     tail: Tail = NO_TAIL
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def title(self) -> str:
         """A short name: ``matmul+bias+relu``."""
-        name = "turned matmul" if self.turned else "matmul"
+        name = "transposed matmul" if self.transposed else "matmul"
         return f"{name}+{self.tail.title}" if self.tail else name
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class MatMulProblem:
     def operands(self) -> Mapping[str, Operand]:
         """The tensors read and written."""
         found = {"a": self.a, "b": self.b, **dict(self.tail.operands), "y": self.y}
-        return {role: _turned(x) for role, x in found.items()} if self.turned else found
+        return {role: _transposed(x) for role, x in found.items()} if self.transposed else found
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -88,12 +88,12 @@ class MatMulProblem:
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the operation to a cuDNN graph; see `Operation`."""
-        left, right = ("b", "a") if self.turned else ("a", "b")
+        left, right = ("b", "a") if self.transposed else ("a", "b")
         y = graph.matmul(A=tensors[left], B=tensors[right])
         return {"y": expressed(self.tail.stages, graph, cudnn, y, tensors)}
 
 
-def _turned(x: Operand) -> Operand:
+def _transposed(x: Operand) -> Operand:
     """Return a batch of matrices in column-major order."""
     stack, rows, columns = x.dims
     of_stack, of_rows, of_columns = x.strides
@@ -193,7 +193,7 @@ def divide(product: MatMulProblem, tail: Tail) -> tuple[Division, ...]:
         return (alone,)
     fused = Division(replace(product, tail=first), last)
     if not last and _is_classic(first, product.y.dims[-1]):
-        return Division(replace(product, tail=first, turned=True)), fused, alone
+        return Division(replace(product, tail=first, transposed=True)), fused, alone
     gelu = any(isinstance(stage.op, Gelu) for stage in first.stages)
     return (alone, fused) if gelu or product.a.dims[-1] > LONG else (fused, alone)
 

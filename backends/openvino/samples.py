@@ -103,8 +103,8 @@ def _crossed(types: Sequence[TensorType], floats: Sequence[float]) -> Iterator[S
         yield [_cycled(some, type_, 0, k, count) for k, (some, type_) in pairs]
         return
     for first in range(0, count, min(size, count)):
-        for turn in range(count if len(types) > 1 else 1):
-            moves = (first + k * turn for k in range(len(types)))
+        for shift in range(count if len(types) > 1 else 1):
+            moves = (first + k * shift for k in range(len(types)))
             yield [_cycled(*each) for each in zip(series, types, moves, strict=True)]
 
 
@@ -119,15 +119,15 @@ def _series(dtype: DType, floats: Sequence[float]) -> Array:
     return np.array(kept, dtype)
 
 
-def _cycled(series: Array, type_: TensorType, first: int, turn: int = 0, each: int = 1) -> Array:
+def _cycled(series: Array, type_: TensorType, first: int, shift: int = 0, each: int = 1) -> Array:
     """Yield tensors from an endless repetition of the series, starting at element `first`.
 
     Args:
         series: the elements.
         type_: of the tensor.
         first: which of them is the first.
-        turn: number of elements skipped after every `each` elements.
-        each: see `turn`.
+        shift: number of elements skipped after every `each` elements.
+        each: see `shift`.
     """
     places = np.arange(int(np.prod(type_.dims, dtype=int)))
-    return series[(places + first + turn * (places // each)) % len(series)].reshape(type_.dims)
+    return series[(places + first + shift * (places // each)) % len(series)].reshape(type_.dims)

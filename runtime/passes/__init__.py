@@ -81,7 +81,7 @@ from . import (
     stack_tables,
     sum_branches,
     to_half,
-    turn_rows,
+    transpose_rows,
     unflatten_softmax,
     unfold_patches,
     unpack_sequences,
@@ -240,8 +240,8 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after it, which adds views, and before patterns with a Softmax of the tensor itself",
     ),
     Pass(
-        "turn_rows",
-        turn_rows.run,
+        "transpose_rows",
+        transpose_rows.run,
         "after it, which exposes layers; before transposes are composed with those of heads",
     ),
     Pass(

@@ -129,9 +129,13 @@ def _part(graph: Graph, value: Value) -> _Part:
     if not count:
         return plain
     views, heads, axes = (cut,), cut.output, list(range(len(shape)))
-    turn = graph.sole_consumer(heads)
-    if turn is not None and isinstance(turn.op, Transpose):
-        views, heads, axes = (cut, turn), turn.output, list(turn.op.order(len(shape)))
+    transpose = graph.sole_consumer(heads)
+    if transpose is not None and isinstance(transpose.op, Transpose):
+        views, heads, axes = (
+            (cut, transpose),
+            transpose.output,
+            list(transpose.op.order(len(shape))),
+        )
     if graph.is_output(heads) or not 1 <= len(heads.consumers) <= MAX_SUMS:
         return plain
     sizes = static_dims(shape[-count:]) or ()
@@ -167,8 +171,8 @@ def _addend(node: Node, heads: Value, places: Sequence[int], sizes: Sequence[int
         ):
             continue
         order = [axis for axis in range(rank) if axis not in places]
-        turned = wide.transpose(*order, *places).reshape(own)
-        return np.broadcast_to(turned, tuple(sizes)).reshape(-1)
+        transposed = wide.transpose(*order, *places).reshape(own)
+        return np.broadcast_to(transposed, tuple(sizes)).reshape(-1)
     return None
 
 

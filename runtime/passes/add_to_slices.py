@@ -66,8 +66,11 @@ def _pad_all(graph: Graph, node: Node, rows: Rows) -> str:
         return ""
     rank = len(shape_of(node.output) or ())
     order, updates = tuple(range(rank)), rows.updates
-    while (turn := updates.producer) is not None and isinstance(turn.op, Transpose):
-        order, updates = tuple(turn.op.order(rank)[axis] for axis in order), turn.operands[0]
+    while (transpose := updates.producer) is not None and isinstance(transpose.op, Transpose):
+        order, updates = (
+            tuple(transpose.op.order(rank)[axis] for axis in order),
+            transpose.operands[0],
+        )
     add = Builder(graph, node, node.name, (node,))
     part = _Part(node.output, rows.axis, rows.first, rows.size)
     result = _padded(add, node, updates, part, order[rows.axis], filler)
@@ -83,10 +86,10 @@ def _pad_all(graph: Graph, node: Node, rows: Rows) -> str:
 def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
     """Replace an assignment that adds to a part by the sum; return what was done."""
     rank, data = len(shape_of(node.output) or ()), node.operands[0]
-    turn, same = data.producer, tuple(range(rank))
+    transpose, same = data.producer, tuple(range(rank))
     sources = [(data, same)]
-    if turn is not None and isinstance(turn.op, Transpose):
-        sources.insert(0, (turn.operands[0], turn.op.order(rank)))
+    if transpose is not None and isinstance(transpose.op, Transpose):
+        sources.insert(0, (transpose.operands[0], transpose.op.order(rank)))
     add = Builder(graph, node, node.name, (node,))
     for source, order in sources:
         part = _Part(source, order[rows.axis], rows.first, rows.size)
@@ -95,7 +98,7 @@ def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
             continue
         if order != same:
             result = add(Transpose(perm=order), result)
-        kind, name, read = node.kind, node.name, [rows.updates.producer, turn]
+        kind, name, read = node.kind, node.name, [rows.updates.producer, transpose]
         graph.replace(node, [result])
         for each in read:  # a product that they read, too, would not become part of an attention
             drop(graph, each)

@@ -78,7 +78,7 @@ def heads_of(value: Value) -> HeadColumns | None:
                 return nearest
     if nearest is not None:
         return nearest
-    return _turned(path[-1][0], counts) if path else None
+    return _transposed(path[-1][0], counts) if path else None
 
 
 def _found(
@@ -146,7 +146,7 @@ def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
     return sizes if (sizes[0], prod(sizes[2:])) == counts else None
 
 
-def _turned(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:
+def _transposed(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:
     """Return adjacent heads that a Transpose moves to the front."""
     source = node.inputs[0]
     shape = shape_of(source)

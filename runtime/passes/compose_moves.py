@@ -18,7 +18,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Squeeze
-from .cut_before_turns import cut_for_products, place_of
+from .cut_before_transposes import cut_for_products, place_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of
 from .keep_pixels import keep_pixels

@@ -12,15 +12,15 @@ from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .cut_before_turns import cut_before_turns, cut_columns, slice_before_turns
+from .cut_before_transposes import cut_before_transposes, cut_columns, slice_before_transposes
 from .driver import Context
 from .editing import Builder, drop, to_sizes
 from .factors import Axes, Factor, follow
-from .joined_heads import split_joined, turn_joined_heads, turn_normalized
-from .joined_parts import turn_joined
-from .turn_images import order_of, to_channels_first, to_channels_last
-from .turned_parts import reduce_turned, turn_whole
-from .turned_sums import turn_before_sums
+from .joined_heads import split_joined, transpose_joined_heads, transpose_normalized
+from .joined_parts import transpose_joined
+from .transpose_images import order_of, to_channels_first, to_channels_last
+from .transposed_parts import reduce_transposed, transpose_whole
+from .transposed_sums import transpose_before_sums
 
 #: An operator, with the shape that a Reshape gives.
 Step = tuple[Op, tuple[int, ...] | None]
@@ -39,24 +39,24 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     permutation, too.
     """
     yield from split_joined(graph)
-    yield from turn_normalized(graph)
-    yield from turn_joined_heads(graph)
-    yield from turn_joined(graph)
-    yield from turn_before_sums(graph)
-    yield from reduce_turned(graph)
-    yield from turn_whole(graph)
+    yield from transpose_normalized(graph)
+    yield from transpose_joined_heads(graph)
+    yield from transpose_joined(graph)
+    yield from transpose_before_sums(graph)
+    yield from reduce_transposed(graph)
+    yield from transpose_whole(graph)
     yield from cut_columns(graph)
-    yield from cut_before_turns(graph)
-    yield from slice_before_turns(graph)
+    yield from cut_before_transposes(graph)
+    yield from slice_before_transposes(graph)
     yield from _compose(graph, lambda node: True)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
     """As `run`, for known sizes; the free transposes from images to rows are left alone."""
-    return _compose(graph, lambda node: not _turns_image(node))
+    return _compose(graph, lambda node: not _transposes_image(node))
 
 
-def _turns_image(node: Node) -> bool:
+def _transposes_image(node: Node) -> bool:
     order = order_of(node)
     rank = len(order or ())
     return rank > 3 and order in (to_channels_first(rank), to_channels_last(rank))
@@ -132,9 +132,9 @@ class _Form:
         """Replace the chain; return a sentence about it, and its result."""
         last, value = self.chain[-1], self.chain[0].inputs[0]
         assert value is not None
-        turns = [isinstance(op, Transpose) for op, _ in self.steps]
+        transposes = [isinstance(op, Transpose) for op, _ in self.steps]
         for i, (op, shape) in enumerate(self.steps):
-            stands_for_all = turns[i] or (not any(turns) and i == 0)
+            stands_for_all = transposes[i] or (not any(transposes) and i == 0)
             origin = tuple(self.chain) if stands_for_all else ()
             add = Builder(graph, last, last.name, origin)
             sizes = () if shape is None else (add.integers(shape, f"{last.name}.shape"),)
@@ -215,11 +215,11 @@ def _as_wanted(given: Axes, wanted: Axes) -> list[Step] | None:
     before = [moved.get(i, i) for i in range(len(wanted))]
     perm = tuple(before.index(i) for i in range(len(wanted)))
     axes = [wanted[i] for i in before]
-    sizes, turned = _sizes(axes), perm != tuple(range(len(perm)))
+    sizes, transposed = _sizes(axes), perm != tuple(range(len(perm)))
     if sizes is None:
         return None
     steps: list[Step] = [] if sizes == _sizes(given) else [(to_sizes(sizes), sizes)]
-    return [*steps, (Transpose(perm=perm), None)] if turned else steps
+    return [*steps, (Transpose(perm=perm), None)] if transposed else steps
 
 
 def _through(
@@ -238,12 +238,12 @@ def _through(
     before = sorted(blocks, key=lambda block: place[block[0]])
     perm = tuple(before.index(block) for block in blocks)
     steps: list[Step] = []
-    turned = any(a > b for a, b in pairwise(perm))
-    if turned and before != given:
+    transposed = any(a > b for a, b in pairwise(perm))
+    if transposed and before != given:
         steps.append(_reshape(before))
-    if turned:
+    if transposed:
         steps.append((Transpose(perm=perm), None))
-    if (blocks if turned else given) != wanted:
+    if (blocks if transposed else given) != wanted:
         steps.append(_reshape(wanted))
     if any(shape is None for op, shape in steps if isinstance(op, Reshape)):
         return None

@@ -33,7 +33,7 @@ ROTATED = FLOATS - {float64}
 
 
 @dataclass(frozen=True, slots=True)
-class _Turned:
+class _Rotated:
     """Elements of the rows of x, moved and negated."""
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
@@ -41,7 +41,7 @@ class _Turned:
             return
         for source, nodes in sources(value):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)
-            bound = bound and bound.bound("turned", value)
+            bound = bound and bound.bound("rotated", value)
             if bound is not None:
                 yield bound
 
@@ -226,8 +226,8 @@ def _interleaved(terms: list[Term] | None, size: int) -> int | None:
         (1, own ^ 1, own % 2 == 1),
     ):
         signs = np.where(is_second, 1.0, -1.0)
-        is_turned = np.array_equal(terms[0].factor.reshape(-1), signs)
-        if is_turned and np.array_equal(terms[0].index, pairs):
+        is_rotated = np.array_equal(terms[0].factor.reshape(-1), signs)
+        if is_rotated and np.array_equal(terms[0].index, pairs):
             return interleaved
     return None
 
@@ -250,7 +250,7 @@ def _build(found: Found) -> Outcome:
         return None
     angles = (*(1,) * (4 - len(angles)), *angles)
     axis = _positions(shape, angles)
-    interleaved = _interleaved(RowSums(x, found.context.evaluate).terms(found["turned"]), size)
+    interleaved = _interleaved(RowSums(x, found.context.evaluate).terms(found["rotated"]), size)
     if axis is None or interleaved is None:
         return None
     both = [_pairs(each, interleaved=bool(interleaved)) for each in (cos, sin)]
@@ -277,8 +277,8 @@ def _build(found: Found) -> Outcome:
     if axis == 2:
         return Replacement(RotaryEmbedding(interleaved=interleaved), (x, *tables))
     assert isinstance(heads, int)
-    turned = RotaryEmbedding(interleaved=interleaved, num_heads=heads)
-    return of_rows(add, turned, x, heads, tables)
+    rotated = RotaryEmbedding(interleaved=interleaved, num_heads=heads)
+    return of_rows(add, rotated, x, heads, tables)
 
 
 def of_rows(
@@ -289,8 +289,8 @@ def of_rows(
     rows = split.inputs[0] if split is not None and isinstance(split.op, Reshape) else None
     if rows is None or shape_of(rows) != (*(shape_of(x) or ())[:2], heads * size):
         rows = add(Reshape(), x, add.integers((0, 0, heads * size)))
-    turned = add(op, rows, *tables)
-    return Replacement(Reshape(), (turned, add.integers((0, 0, heads, size))))
+    rotated = add(op, rows, *tables)
+    return Replacement(Reshape(), (rotated, add.integers((0, 0, heads, size))))
 
 
 # ── of the first part of a head ──────────────────────────────────────────────────────────────────
@@ -313,7 +313,7 @@ def _whole(part: Value, rest: Value, found: Found) -> Value | None:
 
 
 def _build_part(found: Found) -> Outcome:
-    node = found.match.made("turned")
+    node = found.match.made("rotated")
     part, *tables = node.inputs
     first, rest = found.top.inputs[0], found["rest"]
     if not isinstance(node.op, RotaryEmbedding) or part is None or len(found.top.inputs) != 2:
@@ -339,12 +339,12 @@ def _joins_rows(node: Node) -> bool:
     return isinstance(node.op, Concat) and node.op.axis in (-1, 3) and rank_of(node.output) == 4
 
 
-_TURNED = Apply(RotaryEmbedding, name="turned")
+_ROTATED = Apply(RotaryEmbedding, name="rotated")
 
 FUSIONS = (
-    Fusion(Apply(Add, Apply(Mul, "x", "cos"), Apply(Mul, _Turned(), "sin")), _build),
+    Fusion(Apply(Add, Apply(Mul, "x", "cos"), Apply(Mul, _Rotated(), "sin")), _build),
     Fusion(
-        Apply(Concat, OneOf(_TURNED, Apply(Reshape, _TURNED)), "rest", where=_joins_rows),
+        Apply(Concat, OneOf(_ROTATED, Apply(Reshape, _ROTATED)), "rest", where=_joins_rows),
         _build_part,
     ),
 )

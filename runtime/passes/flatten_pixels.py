@@ -18,7 +18,7 @@ from ..ops.shape import Flatten, Reshape
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
 from .sink_transposes import FREE
-from .turn_images import IMAGES, Order, to_channels_last
+from .transpose_images import IMAGES, Order, to_channels_last
 
 #: Maximum number of weights that are permuted: with more, planning takes longer than runs gain.
 MAX_WEIGHTS = 1 << 24
@@ -53,7 +53,7 @@ def _rewrite(graph: Graph, node: Node, *, as_it_is: bool) -> bool:
         return False
     if flat is None or not isinstance(flat.op, Reshape | Flatten) or not _is_alone(graph, x):
         return False
-    image, order = _turned(graph, flat.operands[0])
+    image, order = _transposed(graph, flat.operands[0])
     if not as_it_is and image is flat.operands[0]:
         return False
     shape, rows = shape_of(image), shape_of(x)
@@ -65,12 +65,14 @@ def _rewrite(graph: Graph, node: Node, *, as_it_is: bool) -> bool:
         return False
     first = len(order) - len(places)
     sizes = [size for axis in order[first:] if isinstance(size := shape[axis], int)]
-    turn = [order[first:].index(axis) for axis in wanted[first:]]
+    transpose = [order[first:].index(axis) for axis in wanted[first:]]
     across = bool(getattr(node.op, "transB", 0))
     add = Builder(graph, flat, flat.name, (flat,))
-    turned = add(Transpose(perm=wanted), image)
-    value = add(with_attributes(flat.op), turned, *flat.inputs[1:])
-    matrix = graph.constant(_permuted(data, sizes, turn, across=across), f"{weight.name}.pixels")
+    transposed = add(Transpose(perm=wanted), image)
+    value = add(with_attributes(flat.op), transposed, *flat.inputs[1:])
+    matrix = graph.constant(
+        _permuted(data, sizes, transpose, across=across), f"{weight.name}.pixels"
+    )
     graph.set_inputs(node, (value, matrix, *node.inputs[2:]))
     drop(graph, flat)
     return True
@@ -80,7 +82,7 @@ def _is_alone(graph: Graph, value: Value) -> bool:
     return graph.sole_consumer(value) is not None
 
 
-def _turned(graph: Graph, value: Value) -> tuple[Value, Order]:
+def _transposed(graph: Graph, value: Value) -> tuple[Value, Order]:
     """Return the image that a value is, perhaps transposed, and the order of its axes."""
     made, rank = value.producer, rank_of(value) or 0
     if rank and made is not None and isinstance(made.op, Transpose) and _is_alone(graph, value):
@@ -112,8 +114,8 @@ def is_stored(image: Value, near: int = _NEAR) -> bool:
     return same and all(is_stored(value, near - 1) for value in computed)
 
 
-def _permuted(data: Array, sizes: list[int], turn: list[int], *, across: bool) -> Array:
+def _permuted(data: Array, sizes: list[int], transpose: list[int], *, across: bool) -> Array:
     """Return weights [k, n], or [n, k] if `across`, with the factors of K in another order."""
     matrix = data.T if across else data
-    turned = matrix.reshape(*sizes, -1).transpose(*turn, len(sizes)).reshape(matrix.shape)
-    return np.ascontiguousarray(turned.T if across else turned)
+    transposed = matrix.reshape(*sizes, -1).transpose(*transpose, len(sizes)).reshape(matrix.shape)
+    return np.ascontiguousarray(transposed.T if across else transposed)

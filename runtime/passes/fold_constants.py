@@ -58,7 +58,7 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
     if isinstance(node.op, ConstantOfShape):
         return _repeated(node, context)
     if isinstance(node.op, Transpose):
-        return _turned(node)
+        return _transposed(node)
     if not _fits(node, context):
         return None
     found = _viewed(node)
@@ -75,7 +75,7 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
     return [np.asarray(data) for data in found]
 
 
-def _turned(node: Node) -> list[Array] | None:
+def _transposed(node: Node) -> list[Array] | None:
     """Return a transposed constant: a view, whatever its size."""
     x = node.inputs[0]
     if x is None or x.data is None or not isinstance(node.op, Transpose):

@@ -193,7 +193,7 @@ def _spatial_pads(node: Node) -> tuple[int, ...] | None:
     return (*before[2:], *after[2:])
 
 
-def turned_pads(pad: Node, order: Sequence[int]) -> list[int]:
+def transposed_pads(pad: Node, order: Sequence[int]) -> list[int]:
     """Return the pads of a Pad behind a Transpose of this order as one in front of it has them.
 
     Empty if they are not constants for all axes.

@@ -89,9 +89,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Softmax):
             continue
-        turned = _turn_back(graph, node)
-        if turned:
-            yield turned
+        transposed = _transpose_back(graph, node)
+        if transposed:
+            yield transposed
         found = _find(graph, node)
         if found is None:
             continue
@@ -104,18 +104,27 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"Attention '{new.name}' is what {len(nodes)} nodes around '{node.name}' compute"
 
 
-def _turn_back(graph: Graph, softmax: Node) -> str:
+def _transpose_back(graph: Graph, softmax: Node) -> str:
     """Rewrite ``v @ transpose(weights)`` as the transpose of ``weights @ transpose(v)``."""
-    turn = graph.sole_consumer(softmax.output)
-    product = None if turn is None else graph.sole_consumer(turn.output)
+    transpose = graph.sole_consumer(softmax.output)
+    product = None if transpose is None else graph.sole_consumer(transpose.output)
     rank = rank_of(softmax.output)
-    if turn is None or product is None or not isinstance(turn.op, Transpose) or rank is None:
+    if (
+        transpose is None
+        or product is None
+        or not isinstance(transpose.op, Transpose)
+        or rank is None
+    ):
         return ""
     order = (*range(rank - 2), rank - 1, rank - 2)
     v = product.inputs[0]
-    if not isinstance(product.op, MatMul) or turn.op.order(rank) != order or rank_of(v) != rank:
+    if (
+        not isinstance(product.op, MatMul)
+        or transpose.op.order(rank) != order
+        or rank_of(v) != rank
+    ):
         return ""
-    if v is None or v is turn.output:
+    if v is None or v is transpose.output:
         return ""
     add = Builder(graph, product, product.name, (product,))
     weighted = add(MatMul(), softmax.output, add(Transpose(perm=order), v))
@@ -148,8 +157,8 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     q, keys = operand(product.inputs[0]), operand(product.inputs[1])
     if q is None or keys is None or q.rank < 2 or keys.rank < 3:
         return None
-    if keys.is_plain and (turned := cut_operand(product.inputs[1])) is not None:
-        keys = turned
+    if keys.is_plain and (transposed := cut_operand(product.inputs[1])) is not None:
+        keys = transposed
     if keys.is_plain and not q.swapped().is_plain:
         return None  # transposing only the keys would cost more than it saves
     k, v = keys.swapped(), operand(result.v, scaled=False)
@@ -158,8 +167,8 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
         if scores.factors or q.repeats != 1 or k.repeats != 1:
             return None
         q = replace(cut_operand(product.inputs[0]) or q, stacks=stacks)
-        turned = cut_operand(product.inputs[1])
-        k = replace(k if turned is None else turned.swapped(), stacks=stacks)
+        transposed = cut_operand(product.inputs[1])
+        k = replace(k if transposed is None else transposed.swapped(), stacks=stacks)
         if not (_is_stacked(q) and _is_stacked(k)):
             return None
     if v is None or v.repeats != k.repeats or v.repeats == 1:

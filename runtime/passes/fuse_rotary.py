@@ -106,9 +106,9 @@ def _in_place(terms: Sequence[Term], size: int) -> _Rotation | None:
             continue
         cos, sin = tables
         second = pairs[first]
-        turns = np.array_equal(cos[:, first], cos[:, second])
-        turns = turns and np.array_equal(sin[:, first], -sin[:, second])
-        if turns and (cos[:, width:] == 1).all():
+        is_rotation = np.array_equal(cos[:, first], cos[:, second])
+        is_rotation = is_rotation and np.array_equal(sin[:, first], -sin[:, second])
+        if is_rotation and (cos[:, width:] == 1).all():
             op = RotaryEmbedding(interleaved=is_interleaved, rotary_embedding_dim=dim)
             return _Rotation(op, cos[:, first], sin[:, second])
     return None
@@ -153,20 +153,20 @@ def _build(found: Found) -> Outcome:
     ]
     caches = _caches(found, tables, sizes[0], dtype)
     if axis == 2:
-        turned = Replacement(rotation.op, (x, *caches))
+        rotated = Replacement(rotation.op, (x, *caches))
     else:
         add = found.builder(f"{found.top.name}.rows")
         op = replace(rotation.op, num_heads=sizes[2])
-        turned = of_rows(add, op, x, sizes[2], caches)
-    return _apart(found, turned, sizes[3]) if rotation.apart else turned
+        rotated = of_rows(add, op, x, sizes[2], caches)
+    return _apart(found, rotated, sizes[3]) if rotation.apart else rotated
 
 
-def _apart(found: Found, turned: Replacement, size: int) -> Replacement:
+def _apart(found: Found, rotated: Replacement, size: int) -> Replacement:
     """Return a rotation with the first elements of all pairs in front (DeepSeek-V3)."""
-    add = found.builder(f"{found.top.name}.turned", found.graph.in_order(found.match.nodes))
+    add = found.builder(f"{found.top.name}.rotated", found.graph.in_order(found.match.nodes))
     places = np.arange(size).reshape(-1, 2).T.reshape(-1)
     order = add.constant(places.astype(np.int64), "order")
-    return Replacement(Gather(axis=-1), (add(turned.op, *turned.inputs), order))
+    return Replacement(Gather(axis=-1), (add(rotated.op, *rotated.inputs), order))
 
 
 def _replacement(
@@ -319,7 +319,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     before it is rotated may be multiplied afterwards, which is part of an Attention's scale (ESM).
 
     Parts of a head that are rotated separately, by positions along different axes, are joined by a
-    Concat. If the elements of a pair turn by different angles (V-JEPA 2), all of it is still
+    Concat. If the elements of a pair rotate by different angles (V-JEPA 2), all of it is still
     ``y[j] = a[j] x[j] + b[j] x[pair of j]``.
     """
     yield from _joined_pairs(graph)
@@ -386,8 +386,8 @@ def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:
     others = [value for value in product.operands if value not in factors]
     if len(factors) != 1 or shape_of(others[0]) != shape_of(scaled):
         return
-    turned = Builder(graph, node, node.name, (node,))(node.op, others[0], *node.inputs[1:])
-    result = Builder(graph, node, product.name, (product,))(Mul(), turned, factors[0])
+    rotated = Builder(graph, node, node.name, (node,))(node.op, others[0], *node.inputs[1:])
+    result = Builder(graph, node, product.name, (product,))(Mul(), rotated, factors[0])
     graph.redirect(node.output, result)
     name = product.name
     drop(graph, node)

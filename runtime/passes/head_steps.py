@@ -14,7 +14,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from .editing import Builder, shape_of
 
 #: Exchanges the axes of heads and rows.
-_TURN = (0, 2, 1, 3)
+_HEADS = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class HeadStep:
         by_head = add.view(rows, (batch, length, heads, size))
         if self.by is None:
             return add(self.node.op, by_head, *self.node.inputs[1:])
-        return add(Mul(), by_head, add(Transpose(perm=_TURN), self.by))
+        return add(Mul(), by_head, add(Transpose(perm=_HEADS), self.by))
 
 
 def step_behind(graph: Graph, y: Value) -> HeadStep | None:

@@ -69,8 +69,8 @@ def _build(found: Found) -> Outcome:
         x = add.shaped(x, sizes, f"{node.name}.sizes")
     weight, row = node.inputs[1], _row(node)
     if weight is not None and weight.data is not None and getattr(node.op, "transB", 0):
-        turned: Array = np.ascontiguousarray(weight.data.T)
-        weight = found.graph.constant(turned, weight.name)
+        transposed: Array = np.ascontiguousarray(weight.data.T)
+        weight = found.graph.constant(transposed, weight.name)
     if row is None:
         return Replacement(MatMul(), (x, weight), named=node)
     product = add(MatMul(), x, weight, name=node.name)
@@ -200,18 +200,18 @@ def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:
     return add.shaped(value, sizes, f"{add.before.name}.sizes")
 
 
-def _fusions(*, turned: bool) -> tuple[Fusion, ...]:
+def _fusions(*, transposed: bool) -> tuple[Fusion, ...]:
     def fits(node: Node) -> bool:
-        return _is_layer(node) and (turned or not getattr(node.op, "transB", 0))
+        return _is_layer(node) and (transposed or not getattr(node.op, "transB", 0))
 
     rows = Apply((Gemm, MatMul), "x", name="rows", where=fits)
     text = "the Reshape after '{anchor}' now precedes {new}"
     return (Fusion(rows, _build, Apply(Reshape, "rows"), 1, text=text),)
 
 
-FUSIONS = _fusions(turned=True)
+FUSIONS = _fusions(transposed=True)
 #: The fusions that do not change weights.
-BOUND = _fusions(turned=False)
+BOUND = _fusions(transposed=False)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

@@ -95,15 +95,15 @@ def _join(
             continue
         if len(rows) == 2:
             at = found.index(None)
-            turned = _turned(graph, node, at)
-            rows[at:at] = [] if turned is None else [turned]
+            transposed = _transposed(graph, node, at)
+            rows[at:at] = [] if transposed is None else [transposed]
         if len(rows) < 3 or rows[1].number != rows[2].number:
             continue
         new = _rewrite(graph, node, rows, behind, step)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
 
 
-def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
+def _transposed(graph: Graph, node: Node, at: int) -> _Rows | None:
     """Return rows made of the only operand whose heads are none, such as values that are repeated.
 
     They are copied, which the other operands and the result are not any more.
@@ -116,7 +116,7 @@ def _turned(graph: Graph, node: Node, at: int) -> _Rows | None:
     width = _whole(heads, size)
     if width is None:
         return None
-    add = Builder(graph, node, f"{value.name}.turned")
+    add = Builder(graph, node, f"{value.name}.transposed")
     rows = add.view(add(Transpose(perm=_HEADS_BEHIND), value), (batch, places, width))
     back = add(Transpose(perm=_HEADS_BEHIND), add.view(rows, (batch, places, heads, size)))
     graph.set_inputs(node, (*node.inputs[:at], back, *node.inputs[at + 1 :]))
@@ -248,15 +248,15 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
 
     Both are the Transpose if the heads of a row keep an axis of their own.
     """
-    turn = graph.sole_consumer(node.output)
-    if turn is None or not isinstance(turn.op, Transpose):
+    transpose = graph.sole_consumer(node.output)
+    if transpose is None or not isinstance(transpose.op, Transpose):
         return None
-    join, heads = graph.sole_consumer(turn.output), shape_of(node.output)
+    join, heads = graph.sole_consumer(transpose.output), shape_of(node.output)
     if not heads or None in heads[1::2]:
         return None
-    order = _order(turn, heads)
+    order = _order(transpose, heads)
     if join is None or not isinstance(join.op, Reshape):
-        return (turn, turn) if turn.op.order(4) == _HEADS_BEHIND else None
+        return (transpose, transpose) if transpose.op.order(4) == _HEADS_BEHIND else None
     result = shape_of(join.output)
     if not result:
         return None
@@ -269,24 +269,26 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     else:
         fits = order == _HEADS_BEHIND and result[-1] == width
         fits = fits and (known or result[:-1] == (heads[0], heads[2]))
-    return (turn, join) if fits else None
+    return (transpose, join) if fits else None
 
 
 def _is_image(behind: tuple[Node, Node]) -> bool:
     """Whether the nodes behind a result turn it into an image."""
-    turn, join = behind
-    shape = shape_of(turn.inputs[0])
-    return turn is not join and shape is not None and _order(turn, shape) == _PIXELS_BEHIND
+    transpose, join = behind
+    shape = shape_of(transpose.inputs[0])
+    return (
+        transpose is not join and shape is not None and _order(transpose, shape) == _PIXELS_BEHIND
+    )
 
 
-def _order(turn: Node, shape: Shape) -> tuple[int, ...] | None:
+def _order(transpose: Node, shape: Shape) -> tuple[int, ...] | None:
     """Return the order of four axes that a Transpose makes, wherever axes of size 1 go."""
-    assert isinstance(turn.op, Transpose)
+    assert isinstance(transpose.op, Transpose)
 
     def of_others(order: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(axis for axis in order if shape[axis] != 1)
 
-    made, known = of_others(turn.op.order(4)), (_HEADS_BEHIND, _PIXELS_BEHIND)
+    made, known = of_others(transpose.op.order(4)), (_HEADS_BEHIND, _PIXELS_BEHIND)
     return next((order for order in known if of_others(order) == made), None)
 
 
@@ -297,7 +299,7 @@ def _rewrite(
     behind: tuple[Node, Node],
     step: HeadStep | None,
 ) -> Node:
-    turn, join = behind
+    transpose, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
     values: dict[int, Value] = {}
     for source in dict.fromkeys(one.source for one in rows):
@@ -306,16 +308,16 @@ def _rewrite(
         values |= zip(places, parts, strict=True)
         for i in places:
             if not all(rows[k].is_part for k in places):
-                _turn_images(graph, rows[i].heads, values[i])
+                _transpose_images(graph, rows[i].heads, values[i])
     inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
-    add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, turn, join))))
+    add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, transpose, join))))
     new = add.node(op, *inputs, *node.inputs[3:], outputs=len(node.outputs))
     for before, after in zip(node.outputs[1:], new.outputs[1:], strict=True):
         graph.redirect(before, after)
     shape = shape_of(join.output) or (None,) * 4
     if step is not None:
-        behind_step = Builder(graph, turn, step.node.name, (*add.origin, step.node))
+        behind_step = Builder(graph, transpose, step.node.name, (*add.origin, step.node))
         y = step.of_rows(behind_step, new.outputs[0])
         graph.replace(join, (_in_shape(behind_step, y, shape),))
     elif _is_image(behind):
@@ -325,8 +327,8 @@ def _rewrite(
         graph.replace(join, (add(back, pixels),))
     else:
         graph.replace(join, (_in_shape(add, new.outputs[0], shape),))
-    if turn is not join:
-        graph.remove(turn)
+    if transpose is not join:
+        graph.remove(transpose)
     if step is not None:
         graph.remove(step.node)
     graph.remove(node)
@@ -336,7 +338,7 @@ def _rewrite(
     return new
 
 
-def _turn_images(graph: Graph, heads: HeadColumns, rows: Value) -> None:
+def _transpose_images(graph: Graph, heads: HeadColumns, rows: Value) -> None:
     """Make the images of heads from their rows."""
     for node in _images_of(heads):
         shape = shape_of(node.output)

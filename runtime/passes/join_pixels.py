@@ -11,7 +11,7 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .flatten_pixels import is_stored
-from .turn_images import to_channels_last
+from .transpose_images import to_channels_last
 
 _HALVES = ("float16", "bfloat16")
 
@@ -33,10 +33,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         add, views = Builder(graph, node, node.name, (node,)), [v.producer for v in node.operands]
         rows: list[Value] = []
         for image, value in zip(known, node.operands, strict=True):
-            turned = add(Transpose(perm=to_channels_last(len(image.tensor.shape or ()))), image)
+            transposed = add(Transpose(perm=to_channels_last(len(image.tensor.shape or ()))), image)
             shape = shape_of(value)
             assert shape is not None
-            rows.append(add.view(turned, (shape[0], shape[2], shape[1])))
+            rows.append(add.view(transposed, (shape[0], shape[2], shape[1])))
         name = node.name
         graph.replace(node, [add(Transpose(perm=(0, 2, 1)), add(Concat(axis=1), *rows))])
         for view in views:

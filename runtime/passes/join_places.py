@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..ir.graph import Graph, Node
 from ..ops import elementwise
-from .cut_before_turns import place_of
+from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, shape_of
 

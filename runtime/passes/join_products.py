@@ -109,8 +109,10 @@ def _keeps_rows(graph: Graph, part: Value) -> bool:
         return False
     if not isinstance(before[-1], int) or any(v and v.data is None for v in move.inputs[1:]):
         return False
-    is_turned = isinstance(move.op, Transpose) and move.op.order(len(before))[-1] < len(before) - 1
-    return not is_turned
+    is_transposed = (
+        isinstance(move.op, Transpose) and move.op.order(len(before))[-1] < len(before) - 1
+    )
+    return not is_transposed
 
 
 def _moves_alike(one: Node, other: Node | None) -> bool:

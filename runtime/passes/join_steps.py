@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
-from .cut_before_turns import place_of
+from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
 
@@ -72,8 +72,8 @@ def _fit(a: _Series, b: _Series) -> bool:
     if a.axis is None or rank < 2:
         return False
     if b.axis is None:
-        turned = a.perm != tuple(range(rank))
-        return rank_of(b.value) == 2 and a.axis < rank and not turned
+        transposed = a.perm != tuple(range(rank))
+        return rank_of(b.value) == 2 and a.axis < rank and not transposed
     return len(b.perm) == rank and a.axis <= rank - 2
 
 

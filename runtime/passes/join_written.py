@@ -70,14 +70,19 @@ def _joined(add: Builder, rows: Sequence[Rows]) -> Value:
     If all has been brought to the front, it is joined where it was before.
     """
     values, axis, perm = [each.updates for each in rows], rows[0].axis, None
-    turns = [value.producer for value in values]
+    transposes = [value.producer for value in values]
     orders = {
-        turn.op.order(rank_of(turn.output) or 0) if isinstance(turn.op, Transpose) else None
-        for turn in turns
-        if turn is not None
+        transpose.op.order(rank_of(transpose.output) or 0)
+        if isinstance(transpose.op, Transpose)
+        else None
+        for transpose in transposes
+        if transpose is not None
     }
-    if len(orders) == 1 and None not in turns and (perm := orders.pop()) is not None:
-        values, axis = [turn.operands[0] for turn in turns if turn is not None], perm[axis]
+    if len(orders) == 1 and None not in transposes and (perm := orders.pop()) is not None:
+        values, axis = (
+            [transpose.operands[0] for transpose in transposes if transpose is not None],
+            perm[axis],
+        )
     if rows[0].step == 1:
         whole = add(Concat(axis=axis), *values)
     else:

@@ -10,7 +10,7 @@ from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
-from .cut_before_turns import place_of
+from .cut_before_transposes import place_of
 from .editing import Builder, drop, shape_of
 
 #: Exchanges the axes of heads and of their rows.
@@ -46,10 +46,10 @@ def split_joined(graph: Graph) -> Iterator[str]:
         yield f"Split '{split.name}' cuts rows of heads that are joined with others"
 
 
-def _places(graph: Graph, turn: Node) -> list[Value]:
+def _places(graph: Graph, transpose: Node) -> list[Value]:
     """Return the tensors of all places of the first axis, in order, if nothing else is read."""
     found: dict[int, Value] = {}
-    for reader in turn.output.consumers:
+    for reader in transpose.output.consumers:
         if isinstance(reader.op, Split):
             cut = list(enumerate(reader.outputs)) if normalize_axis(reader.op.axis, 5) == 0 else []
         else:
@@ -79,7 +79,7 @@ def _is_joined(graph: Graph, value: Value) -> bool:
     return False
 
 
-def turn_normalized(graph: Graph) -> Iterator[str]:
+def transpose_normalized(graph: Graph) -> Iterator[str]:
     """Replace ``norm(transpose(x))`` by ``transpose(norm(x))`` where a Concat joins heads.
 
     Queries and keys are normalized one by one, wherever they are. Then the transposes of all parts
@@ -88,41 +88,45 @@ def turn_normalized(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if not _is_of_joined(graph, node):
             continue
-        turn = node.operands[0].producer
-        if turn is None or not _turns_heads(graph, turn, node):
+        transpose = node.operands[0].producer
+        if transpose is None or not _transposes_heads(graph, transpose, node):
             continue
-        name = turn.name
+        name = transpose.name
         normalized = Builder(graph, node, node.name, (node,))(
-            node.op, turn.inputs[0], *node.inputs[1:]
+            node.op, transpose.inputs[0], *node.inputs[1:]
         )
-        turned = Builder(graph, node, name, (turn,))(turn.op, normalized)
-        graph.redirect(node.output, turned)
+        transposed = Builder(graph, node, name, (transpose,))(transpose.op, normalized)
+        graph.redirect(node.output, transposed)
         graph.remove(node)
-        drop(graph, turn)
+        drop(graph, transpose)
         yield f"Transpose '{name}' moves normalized heads"
 
 
-def turn_joined_heads(graph: Graph) -> Iterator[str]:
+def transpose_joined_heads(graph: Graph) -> Iterator[str]:
     """Replace a Concat of heads that are all transposed by the transpose of their Concat."""
     for node in list(graph.nodes):
         if not isinstance(node.op, Concat) or len(shape_of(node.output) or ()) != 4:
             continue
-        turns = [value.producer for value in node.operands]
-        heads = [turn for turn in turns if turn is not None and _turns_heads(graph, turn, node)]
-        if normalize_axis(node.op.axis, 4) != 2 or len(heads) < len(turns):
+        transposes = [value.producer for value in node.operands]
+        heads = [
+            transpose
+            for transpose in transposes
+            if transpose is not None and _transposes_heads(graph, transpose, node)
+        ]
+        if normalize_axis(node.op.axis, 4) != 2 or len(heads) < len(transposes):
             continue
         add, name = Builder(graph, node, node.name, (node, *heads)), node.name
-        whole = add(Concat(axis=1), *(turn.inputs[0] for turn in heads))
+        whole = add(Concat(axis=1), *(transpose.inputs[0] for transpose in heads))
         graph.replace(node, [add(Transpose(perm=_HEADS), whole)])
-        for turn in heads:
-            drop(graph, turn)
+        for transpose in heads:
+            drop(graph, transpose)
         yield f"Concat '{name}' joins heads before they are transposed"
 
 
-def _turns_heads(graph: Graph, turn: Node, reader: Node) -> bool:
+def _transposes_heads(graph: Graph, transpose: Node, reader: Node) -> bool:
     """Whether a Transpose, which one node alone reads, exchanges heads and their rows."""
-    turns = isinstance(turn.op, Transpose) and turn.op.perm == _HEADS
-    return turns and graph.sole_consumer(turn.output) is reader
+    transposes = isinstance(transpose.op, Transpose) and transpose.op.perm == _HEADS
+    return transposes and graph.sole_consumer(transpose.output) is reader
 
 
 def _is_of_joined(graph: Graph, node: Node) -> bool:

@@ -36,7 +36,7 @@ class _Part:
     nodes: tuple[Node, ...]
 
 
-def turn_joined(graph: Graph) -> Iterator[str]:
+def transpose_joined(graph: Graph) -> Iterator[str]:
     """Replace all equal parts of a tensor, which a Concat joins along another axis, by views.
 
     Part i of axis a comes i-th along axis b: the axis is cut in two, the number of the part moves

@@ -11,7 +11,7 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.pool import AveragePool, MaxPool
 from .compose_views import rewritten, views_to
 from .editing import Builder, drop, shape_of
-from .turn_images import IMAGES, RESHAPES, order_of, to_channels_first, to_channels_last
+from .transpose_images import IMAGES, RESHAPES, order_of, to_channels_first, to_channels_last
 
 #: Operators that read and store images with channels last, and from how many channels on.
 _OF_WINDOWS, _CHANNELS = (Conv, MaxPool, AveragePool), 8
@@ -29,8 +29,8 @@ def keep_pixels(graph: Graph) -> Iterator[str]:
             continue
         if _read_pixels(graph, node):
             yield f"what {node.kind} '{node.name}' reads is moved in whole pixels"
-        for turn in list(_turns_of(node.output)):
-            if _store_pixels(graph, node, turn):
+        for transpose in list(_transposes_of(node.output)):
+            if _store_pixels(graph, node, transpose):
                 yield f"what {node.kind} '{node.name}' stores is moved in whole pixels"
 
 
@@ -46,41 +46,43 @@ def _read_pixels(graph: Graph, node: Node) -> bool:
     if not all(isinstance(each.op, _OF_WINDOWS) for each in readers):
         return False
     add = Builder(graph, node, made.name, (made,))
-    turn = add.node(Transpose(perm=to_channels_last(rank)), image)
-    chain = views_to(turn)
+    transpose = add.node(Transpose(perm=to_channels_last(rank)), image)
+    chain = views_to(transpose)
     parts = [chain[start:] for start in range(len(chain) - 1)]
     parts = [part for part in parts if _holds_pixels(part[0].operands[0], image)]
     rows = next((v for part in parts if (v := rewritten(graph, part, _keep_rows))), None)
     if rows is None:
-        graph.remove(turn)
+        graph.remove(transpose)
         return False
-    turned = add(Transpose(perm=first), rows)
+    transposed = add(Transpose(perm=first), rows)
     for reader in readers:
-        graph.set_inputs(reader, [turned if value is image else value for value in reader.inputs])
+        graph.set_inputs(
+            reader, [transposed if value is image else value for value in reader.inputs]
+        )
     drop(graph, made)
     return True
 
 
-def _store_pixels(graph: Graph, node: Node, turn: Sequence[Node]) -> bool:
+def _store_pixels(graph: Graph, node: Node, transpose: Sequence[Node]) -> bool:
     """Make what a Transpose gives of rows of pixels, if these are moved as they are.
 
     Linear attention cuts queries, keys and values from heads of an image, which it reads itself.
     """
     rank = _rank_of(node.output)
-    if rank is None or (len(turn) == 1 and order_of(turn[0]) == to_channels_last(rank)):
+    if rank is None or (len(transpose) == 1 and order_of(transpose[0]) == to_channels_last(rank)):
         return False
-    cut = any(isinstance(each.op, (Slice, Split)) for each in turn[-1].output.consumers)
-    if cut or not _holds_pixels(turn[-1].output, node.output):
+    cut = any(isinstance(each.op, (Slice, Split)) for each in transpose[-1].output.consumers)
+    if cut or not _holds_pixels(transpose[-1].output, node.output):
         return False
-    add = Builder(graph, turn[0], turn[-1].name, tuple(turn))
+    add = Builder(graph, transpose[0], transpose[-1].name, tuple(transpose))
     rows = add(Transpose(perm=to_channels_last(rank)), node.output)
     back = add.node(Transpose(perm=to_channels_first(rank)), rows)
-    made = rewritten(graph, [back, *turn], _keep_rows)
+    made = rewritten(graph, [back, *transpose], _keep_rows)
     drop(graph, back)
     return made is not None
 
 
-def _turns_of(image: Value) -> Iterator[list[Node]]:
+def _transposes_of(image: Value) -> Iterator[list[Node]]:
     """Yield the transposes of an image, and of views of it, each with the views before."""
     for reader in image.consumers:
         if isinstance(reader.op, Transpose):

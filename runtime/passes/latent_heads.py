@@ -22,7 +22,7 @@ from .pattern import without_addend
 from .stack_products import part_of, shaped
 
 #: Heads in front of positions, and back.
-_TURN = (0, 2, 1, 3)
+_HEADS = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turned:
+class _Rotated:
     """Elements of heads that are rotated.
 
     Attributes:
@@ -82,13 +82,13 @@ class _Latent:
 
     Attributes:
         q, k: the rotations of queries, and of keys, which are those of one head.
-        turned, kept: elements of the queries.
+        rotated, kept: elements of the queries.
         keys, values: elements that another layer computes.
     """
 
-    q: _Turned
-    k: _Turned
-    turned: _Part
+    q: _Rotated
+    k: _Rotated
+    rotated: _Part
     kept: _Part
     keys: _Part
     values: _Part
@@ -96,7 +96,7 @@ class _Latent:
     @property
     def nodes(self) -> frozenset[Node]:
         """All nodes in front of the attention that become others."""
-        parts = (self.q, self.k, self.turned, self.kept, self.keys, self.values)
+        parts = (self.q, self.k, self.rotated, self.kept, self.keys, self.values)
         return frozenset(node for part in parts for node in part.nodes)
 
 
@@ -125,12 +125,12 @@ def _latent(graph: Graph, attention: Node) -> _Latent | None:
     if values is None or len(found) < 2 or not all(found):
         return None
     for place in (1, 0):
-        (q, source), (k, _) = (_turned(halves[place]) for halves in found)
-        turned, kept = (source and _part(graph, source)), _part(graph, found[0][1 - place])
+        (q, source), (k, _) = (_rotated(halves[place]) for halves in found)
+        rotated, kept = (source and _part(graph, source)), _part(graph, found[0][1 - place])
         keys = _part(graph, found[1][1 - place])
-        if not q or not k or not turned or not kept or not keys:
+        if not q or not k or not rotated or not kept or not keys:
             continue
-        whole = _Latent(q, k, turned, kept, keys, values)
+        whole = _Latent(q, k, rotated, kept, keys, values)
         if _fits(whole) and _is_alone(graph, {*whole.nodes, *filter(None, joins)}, attention):
             return whole
     return None
@@ -142,7 +142,7 @@ def _halves(node: Node) -> tuple[Value, ...]:
     return tuple(node.operands) if joins and len(shape_of(node.output) or ()) == 4 else ()
 
 
-def _turned(value: Value) -> tuple[_Turned | None, Value | None]:
+def _rotated(value: Value) -> tuple[_Rotated | None, Value | None]:
     """Return the rotation that computes a value, and what it rotates."""
     nodes, order = list[Node](), None
     while (node := value.producer) is not None and isinstance(node.op, Expand | Gather):
@@ -158,23 +158,23 @@ def _turned(value: Value) -> tuple[_Turned | None, Value | None]:
     size = (shape_of(value) or (0,))[-1]
     if order is not None and sorted(order) != list(range(size if isinstance(size, int) else 0)):
         return None, None
-    return _Turned(node, order, frozenset({node, *nodes})), node.operands[0]
+    return _Rotated(node, order, frozenset({node, *nodes})), node.operands[0]
 
 
 def _part(graph: Graph, value: Value) -> _Part | None:
     """Return which elements of heads [batch, heads, positions, size] a value is, of a layer."""
-    first, size, nodes, turns = 0, (shape_of(value) or (None,))[-1], list[Node](), 0
+    first, size, nodes, transposes = 0, (shape_of(value) or (None,))[-1], list[Node](), 0
     while (node := value.producer) is not None and isinstance(node.op, Transpose | Split | Slice):
         if isinstance(node.op, Transpose):
-            turns += node.op.order(4) == _TURN if len(shape_of(value) or ()) == 4 else 2
+            transposes += node.op.order(4) == _HEADS if len(shape_of(value) or ()) == 4 else 2
         else:
             axis, begin, _ = part_of(node, value) or (None, 0, 0)
             first += begin
-            turns += 0 if axis == 3 else 2
+            transposes += 0 if axis == 3 else 2
         nodes.append(node)
         value = node.operands[0]
     *_, heads, width = (None, None, *(shape_of(value) or ()))
-    if node is None or not isinstance(node.op, Reshape) or turns != 1:
+    if node is None or not isinstance(node.op, Reshape) or transposes != 1:
         return None
     rows = node.operands[0]
     source, bias = without_addend(graph, rows)
@@ -200,7 +200,7 @@ def _fits(found: _Latent) -> bool:
     if shape is None or queries is None or len(shape) != 4 or len(queries) != 4 or shape[1] != 1:
         return False
     known = None not in queries and sum(not isinstance(n, int) for n in queries) <= 1
-    whole = found.turned.completes(found.kept) and found.keys.completes(found.values)
+    whole = found.rotated.completes(found.kept) and found.keys.completes(found.values)
     one, other = q.rotation.op, k.rotation.op
     sizes = shape == (queries[0], 1, *queries[2:]) and found.keys.size == found.kept.size
     return (
@@ -224,12 +224,12 @@ def _rewrite(graph: Graph, attention: Node, found: _Latent) -> None:
     origin = (*graph.in_order(found.nodes), attention)
     add = Builder(graph, attention, attention.name, origin)
     batch, _, length, _ = shape_of(found.q.rotation.operands[0]) or (None,) * 4
-    heads, size, rest = found.turned.heads, found.turned.size, found.keys.size
+    heads, size, rest = found.rotated.heads, found.rotated.size, found.keys.size
     lead, op = (batch, length), found.q.rotation.op
-    order = np.concatenate([found.turned.columns, found.kept.columns], 1).reshape(-1)
-    rows = _permuted(graph, found.turned, order, lead)
-    turn = with_attributes(op, num_heads=heads, rotary_embedding_dim=size)
-    q = add(turn, rows, *found.q.rotation.inputs[1:])
+    order = np.concatenate([found.rotated.columns, found.kept.columns], 1).reshape(-1)
+    rows = _permuted(graph, found.rotated, order, lead)
+    rotation = with_attributes(op, num_heads=heads, rotary_embedding_dim=size)
+    q = add(rotation, rows, *found.q.rotation.inputs[1:])
     order = np.concatenate([each.columns.reshape(-1) for each in (found.keys, found.values)])
     rows = _permuted(graph, found.keys, order, lead)
     widths = add.integers((heads * rest, heads * found.values.size), "widths")
@@ -243,7 +243,7 @@ def _rewrite(graph: Graph, attention: Node, found: _Latent) -> None:
     new = with_attributes(attention.op, q_num_heads=heads, kv_num_heads=heads)
     y = add(new, q, k, values, *attention.inputs[3:])
     y = shaped(add, y, (*lead, heads, found.values.size), "heads")
-    result = add(Transpose(perm=_TURN), y)
+    result = add(Transpose(perm=_HEADS), y)
     result.type = attention.output.type
     graph.redirect(attention.output, result)
     drop(graph, attention)

@@ -51,8 +51,8 @@ def _lay_out(graph: Graph, node: Node, counts: list[int]) -> str:
     axes = range(2, 2 + len(block))
     order = (0, 1, *(place for axis in axes for place in (axis + len(block), axis)))
     add = Builder(graph, node, node.name, (node,))
-    turned = add(Transpose(perm=order), add(Reshape(), x, add.integers(apart, "blocks")))
-    result = add(Reshape(), turned, add.integers((*apart[:2], *image), "image"))
+    transposed = add(Transpose(perm=order), add(Reshape(), x, add.integers(apart, "blocks")))
+    result = add(Reshape(), transposed, add.integers((*apart[:2], *image), "image"))
     graph.redirect(node.output, result)
     name = node.name
     drop(graph, node)

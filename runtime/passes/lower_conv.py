@@ -16,7 +16,7 @@ from ..ops.window import window
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .linear import as_linear
-from .turn_images import IMAGES, to_channels_first, to_channels_last
+from .transpose_images import IMAGES, to_channels_first, to_channels_last
 
 #: Images have at most three spatial axes on most devices: one that is joined, and two others.
 _MIN_RANK, _MAX_OTHERS = 6, 2
@@ -85,8 +85,8 @@ def _multiply_pixels(graph: Graph, node: Node) -> str:
     stack = () if groups == 1 else (groups,)
     x = x if groups == 1 else shaped(x, groups, channels, *sides)
     rows = shaped(add(Transpose(perm=last), x), *stack, -1, channels)
-    turn = Transpose(perm=(*range(len(stack)), len(stack) + 1, len(stack)))
-    y = add(MatMul(), rows, add(turn, shaped(w, *stack, count // groups, channels)))
+    transpose = Transpose(perm=(*range(len(stack)), len(stack) + 1, len(stack)))
+    y = add(MatMul(), rows, add(transpose, shaped(w, *stack, count // groups, channels)))
     if b is not None:
         y = add(Add(), y, shaped(b, *stack, 1, count // groups))
     y = add(Transpose(perm=first), shaped(y, -1, *sides, count // groups))
@@ -134,23 +134,23 @@ def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
     def shaped(value: Value | None, *ends: int) -> Value:
         return add(Reshape(), value, add.integers((0, 0, *ends), "sizes"))
 
-    def turned(value: Value | None, perm: tuple[int, ...]) -> Value | None:
+    def transposed(value: Value | None, perm: tuple[int, ...]) -> Value | None:
         return value if perm == tuple(range(len(perm))) else add(Transpose(perm=perm), value)
 
     def kept(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(values[axis] for axis in others)
 
-    image = shaped(turned(x, order), prod(sizes[axis] for axis in plain), *kept(sizes))
+    image = shaped(transposed(x, order), prod(sizes[axis] for axis in plain), *kept(sizes))
     op = Conv(
         group=getattr(node.op, "group", 1),
         strides=(1, *kept(view.strides)),
         dilations=(1, *kept(view.dilations)),
         pads=(0, *kept(view.pads_begin), 0, *kept(view.pads_end)),
     )
-    y = add(op, image, shaped(turned(w, order), 1, *kept(kernel)), *bias, name=node.name)
+    y = add(op, image, shaped(transposed(w, order), 1, *kept(kernel)), *bias, name=node.name)
     y = shaped(y, *(sizes[axis] for axis in plain), *kept(view.output))
     name, back = node.name, tuple(order.index(axis) for axis in range(len(order)))
-    graph.redirect(node.output, turned(y, back) or y)
+    graph.redirect(node.output, transposed(y, back) or y)
     graph.remove(node)
     return f"Conv '{name}' is one over {len(others) + 1} axes"
 

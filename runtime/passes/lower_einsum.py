@@ -62,11 +62,11 @@ class _EinsumProduct:
         return self.stack + self.summed + self.columns
 
     @property
-    def turns(self) -> bool:
+    def transposes(self) -> bool:
         """Whether a computed tensor is transposed."""
         operands = ((self.a, self.of_a, self.order_of_a), (self.b, self.of_b, self.order_of_b))
-        turned = any(not x.is_constant and own != order for x, own, order in operands)
-        return turned or self.result != self.stack + self.rows + self.columns
+        transposed = any(not x.is_constant and own != order for x, own, order in operands)
+        return transposed or self.result != self.stack + self.rows + self.columns
 
     def known(self, letters: str) -> list[int] | None:
         """Return the sizes of letters if all of them are known."""
@@ -123,7 +123,7 @@ def _read(whole: Contraction) -> _EinsumProduct | None:
     found = _parts(a, b, left, right, result, whole.sizes)
     is_swapped = found is None or result.endswith(found.columns + found.rows) or a.is_constant
     found = _parts(b, a, right, left, result, whole.sizes) if is_swapped else found
-    if found is None or not found.turns:
+    if found is None or not found.transposes:
         return found
     both = ((a, b, left, right), (b, a, right, left))
     shared = (_shared(*each, result, whole.sizes) for each in both)
@@ -149,7 +149,7 @@ def _shared(
         *(a, b, left, right, stack, rows, columns, summed, result, sizes), is_shared=True
     )
     singles = len(rows) == len(columns) == len(summed) == 1
-    return None if found.turns or not (singles or found.is_flat) else found
+    return None if found.transposes or not (singles or found.is_flat) else found
 
 
 def _with_units(graph: Graph, node: Node, whole: Contraction) -> Node | None:

@@ -69,8 +69,8 @@ def _as_slice(graph: Graph, node: Node) -> str:
         return ""
     index = np.where(index < 0, index + size, index)
     start, end = int(index.flat[0]), int(index.flat[0]) + index.size
-    is_row, is_turned = index.ndim == 1, index.ndim == 2 and not _count_up(index)
-    if is_turned:
+    is_row, is_transposed = index.ndim == 1, index.ndim == 2 and not _count_up(index)
+    if is_transposed:
         index = index.T
     if not index.ndim or not _count_up(index) or not 0 <= start < end <= size:
         return ""
@@ -79,11 +79,11 @@ def _as_slice(graph: Graph, node: Node) -> str:
     add = Builder(graph, node, node.name, (node,))
     if index.size < size:
         x = add(Slice(), x, *(add.integers([n]) for n in (start, end, axis)))
-    if is_turned:
+    if is_transposed:
         order = [*range(axis), axis + 1, axis, *range(axis + 2, len(wanted))]
         x = _shaped(add, x, [wanted[place] for place in order])
         x = add(Transpose(perm=tuple(order)), x)
-    graph.redirect(node.output, x if is_row or is_turned else _shaped(add, x, wanted))
+    graph.redirect(node.output, x if is_row or is_transposed else _shaped(add, x, wanted))
     name = node.name
     drop(graph, node)
     return f"Gather '{name}' takes {index.size} adjacent places"

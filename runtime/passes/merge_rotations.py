@@ -132,9 +132,9 @@ def _rotate(graph: Graph, q: _Rotation, k: _Rotation) -> None:
     last = graph.in_order((q.node, k.node))[-1]
     add = Builder(graph, last, q.node.name, (q.node, k.node))
     op = replace(k.op, num_heads=q.heads + k.heads)
-    turned = add(op, outputs[place], *k.tables)
+    rotated = add(op, outputs[place], *k.tables)
     parts = Split(axis=-1, num_outputs=2)
-    both = add.node(parts, turned, add.integers((q.width, k.width)), outputs=2).outputs
+    both = add.node(parts, rotated, add.integers((q.width, k.width)), outputs=2).outputs
     for old, new in zip((q.node, k.node), both, strict=True):
         graph.redirect(old.output, new)
         graph.remove(old)

@@ -60,7 +60,7 @@ def _merge(graph: Graph, node: Node, shared: list[int]) -> str:
     def shaped(x: Value, *sizes: int) -> Value:
         return add(Reshape(), x, plain.integers(sizes, f"{node.name}.sizes"))
 
-    def turned(x: Value, perm: tuple[int, ...]) -> Value:
+    def transposed(x: Value, perm: tuple[int, ...]) -> Value:
         return x if perm == tuple(range(rank)) else add(Transpose(perm=perm), x)
 
     kept = [i for i in range(rank - 2) if i not in shared]
@@ -68,11 +68,11 @@ def _merge(graph: Graph, node: Node, shared: list[int]) -> str:
     rows = prod(dims[i] for i in shared) * dims[-2]
     outer = [dims[i] for i in kept]
     right = (1,) * (rank - len(b.tensor.dims)) + b.tensor.dims
-    left = shaped(turned(a, perm), *outer, rows, dims[-1])
+    left = shaped(transposed(a, perm), *outer, rows, dims[-1])
     b = shaped(b, *(right[i] for i in (*kept, rank - 2, rank - 1)))
     made = Builder(graph, node, node.name, (node,))(MatMul(), left, b)
     width = b.tensor.dims[-1]
     apart = shaped(made, *(dims[i] for i in (*kept, *shared, rank - 2)), width)
     name = node.name
-    graph.replace(node, [turned(apart, tuple(perm.index(i) for i in range(rank)))])
+    graph.replace(node, [transposed(apart, tuple(perm.index(i) for i in range(rank)))])
     return f"the stacks of MatMul '{name}' along {len(shared)} axes are rows of one matrix"

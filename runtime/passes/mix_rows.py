@@ -12,7 +12,7 @@ from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of
-from .turn_images import TO_CHANNELS_FIRST, TO_CHANNELS_LAST
+from .transpose_images import TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
 #: From how many channels on convolutions store images with channels last.
 MIN_CHANNELS = 8
@@ -37,8 +37,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         wide = columns * channels
         batch = count if isinstance(count, int) else -1
         add = Builder(graph, node, node.name, (node,))
-        turned = add(Transpose(perm=TO_CHANNELS_LAST), image)
-        flat = add.shaped(turned, (batch, rows, wide))
+        transposed = add(Transpose(perm=TO_CHANNELS_LAST), image)
+        flat = add.shaped(transposed, (batch, rows, wide))
         made = add.shaped(add(MatMul(), matrix, flat), (batch, mixed, columns, channels))
         graph.redirect(node.output, add(Transpose(perm=TO_CHANNELS_FIRST), made))
         name = node.name

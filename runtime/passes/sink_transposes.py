@@ -15,9 +15,9 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
 from .driver import Context
 from .editing import Builder, drop, shape_of
-from .fold_pad import turned_pads
+from .fold_pad import transposed_pads
 from .keep_pixels import keep_pixels
-from .turn_images import RESHAPES, Order, order_of, to_channels_first, turn_images
+from .transpose_images import RESHAPES, Order, order_of, to_channels_first, transpose_images
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -47,7 +47,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
     channels are last in memory. The activation of a convolution is moved before that.
     """
-    yield from turn_images(graph)
+    yield from transpose_images(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
         tail = _tail(graph, node) if node in graph else None
@@ -168,13 +168,14 @@ class _TransposedRegion:
         made: dict[Node, Node] = {}
         for node in self.nodes:
             inputs = [
-                v and (image.get(v) or _turned_constant(graph, v, self.order)) for v in node.inputs
+                v and (image.get(v) or _transposed_constant(graph, v, self.order))
+                for v in node.inputs
             ]
             add = Builder(graph, node, node.name, (node,))
             if isinstance(node.op, MatMul):
-                inputs = [_turned_weights(graph, node), inputs[0]]
+                inputs = [_transposed_weights(graph, node), inputs[0]]
             elif isinstance(node.op, Pad):
-                inputs[1] = add.integers(turned_pads(node, self.order), "pads")
+                inputs[1] = add.integers(transposed_pads(node, self.order), "pads")
             new = add.node(self._op(node.op), *inputs)
             image[node.output] = new.output
             made[node] = new
@@ -202,7 +203,7 @@ class _TransposedRegion:
         return op
 
 
-def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
+def _transposed_constant(graph: Graph, value: Value, order: Order) -> Value:
     """Return a constant in the order before transposes of `order`."""
     if value.data is None or value.data.size == 1:
         return value
@@ -210,7 +211,7 @@ def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
     return graph.constant(wide.transpose(inverse(order)), value.name)
 
 
-def _turned_weights(graph: Graph, node: Node) -> Value:
+def _transposed_weights(graph: Graph, node: Node) -> Value:
     """Return the transpose of a layer's weights."""
     w = node.operands[1]
     if w.data is None:
@@ -264,7 +265,7 @@ def _is_free(node: Node, order: Order) -> bool:
     if isinstance(node.op, Concat):
         return -len(order) <= node.op.axis < len(order)
     if isinstance(node.op, Pad):
-        return bool(turned_pads(node, order))
+        return bool(transposed_pads(node, order))
     if isinstance(node.op, MatMul):
         x, w = node.operands
         is_layer = x.data is None and w.data is not None and w.data.ndim == 2
@@ -278,12 +279,12 @@ def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) ->
     for value in node.distinct_reads:
         if value in owner:
             inside = True
-        elif value.data is None or not _can_turn(value.data, rank, node):
+        elif value.data is None or not _can_transpose(value.data, rank, node):
             return False
     return inside
 
 
-def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
+def _can_transpose(data: np.ndarray, rank: int, node: Node) -> bool:
     return data.ndim == rank if isinstance(node.op, Concat) else data.ndim <= rank
 
 
@@ -295,48 +296,50 @@ class _Tail:
     """Elementwise nodes after a transposed product, in sequence.
 
     Attributes:
-        turn: the Transpose.
+        transpose: the Transpose.
         order: its permutation.
         nodes: what follows.
     """
 
-    turn: Node
+    transpose: Node
     order: Order
     nodes: list[Node]
 
     def rewrite(self, graph: Graph) -> str:
         """Make the nodes work in the product's order, and transpose their result."""
-        before, value = self.turn.output, self.turn.inputs[0]
+        before, value = self.transpose.output, self.transpose.inputs[0]
         for node in self.nodes:
             add = Builder(graph, node, node.name, (node,))
-            inputs = [value if v is before else self._turned(graph, node, v) for v in node.inputs]
+            inputs = [
+                value if v is before else self._transposed(graph, node, v) for v in node.inputs
+            ]
             before, value = node.output, add(node.op, *inputs)
         last = self.nodes[-1]
-        add = Builder(graph, last, self.turn.name, (self.turn,))
+        add = Builder(graph, last, self.transpose.name, (self.transpose,))
         graph.redirect(last.output, add(Transpose(perm=self.order), value))
-        for node in (*reversed(self.nodes), self.turn):
+        for node in (*reversed(self.nodes), self.transpose):
             drop(graph, node)
-        return f"{len(self.nodes)} nodes after Transpose '{self.turn.name}' now precede it"
+        return f"{len(self.nodes)} nodes after Transpose '{self.transpose.name}' now precede it"
 
-    def _turned(self, graph: Graph, node: Node, value: Value | None) -> Value | None:
+    def _transposed(self, graph: Graph, node: Node, value: Value | None) -> Value | None:
         """Return another operand in the product's order."""
         if value is None:
             return None
         if value.data is not None:
-            return _turned_constant(graph, value, self.order)
+            return _transposed_constant(graph, value, self.order)
         source = value.producer
         if source is not None and order_of(source) == self.order:
             return source.inputs[0]
-        add = Builder(graph, node, f"{value.name}.turned")
+        add = Builder(graph, node, f"{value.name}.transposed")
         return add(Transpose(perm=inverse(self.order)), value)
 
 
-def _tail(graph: Graph, turn: Node) -> _Tail | None:
+def _tail(graph: Graph, transpose: Node) -> _Tail | None:
     """Return the movable nodes after a Transpose of a product without other readers."""
-    order = order_of(turn)
-    if order is None or turn.inputs[0] is None or not _is_product(graph, turn.inputs[0]):
+    order = order_of(transpose)
+    if order is None or transpose.inputs[0] is None or not _is_product(graph, transpose.inputs[0]):
         return None
-    value, nodes, sums = turn.output, list[Node](), 0
+    value, nodes, sums = transpose.output, list[Node](), 0
     while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
         others = [v for v in node.distinct_reads if v is not value]
         sums += sum(other.data is None for other in others)
@@ -346,7 +349,7 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
             break
         nodes.append(node)
         value = node.output
-    return _Tail(turn, order, nodes) if nodes else None
+    return _Tail(transpose, order, nodes) if nodes else None
 
 
 def _is_product(graph: Graph, value: Value) -> bool:
@@ -371,11 +374,13 @@ def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -
     for other in others:
         source = other.producer
         if other.data is not None:
-            near = _can_turn(other.data, len(order), node)
+            near = _can_transpose(other.data, len(order), node)
         else:
             own = None if source is None else order_of(source)
-            turned = own is not None and (own == order or _keeps_rows(own, order))
-            near = other.type == value.type and (turned or order == to_channels_first(len(order)))
+            transposed = own is not None and (own == order or _keeps_rows(own, order))
+            near = other.type == value.type and (
+                transposed or order == to_channels_first(len(order))
+            )
         if not near:
             return False
     return True

@@ -13,7 +13,7 @@ from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
 from .pattern import pairs
 from .sink_transposes import FREE, inverse, layer_before
-from .turn_images import RESHAPES, order_of, to_channels_first, to_channels_last
+from .transpose_images import RESHAPES, order_of, to_channels_first, to_channels_last
 
 _CONVOLUTIONS = (Conv, ConvTranspose)
 

@@ -17,7 +17,7 @@ from ..ops.movement import Split, Transpose
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, split_sizes
 from .pattern import without_addend
-from .turn_images import to_channels_first, to_channels_last
+from .transpose_images import to_channels_first, to_channels_last
 
 #: Parts of a gated layer, and the number of channels that a word of 16 bytes has.
 GATED, WORD = 2, 8

@@ -13,7 +13,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice, Split, Transpose, bounds_of_slice
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .cut_before_turns import place_of
+from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, rank_of, shape_of
 
@@ -158,8 +158,8 @@ def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
             source = add(Slice(), source, *bounds)
         parts = (*of_source[:axis], len(values), size, *of_source[axis + 1 :])
         order = (axis, *(i for i in range(len(parts)) if i != axis))
-        turned = add(Transpose(perm=order), shaped(add, source, parts, "cut"))
-        return shaped(add, turned, (len(values), *shape), "stack")
+        transposed = add(Transpose(perm=order), shaped(add, source, parts, "cut"))
+        return shaped(add, transposed, (len(values), *shape), "stack")
     return add(Concat(axis=0), *(shaped(add, value, (1, *shape), "one") for value in values))
 
 

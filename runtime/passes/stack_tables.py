@@ -16,7 +16,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .cut_before_turns import place_of
+from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of, static_dims
 

@@ -83,7 +83,7 @@ def _fits(node: Node, op: Conv, image: Shape) -> bool:
 
 
 def _rewrite(graph: Graph, node: Node, image: Shape, behind: tuple[Node, ...]) -> Node:
-    x, weight, turn = node.inputs[0], node.inputs[1], behind[-1]
+    x, weight, transpose = node.inputs[0], node.inputs[1], behind[-1]
     assert x is not None
     assert weight is not None
     assert weight.data is not None
@@ -103,14 +103,14 @@ def _rewrite(graph: Graph, node: Node, image: Shape, behind: tuple[Node, ...]) -
     cut = add(Reshape(), x, sizes(0, channels, *pairs))
     cut = add(Transpose(perm=(0, *axes[::2], 1, *axes[1::2])), cut)
     patches = add(Reshape(), cut, sizes(0, prod(counts), channels * prod(kernel)))
-    turned = np.ascontiguousarray(weight.data.reshape(filters, -1).T)
-    matrix = graph.constant(turned, f"{weight.name}.rows")
+    transposed = np.ascontiguousarray(weight.data.reshape(filters, -1).T)
+    matrix = graph.constant(transposed, f"{weight.name}.rows")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     nodes = {node, *behind}
     if bias is None:
-        return stand_in(graph, nodes, turn, MatMul(), (patches, matrix))
+        return stand_in(graph, nodes, transpose, MatMul(), (patches, matrix))
     product = add(MatMul(), patches, matrix)
     made = product.producer
-    stand_in(graph, nodes, turn, Add(), (product, bias))
+    stand_in(graph, nodes, transpose, Add(), (product, bias))
     assert made is not None
     return made

@@ -28,13 +28,13 @@ class _Walk:
         factors: size and stride in `source` of the factors of the tensor's axes, outermost first;
             an axis may have several, sizes of 1 are dropped.
         offset: index in `source` of the first element.
-        turned: whether one of the nodes in between moves elements.
+        transposed: whether one of the nodes in between moves elements.
     """
 
     source: Value
     factors: tuple[tuple[int, int], ...]
     offset: int = 0
-    turned: bool = False
+    transposed: bool = False
 
     def axes(self, dims: Sequence[int]) -> list[list[tuple[int, int]]] | None:
         """Return the factors of each axis; None if an axis ends inside a factor."""
@@ -67,7 +67,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if node not in graph or not _may_end(graph, node):
             continue
         walk = _walk(node.output, DEPTH)
-        if walk is None or not walk.turned:
+        if walk is None or not walk.transposed:
             continue
         picked = _channels(walk, node.output.tensor.dims)
         if picked is None:
@@ -112,7 +112,7 @@ def _walk(value: Value, depth: int) -> _Walk | None:
     if isinstance(node.op, Transpose):
         perm = [axis for axis in node.op.order(len(axes)) if axes[axis]]
         factors = tuple(f for axis in perm for f in axes[axis])
-        return replace(walk, factors=factors, turned=walk.turned or perm != sorted(perm))
+        return replace(walk, factors=factors, transposed=walk.transposed or perm != sorted(perm))
     return _picked(walk, axes, node)
 
 

@@ -28,8 +28,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         (count, channels, *_), wanted = image.tensor.dims, node.output.tensor.dims
         pixels, weights = node.operands[0].tensor.dims[-1], node.operands[1]
         add = Builder(graph, node, node.name, (node,))
-        turned = add(Transpose(perm=(0, 2, 3, 1)), image)
-        rows = add.shaped(turned, (count, pixels, channels))
+        transposed = add(Transpose(perm=(0, 2, 3, 1)), image)
+        rows = add.shaped(transposed, (count, pixels, channels))
         row = add.shaped(weights, (count, 1, pixels))
         result = add(MatMul(), row, rows)
         graph.redirect(node.output, add.shaped(result, wanted))

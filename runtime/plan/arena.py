@@ -92,12 +92,12 @@ def _place(blocks: Sequence[Allocation], order: Sequence[int]) -> tuple[int, lis
 def _place_from_both_ends(blocks: Sequence[Allocation], cap: int) -> tuple[int, list[int]]:
     """Fill an arena of `cap` bytes alternately from the bottom and the top."""
     arena = _placed(blocks)
-    for turn, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
+    for number, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
         size = blocks[i].nbytes
         gaps = [gap for gap in arena.gaps(i, cap) if gap[1] - gap[0] >= size]
         if not gaps:
             arena.put(i, arena.gaps(i, None)[-1][0])
-        elif turn % 2:
+        elif number % 2:
             arena.put(i, gaps[-1][1] - size)
         else:
             arena.put(i, gaps[0][0])

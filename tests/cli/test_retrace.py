@@ -139,7 +139,7 @@ def test_a_fault_is_found_where_it_is(fault: str) -> None:
     assert behind in result.reason, result.reason
 
 
-def test_what_noise_may_turn() -> None:
+def test_what_noise_may_flip() -> None:
     model, _ = quantized(0)
     with api.load(model, stop_at=0) as loaded:
         graph = loaded.imported
@@ -152,7 +152,7 @@ def test_what_noise_may_turn() -> None:
     [
         ([0, 0, 0, 0], "ok"),
         ([1, 0, 0, 0], "ok"),
-        ([0, 2, 0, 0], "inconclusive"),  # far more noise than rounding alone turns it
+        ([0, 2, 0, 0], "inconclusive"),  # far more noise than rounding alone flips it
         ([0, 0, 1, 0], "MISMATCH"),
         ([1, -1, 0, 0], "MISMATCH"),
     ],
@@ -210,10 +210,10 @@ def test_an_output_that_hinges_on_no_decision_is_judged_without() -> None:
     rng, graph = np.random.default_rng(0), model.graph
     places = np.stack(np.meshgrid(*[np.linspace(-1, 1, 64)] * 2), -1)
     rates = 12 * rng.standard_normal((2, 128))
-    for name, data in (("at", places), ("rates", rates), ("turn", np.array(2 * np.pi))):
+    for name, data in (("at", places), ("rates", rates), ("period", np.array(2 * np.pi))):
         graph.initializer.append(numpy_helper.from_array(data.astype(HALF), name))
-    graph.node.append(helper.make_node("MatMul", ["at", "rates"], ["turns"]))
-    graph.node.append(helper.make_node("Mul", ["turns", "turn"], ["angles"]))
+    graph.node.append(helper.make_node("MatMul", ["at", "rates"], ["laps"]))
+    graph.node.append(helper.make_node("Mul", ["laps", "period"], ["angles"]))
     graph.node.append(helper.make_node("Sin", ["angles"], ["sines"]))
     graph.output.append(helper.make_tensor_value_info("sines", TensorProto.FLOAT16, [64, 64, 128]))
     found = api.compare(model, ["numpy", "onnxruntime:cpu:none"], feeds, repeat=0)

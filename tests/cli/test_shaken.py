@@ -27,7 +27,7 @@ g (float[N, 6] x) => (float[N, 6] y, int64[N, 1] top) {
   y = Tanh (h)
   top = ArgMax <axis = 1> (y)
 }"""
-#: The state is multiplied by the same weights, which are a constant of the body, in every turn.
+#: The state is multiplied by the same weights, which are a constant of the body, in every step.
 LOOP = """<ir_version: 10, opset_import: ["": 21]>
 g (float[4, 6] x, int64 n) => (float[4, 6] y) {
   y = Loop (n, , x) <body = b (int64 i, bool going, float[4, 6] s) => (bool still, float[4, 6] r) {
@@ -89,7 +89,7 @@ def test_runs_differ_as_their_noise_does(
     assert not np.allclose(apart[FAIR, 0], apart[FAIR, 2], rtol=0.1, atol=0)
 
 
-def test_weights_of_a_body_are_the_same_in_every_turn() -> None:
+def test_weights_of_a_body_are_the_same_in_every_step() -> None:
     """A row of ones times the weights, again and again: all that moves is the weights' own noise.
 
     Of a matrix with one number in each row, and that in the diagonal, the n-th power moves n times
@@ -107,7 +107,7 @@ def test_weights_of_a_body_are_the_same_in_every_turn() -> None:
     once = [y(runs.run(feeds, FAIR, i)) / y(runs.run(feeds)) - 1 for i in range(0, 40, 2)]
     feeds = {"x": ones, "n": np.array(16)}
     often = [y(runs.run(feeds, FAIR, i)) / y(runs.run(feeds)) - 1 for i in range(0, 40, 2)]
-    # The weights' share alone grows 16-fold; results are rounded in each turn as well.
+    # The weights' share alone grows 16-fold; results are rounded in each step as well.
     assert np.std(np.mean(often, 1)) > 8 * np.std(np.mean(once, 1))
 
 

@@ -274,23 +274,23 @@ def gemm(rng: Rng) -> Sample:
     left = np.uint8 if rng.random() < 0.7 else np.int8
     right = kind(rng) if left is np.uint8 else np.int8
     m, k, n = (int(x) for x in rng.integers(1, 20, 3))
-    turned = [int(rng.random() < 0.4) for _ in range(2)]
+    transposed = [int(rng.random() < 0.4) for _ in range(2)]
     each = (n,) if rng.random() < 0.5 else ()
     quantized = rng.random() < 0.6
     shapes = ((n,), (1, n), (m, 1), (m, n), (1,))
     c = rng.integers(-500, 500, shapes[rng.integers(len(shapes))]).astype(np.int32)
     inputs = {
-        "A": bytes_of(rng, left, *((k, m) if turned[0] else (m, k))),
+        "A": bytes_of(rng, left, *((k, m) if transposed[0] else (m, k))),
         "a_scale": scale(rng),
         "a_zero_point": point(rng, left),
-        "B": bytes_of(rng, right, *((n, k) if turned[1] else (k, n))),
+        "B": bytes_of(rng, right, *((n, k) if transposed[1] else (k, n))),
         "b_scale": scale(rng, *each),
         "b_zero_point": point(rng, right, *each),
         "C": perhaps(rng, c),
         "y_scale": np.array(rng.uniform(0.5, 2), np.float32) if quantized else None,
         "y_zero_point": point(rng, left) if quantized else None,
     }
-    attributes: dict[str, Any] = {"transA": turned[0], "transB": turned[1]}
+    attributes: dict[str, Any] = {"transA": transposed[0], "transB": transposed[1]}
     if rng.random() < 0.4:
         attributes["alpha"] = 0.5
     return Sample("QGemm", inputs, attributes, constants=constants(inputs, "A"), steps=1, loose=3)

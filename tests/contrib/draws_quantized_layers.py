@@ -109,7 +109,7 @@ def _half_steps(inputs: dict[str, Array | None], x: str, w: str, zero: Array) ->
     return float((columns * factor.reshape(len(weights), -1)).max() * spread / 255 / 2)
 
 
-def turned_convolution(rng: Rng) -> Sample:
+def transposed_convolution(rng: Rng) -> Sample:
     group = int(rng.integers(1, 3))
     strides = [int(n) for n in rng.integers(1, 3, 2)]
     inputs: dict[str, Array | None] = {
@@ -129,5 +129,5 @@ DRAWS: dict[str, Draw] = {
     "QAttention": attention,
     "QEmbedLayerNormalization": embedding,
     "DynamicQuantizeLSTM": lstm,
-    "ConvTransposeWithDynamicPads": turned_convolution,
+    "ConvTransposeWithDynamicPads": transposed_convolution,
 }

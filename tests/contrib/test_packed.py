@@ -116,7 +116,7 @@ def test_zero_points_of_floats(bits: int) -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 90, 100, 130])
 def test_rows_of_all_counts(rows: int, bits: int, dtype: type) -> None:
-    """Against float64: sums are scaled for few rows, weights for some, which are turned, or many.
+    """Against float64: sums are scaled for few rows, transposed weights for some or many.
 
     K is no multiple of a block, and N none of the rows that are unpacked at a time.
     """
@@ -168,10 +168,12 @@ def test_the_other_way_around() -> None:
         "absmax": rng.random(2).astype(np.float32),
     }
     attributes = {"K": k, "N": n, "block_size": 16, "quant_type": 1}
-    (turned,) = tercet.load(model_of(Sample("MatMulBnb4", inputs, attributes))).run(inputs).values()
+    (transposed,) = (
+        tercet.load(model_of(Sample("MatMulBnb4", inputs, attributes))).run(inputs).values()
+    )
     inputs["A"], attributes["transB"] = a, 0
     (found,) = tercet.load(model_of(Sample("MatMulBnb4", inputs, attributes))).run(inputs).values()
-    np.testing.assert_allclose(found, a @ turned.T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, a @ transposed.T, rtol=1e-5, atol=1e-6)
 
 
 def test_prepacked_weights_are_refused_with_a_recipe() -> None:

@@ -75,7 +75,7 @@ def test_rows_of_a_stack_are_rows_of_one_product() -> None:
 def test_a_bias_makes_columns_rows() -> None:
     """What cublasLt adds to a product is one number per row of it."""
     found = wanted(linear((3,), 8, 16, "bias", "relu").graph(float16))
-    assert titles(found.task)[0] == ("turned matmul+add+relu", "")
+    assert titles(found.task)[0] == ("transposed matmul+add+relu", "")
     product = first(found)
     assert product.operands["y"] == Operand((1, 16, 3), (48, 1, 16), np.dtype(float16))
     assert product.operands["channels0"].dims == (1, 16, 1)

@@ -118,10 +118,10 @@ def test_a_fault_in_a_body_is_found_at_its_owner(node: str) -> None:
 
 def test_what_differs_from_run_to_run_is_told() -> None:
     """A race, of which one run in two is right."""
-    turns = iter(range(1000))
+    calls = iter(range(1000))
 
     def race(data: Array) -> None:
-        data.reshape(-1)[0] += next(turns) % 2 * np.spacing(data.reshape(-1)[0])
+        data.reshape(-1)[0] += next(calls) % 2 * np.spacing(data.reshape(-1)[0])
 
     runners = ["numpy", player({"conv2"}, race)]
     found = compare_layers(network("classifier"), runners, inputs_of("classifier"), runs=2)
@@ -196,10 +196,10 @@ def test_the_step_that_is_wrong_in_a_second_run_is_named(
 
 def test_a_fault_of_chance_needs_more_runs() -> None:
     """A race that every seventh run loses: of 21 runs, some do."""
-    turns = count(1)
+    calls = count(1)
 
     def race(data: Array) -> None:
-        if next(turns) % 7 == 0:
+        if next(calls) % 7 == 0:
             last_element(data)
 
     runners = ["numpy", player({"norm"}, race)]

@@ -18,7 +18,7 @@ LIES: dict[str, Lie] = {
     "one vector": lambda dims: [70000],
     "empty": lambda dims: [0] * max(1, len(dims)),
     "equal symbols": lambda dims: ["n"] * len(dims),
-    "symbols of inputs, turned": lambda dims: [f"d{i}" for i in range(len(dims))][::-1],
+    "symbols of inputs, reversed": lambda dims: [f"d{i}" for i in range(len(dims))][::-1],
 }
 
 

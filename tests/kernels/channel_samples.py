@@ -21,7 +21,7 @@ from tercet.runtime.ops.shape import Reshape
 
 from .dry import apply, normal
 
-TURN = Transpose(perm=(0, 1, 3, 2))
+TRANSPOSE = Transpose(perm=(0, 1, 3, 2))
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Block:
     """Attention of rows [images, pixels, 3 * heads * size], node by node.
 
     Attributes:
-        spelling: ``channels`` turns rows to channels before the products (XCiT), ``pixels`` turns
+        spelling: ``channels`` transposes rows to channels before the products (XCiT), ``pixels``
             queries and values alone (DaViT), ``image`` reads channels of an image (Restormer), and
             ``attention`` is fused.
         heads, size, pixels: the sizes.
@@ -93,14 +93,14 @@ class Block:
             q, k, v = (add(Reshape(), p, np.array([2, heads, *shape])) for p in parts)
         outputs = {"other": q} if self.shared else {}
         if self.spelling == "pixels":
-            scores = add(MatMul(), add(TURN, add(Mul(), q, factors)), k)
-            y = add(MatMul(), add(Softmax(axis=-1), scores), add(TURN, v))
-            y = add(Transpose(perm=(0, 2, 1, 3)), add(TURN, y))
+            scores = add(MatMul(), add(TRANSPOSE, add(Mul(), q, factors)), k)
+            y = add(MatMul(), add(Softmax(axis=-1), scores), add(TRANSPOSE, v))
+            y = add(Transpose(perm=(0, 2, 1, 3)), add(TRANSPOSE, y))
         elif self.spelling == "attention":
             y = add(Attention(scale=1.0), add(Mul(), unit(q), factors), unit(k), v)
             y = add(Transpose(perm=(0, 3, 1, 2)), y)
         else:
-            scores = add(Mul(), add(MatMul(), unit(q), add(TURN, unit(k))), factors)
+            scores = add(Mul(), add(MatMul(), unit(q), add(TRANSPOSE, unit(k))), factors)
             y = add(MatMul(), add(Softmax(axis=-1), scores), v)
             if self.spelling == "channels":
                 y = add(Transpose(perm=(0, 3, 1, 2)), y)

@@ -157,12 +157,14 @@ class Gated:
     ) -> tuple[Op, list[Value | None]]:
         k, n, bits, block = self.k, self.n, self.bits, self.block
         if bits == 16:
-            turned = self.kind == "Gemm" and number == 0  # the forms of the two may differ
+            transposed = self.kind == "Gemm" and number == 0  # the forms of the two may differ
             weights = normal(k, n + number)[:, :n] / np.float32(k**0.5)
-            w = constant(np.ascontiguousarray(weights.T if turned else weights).astype(self.dtype))
+            w = constant(
+                np.ascontiguousarray(weights.T if transposed else weights).astype(self.dtype)
+            )
             if self.kind == "MatMul":
                 return MatMul(), [x, w]
-            return Gemm(transB=int(turned), alpha=1.0 + number), [x, w, bias]
+            return Gemm(transB=int(transposed), alpha=1.0 + number), [x, w, bias]
         blocks, random = -(-k // block), np.random.default_rng(number)
         b = random.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8)
         spread = np.abs(normal(n * blocks)) / np.float32(2 ** (bits - 1) * k**0.5)

@@ -41,6 +41,6 @@ def _greatest() -> Iterator[Sample]:
     whole[::3, 5:9], whole[::3, 40] = np.inf, -np.inf
     yield sample("TopK", [whole, np.array([64])], (1,), 2)
     yield sample("TopK", [whole, np.array([50])], (1,), 2, largest=0)
-    turned = (normal(210, 100, 2) * 9).astype(np.int32)
-    yield sample("TopK", [turned, np.array([90])], (1,), 2, axis=1, largest=0)
+    whole = (normal(210, 100, 2) * 9).astype(np.int32)
+    yield sample("TopK", [whole, np.array([90])], (1,), 2, axis=1, largest=0)
     yield sample("TopK", [normal(260, 128).round(1).astype(float16), np.array([128])], (1,), 2)

@@ -49,14 +49,16 @@ def nbits(
     return sample("MatMulNBits", inputs, (1, 2, 3, 4, 5), domain=DOMAIN, **sizes)
 
 
-def bnb4(rows: int, k: int, n: int, kind: int, *, turned: int = 1, dtype: Any = float32) -> Sample:
+def bnb4(
+    rows: int, k: int, n: int, kind: int, *, transposed: int = 1, dtype: Any = float32
+) -> Sample:
     """Return a MatMulBnb4."""
     inputs = [
-        normal(rows, k if turned else n).astype(dtype),
+        normal(rows, k if transposed else n).astype(dtype),
         _bytes(-(-k * n // 2)),
         normal(-(-k * n // 16)).astype(dtype),
     ]
-    sizes = {"K": k, "N": n, "block_size": 16, "quant_type": kind, "transB": turned}
+    sizes = {"K": k, "N": n, "block_size": 16, "quant_type": kind, "transB": transposed}
     return sample("MatMulBnb4", inputs, (1, 2), domain=DOMAIN, **sizes)
 
 
@@ -85,5 +87,5 @@ def samples() -> list[Sample]:
         nbits(33, 70, 12, 2, 16, zeros="floats"),
         nbits(30, 64, 17, 4, 16, zeros="packed"),
         *(bnb4(3, 33, 5, kind) for kind in (0, 1)),
-        *(bnb4(1, 32, 6, kind, turned=0, dtype=float16) for kind in (0, 1)),
+        *(bnb4(1, 32, 6, kind, transposed=0, dtype=float16) for kind in (0, 1)),
     ]

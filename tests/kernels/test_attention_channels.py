@@ -37,7 +37,7 @@ def test_all_nodes_are_one_kernel(block: Block) -> None:
 
 @pytest.mark.parametrize(("block", "count"), [(BLOCKS[1], 1), (BLOCKS[2], 0)], ids=str)
 def test_what_something_else_reads_is_computed(block: Block, count: int) -> None:
-    """Queries that are a result: the kernel reads them turned, unless they would be turned back."""
+    """Queries that are a result: the kernel transposes them, unless that would be undone."""
     entries = [each.entry for each in launches(planned(replace(block, shared=True).graph()))]
     assert entries.count("attention_channels") == count
     assert len(entries) > count

@@ -50,8 +50,8 @@ def padded(name: str, dtype: DType) -> Sample:
 def samples() -> list[Sample]:
     """Return what the kernels tell apart, for the GPU."""
     dtypes = (int8, float16, float32, float64)
-    turned = [swapped(shape, dtype) for shape in SHAPES for dtype in dtypes]
-    return [*turned, *(padded(name, dtype) for name in PADS for dtype in dtypes)]
+    transposed = [swapped(shape, dtype) for shape in SHAPES for dtype in dtypes]
+    return [*transposed, *(padded(name, dtype) for name in PADS for dtype in dtypes)]
 
 
 @pytest.mark.parametrize("shape", SHORT, ids=str)

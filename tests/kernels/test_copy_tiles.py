@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 
-def turned(dims: tuple[int, ...], *perm: int) -> Callable[[DType], Chain]:
+def transposed(dims: tuple[int, ...], *perm: int) -> Callable[[DType], Chain]:
     return lambda dtype: Chain(*dims, dtype=dtype).transpose(*perm)
 
 
@@ -49,18 +49,18 @@ def backwards(dtype: DType) -> Chain:
 
 #: Whole tiles or not, short and long axes, few and many of them.
 TILED = {
-    "square": turned((3, 64, 128), 0, 2, 1),
-    "ragged": turned((2, 99, 67), 0, 2, 1),
-    "short rows": turned((2, 33, 21, 19), 0, 2, 1, 3),
-    "shuffled pixels": turned((2, 8, 9, 16, 2, 2), 0, 1, 4, 2, 5, 3),
-    "reversed": turned((5, 6, 7, 8, 9), 4, 3, 2, 1, 0),
+    "square": transposed((3, 64, 128), 0, 2, 1),
+    "ragged": transposed((2, 99, 67), 0, 2, 1),
+    "short rows": transposed((2, 33, 21, 19), 0, 2, 1, 3),
+    "shuffled pixels": transposed((2, 8, 9, 16, 2, 2), 0, 1, 4, 2, 5, 3),
+    "reversed": transposed((5, 6, 7, 8, 9), 4, 3, 2, 1, 0),
     "repeated": repeated,
     "backwards": backwards,
 }
 #: What other kernels are for.
 OTHERS = {
-    "three channels": turned((2, 3, 50, 41), 0, 2, 3, 1),
-    "pixels of few channels": turned((2, 45, 40, 3), 0, 3, 1, 2),
+    "three channels": transposed((2, 3, 50, 41), 0, 2, 3, 1),
+    "pixels of few channels": transposed((2, 45, 40, 3), 0, 3, 1, 2),
     "no neighbours": lambda dtype: Chain(4, 5, 70, dtype=dtype).slice(-1, -71, 2, -1),
 }
 

@@ -53,7 +53,7 @@ class Decode:
         heads: of queries, and of keys.
         size: of a head.
         room: of the caches.
-        rotated: elements of a head that turn; 0 for none.
+        rotated: elements of a head that are rotated; 0 for none.
         interleaved: whether pairs are neighbours.
         tables: "positions" if positions index tables, "samples" if each sample has its own.
         mode: of TensorScatter.
@@ -64,7 +64,7 @@ class Decode:
         kept: "keys" if another node reads the rotated keys, "queries" the queries; "" for none.
         constant: whether the tables of angles are constants.
         joined: whether queries, keys and values are parts of the rows of one tensor.
-        normed: whether the heads of queries and new keys are normalized before they turn.
+        normed: whether the heads of queries and new keys are normalized before they are rotated.
         sink: whether each head has one.
         attributes: of the attention.
     """
@@ -90,8 +90,8 @@ class Decode:
     attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
 
     @property
-    def turning(self) -> int:
-        """Elements of a head that turn."""
+    def rotary_dim(self) -> int:
+        """Elements of a head that are rotated."""
         return self.size if self.rotated < 0 else self.rotated
 
     def feeds(self, seed: int = 0) -> dict[str, Array]:
@@ -104,7 +104,7 @@ class Decode:
 
         start = np.array(self.before)
         places = np.maximum(start, 0)[:, None] + np.arange(self.new)
-        angles = draw.uniform(0, 6, (self.room + self.new, self.turning // 2))
+        angles = draw.uniform(0, 6, (self.room + self.new, self.rotary_dim // 2))
         angles = angles[places] if self.tables == "samples" else angles
         feeds = {
             "q": normal(batch, of_q, self.new, self.size),
@@ -114,7 +114,7 @@ class Decode:
             "values": normal(batch, of_k, self.room, self.size),
             "first": start,
         }
-        if self.turning:
+        if self.rotary_dim:
             feeds["cos"], feeds["sin"] = (f(angles).astype(self.dtype) for f in (np.cos, np.sin))
             if self.tables == "positions":
                 feeds["places"] = places
@@ -159,12 +159,12 @@ class Decode:
             q, k = (
                 graph.insert(norm, [x, by]).output for x, by in zip((q, k), factors, strict=True)
             )
-        if self.turning:
-            turn = RotaryEmbedding(
-                rotary_embedding_dim=self.turning % self.size, interleaved=self.interleaved
+        if self.rotary_dim:
+            rotation = RotaryEmbedding(
+                rotary_embedding_dim=self.rotary_dim % self.size, interleaved=self.interleaved
             )
             more = [given["cos"], given["sin"], *([given["places"]] if "places" in given else [])]
-            q, k = (graph.insert(turn, [x, *more]).output for x in (q, k))
+            q, k = (graph.insert(rotation, [x, *more]).output for x in (q, k))
         pasts = [given["keys"], given["values"]]
         if self.computed:
             zero = graph.constant(np.zeros((), self.dtype))
@@ -180,7 +180,7 @@ class Decode:
         if self.sink:
             y = _softened(graph, y, others[2], graph.constant(feeds["sink"]), self.dtype)
         outputs = {"y": y, "present_keys": keys, "present_values": values}
-        outputs |= {"turned": q if self.kept == "queries" else k} if self.kept else {}
+        outputs |= {"rotated": q if self.kept == "queries" else k} if self.kept else {}
         graph.set_outputs(outputs)
         infer(graph)
         return graph
@@ -207,11 +207,11 @@ class Decode:
                 x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * by
                 for x, by in ((q, wide["of_q"]), (k, wide["of_k"]))
             )
-        if self.turning:
+        if self.rotary_dim:
             cos, sin = wide["cos"], wide["sin"]
             if self.tables == "positions":
                 cos, sin = (table[feeds["places"]] for table in (cos, sin))
-            q, k = (self._turned(x, cos[:, None], sin[:, None]) for x in (q, k))
+            q, k = (self._rotated(x, cos[:, None], sin[:, None]) for x in (q, k))
         batch, of_k = len(self.before), self.heads[1]
         caches = {"keys": wide["keys"].copy(), "values": wide["values"].copy()}
         for n, start in enumerate(self.before):
@@ -251,8 +251,8 @@ class Decode:
                         y[n, head, row] = weights / total @ caches["values"][n, kv]
         return {"y": y, "present_keys": caches["keys"], "present_values": caches["values"]}
 
-    def _turned(self, x: Array, cos: Array, sin: Array) -> Array:
-        half, out = self.turning // 2, x.copy()
+    def _rotated(self, x: Array, cos: Array, sin: Array) -> Array:
+        half, out = self.rotary_dim // 2, x.copy()
         if self.interleaved:
             first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
         else:

@@ -83,9 +83,9 @@ def test_tails(kind: str, dtype: DType, emulated: CudaBackend) -> None:
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("rows", [(3,), (2, 35), (16,)], ids=str)
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_layer_scale_and_residual_are_in_the_product(
-    rows: tuple[int, ...], dtype: DType, turned: bool, emulated: CudaBackend
+    rows: tuple[int, ...], dtype: DType, transposed: bool, emulated: CudaBackend
 ) -> None:
     """z + scale * (x @ w + bias): what is added first is the product's bias."""
     k, n = (2048 if rows == (16,) else 64), 40
@@ -94,7 +94,7 @@ def test_layer_scale_and_residual_are_in_the_product(
     x, z = (graph.add_input(name, TensorType(dtype, a.shape)) for name, a in feeds.items())
     w, bias, scale = (graph.constant(normal(*s).astype(dtype)) for s in ((k, n), (n,), (1, n)))
     value = graph.insert(MatMul(), [x, w]).output
-    value = graph.insert(Add(), [bias, value] if turned else [value, bias]).output
+    value = graph.insert(Add(), [bias, value] if transposed else [value, bias]).output
     value = graph.insert(Mul(), [value, scale]).output
     graph.set_outputs({"y": graph.insert(Add(), [value, z]).output})
     infer(graph)

@@ -81,8 +81,8 @@ def test_blocks_get_about_as_many_keys(pairs: int, tiles: int) -> None:
         for _ in range(min(patch, pairs - first))
     ]
     for number, count in enumerate(order):
-        turn, place = divmod(number, blocks)
-        loads[blocks - 1 - place if turn % 2 else place] += count + 1.0
+        wave, place = divmod(number, blocks)
+        loads[blocks - 1 - place if wave % 2 else place] += count + 1.0
     assert loads.sum() == pairs * (sum(steps) + tiles)
     assert loads.max() <= max(tiles + 1, 1.05 * loads.mean() + tiles / 4)
 

@@ -320,8 +320,8 @@ def test_strips_hold_the_rows_of_windows() -> None:
 def test_large_products_of_run_time_are_fed_by_the_copy_engine(side: int) -> None:
     """What is fetched before the kernel in front has ended must not come from it."""
     arrays = [np.broadcast_to(np.float16(1), (side, side))] * 2
-    turned = single("Gemm", arrays, transB=1)
-    for graph in (single("MatMul", arrays), single("Gemm", arrays), turned):
+    transposed = single("Gemm", arrays, transB=1)
+    for graph in (single("MatMul", arrays), single("Gemm", arrays), transposed):
         (product,) = launches(planned(graph))
         assert product.entry == "mma_linear"
         assert not product.early

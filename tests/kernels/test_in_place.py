@@ -96,7 +96,7 @@ def test_updates_that_are_the_tensor_itself_are_not_overwritten(
 ) -> None:
     """Rows in another order: each is read after another one has been written."""
     data, rows = CACHE[0, 0], np.arange(8)[::-1]
-    graph = Graph("turned")
+    graph = Graph("transposed")
     x = graph.add_input("x", TensorType(data.dtype, data.shape))
     one = graph.insert(Add(), [x, graph.constant(np.ones((), float16))]).output
     places = rows[:, None].repeat(1 if isinstance(op, ScatterND) else 4, axis=1)

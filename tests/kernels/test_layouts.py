@@ -82,8 +82,8 @@ def shuffled(net: Net, x: Value) -> Value:
     n, c, h, w = x.tensor.dims
     shapes = ((n, 2, c // 2, h, w), (n, c, h, w))
     cut, joined = (net.graph.constant(np.array(dims), "") for dims in shapes)
-    turned = net.add(Transpose(perm=(0, 2, 1, 3, 4)), net.add(Reshape(), x, cut))
-    return net.add(Reshape(), turned, joined)
+    transposed = net.add(Transpose(perm=(0, 2, 1, 3, 4)), net.add(Reshape(), x, cut))
+    return net.add(Reshape(), transposed, joined)
 
 
 KINDS: dict[str, Callable[[Net, Value], Value]] = {

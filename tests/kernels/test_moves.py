@@ -126,7 +126,7 @@ def nothing() -> Chain:
     return Chain(5, 8).slice(3, 3, 0).pad(1, 0, 2, 0).slice(0, 3, 0, 2)
 
 
-def turned() -> Chain:
+def transposed() -> Chain:
     """One Transpose is left to its kernel."""
     return Chain(2, 5, 8).transpose(0, 2, 1)
 
@@ -141,7 +141,7 @@ CHAINS: dict[str, tuple[Callable[[], Chain], list[str]]] = {
     "tiled": (tiled, ["moved"]),
     "single": (single, ["moved"]),
     "nothing": (nothing, ["pad", "copy_strided"]),
-    "turned": (turned, ["transpose"]),
+    "transposed": (transposed, ["transpose"]),
 }
 
 
@@ -352,7 +352,7 @@ def test_places_of_random_chains(format: Format) -> None:
         sizes = [size for axis in found.factors for size in axis]
         at = np.indices(sizes)
         place = walk.origin + np.tensordot(walk.strides, at, 1)
-        entry = 0 * place if walk.table is None else walk.table[np.tensordot(walk.turns, at, 1)]
+        entry = 0 * place if walk.table is None else walk.table[np.tensordot(walk.slots, at, 1)]
         got = np.where(entry < 0, 0, memory[np.where(entry < 0, 0, place + entry)])
         np.testing.assert_array_equal(got.reshape(want.shape), want)
     assert composed > 100
@@ -365,7 +365,7 @@ def test_indices_outside_of_an_axis_are_left_to_their_node(index: int, *, is_ins
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 1)], ids=str)
-def test_few_axes_are_turned(shape: tuple[int, ...]) -> None:
+def test_few_axes_are_transposed(shape: tuple[int, ...]) -> None:
     chain = Chain(*shape).add(Transpose()).add(Transpose())
     chain.graph.set_outputs({"y": chain.value})
     assert not launches(planned(chain.graph))
@@ -379,7 +379,7 @@ APART = [
 ]
 
 
-def turned_matrices(dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType) -> Sample:
+def transposed_matrices(dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType) -> Sample:
     graph = Graph("apart")
     x = graph.add_input("x", TensorType(dtype, dims))
     graph.set_outputs({"y": graph.insert(Transpose(perm=perm), [x]).output})
@@ -393,11 +393,11 @@ def turned_matrices(dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType) 
 def test_matrices_that_are_apart_are_transposed_in_tiles(
     dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType, emulated: CudaBackend
 ) -> None:
-    sample = turned_matrices(dims, perm, dtype)
+    sample = transposed_matrices(dims, perm, dtype)
     assert [launch.entry for launch in launches(planned(sample.graph))] == ["transpose"]
     compare(sample, emulated)
 
 
 def test_narrow_matrices_that_are_apart_are_copied() -> None:
-    graph = turned_matrices((2, 40, 3, 8), (2, 0, 3, 1), float16).graph
+    graph = transposed_matrices((2, 40, 3, 8), (2, 0, 3, 1), float16).graph
     assert [launch.entry for launch in launches(planned(graph))] == ["copy_strided"]

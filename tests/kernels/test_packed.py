@@ -45,8 +45,8 @@ def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     [
         (1, 3600, 120, "32 rows, 4 warps, 2 steps"),
         (1, 3600, 90, "48 rows, 16 warps, 1 steps"),
-        (1, 3700, 270, "48 rows, 16 warps, 1 steps, in turns"),
-        (1, 8200, 270, "48 rows, 16 warps, 1 steps, in turns"),
+        (1, 3700, 270, "48 rows, 16 warps, 1 steps, persistent"),
+        (1, 8200, 270, "48 rows, 16 warps, 1 steps, persistent"),
         (2, 3600, 120, "32 rows, 4 warps, 1 steps"),
         (1, 14400, 60, "32 rows, 16 warps, 2 steps"),
         (2, 2100, 24, "16 rows, 16 warps, 1 steps"),
@@ -62,11 +62,13 @@ def test_tiles_of_few_multiprocessors(
 
 
 @needs_compiler
-def test_gated_layers_in_turns(hopper: CudaBackend) -> None:
+def test_gated_layers_that_are_interleaved(hopper: CudaBackend) -> None:
     """Tiles of 48 rows have 24 of either product, which do not divide its 150."""
     found = Gated(1, 3600, 150, bits=4, block=128).sample()
     device: Any = hopper.device
-    assert "48 rows, 16 warps, 1 steps, in turns" in launches(planned(found.graph, device))[0].title
+    assert (
+        "48 rows, 16 warps, 1 steps, persistent" in launches(planned(found.graph, device))[0].title
+    )
     compare(found, hopper)
 
 
@@ -80,7 +82,7 @@ def test_gated_layers_in_turns(hopper: CudaBackend) -> None:
 )
 def test_tiles_that_share_rows_equally(k: int, n: int, block: int, eights: int) -> None:
     op = MatMulNBits(K=k, N=n, bits=4, block_size=block)
-    assert packed.choose(op, H200, products=2) == RowTile(eights, 16, 1, turns=1)
+    assert packed.choose(op, H200, products=2) == RowTile(eights, 16, 1, persistent=1)
 
 
 def test_two_products_have_equally_many_rows_of_a_tile() -> None:

@@ -122,7 +122,7 @@ def moved(net: Net) -> Value:
     return net.apply(ReduceMean(), net.apply(Mul(), a, shifted), axes(1))
 
 
-def turned(net: Net) -> Value:
+def transposed(net: Net) -> Value:
     x = net.apply(Transpose(perm=(1, 0, 2)), net.input(20, 2, 12))
     y = net.apply(Slice(), net.input(2, 40, 12), axes(5, 2), axes(25, 12), axes(1, 2))
     y = net.apply(Pad(), y, axes(0, 0, 1, 0, 0, 1))
@@ -162,7 +162,7 @@ GRAPHS: dict[str, Build] = {
         "halves": halves,
         "alike": alike,
         "moved": moved,
-        "turned": turned,
+        "transposed": transposed,
     },
     **{"reassembled": reassembled, "counted": counted, "exponents": exponents},
     "logsumexp": lambda net: rows(net, ReduceLogSumExp()),
@@ -232,9 +232,9 @@ def test_channels_stay_adjacent(emulated: CudaBackend, monkeypatch: pytest.Monke
 def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
     """A transposed tensor that a reduction and another node read is in memory for both."""
     net = Net()
-    turned = net.apply(Transpose(perm=(1, 2, 0)), net.input(8, 6, 16))
-    mean = net.apply(ReduceMean(), net.apply(Mul(), turned, turned), axes(2))
-    net.graph.set_outputs({"y": net.apply(Sub(), turned, mean)})
+    transposed = net.apply(Transpose(perm=(1, 2, 0)), net.input(8, 6, 16))
+    mean = net.apply(ReduceMean(), net.apply(Mul(), transposed, transposed), axes(2))
+    net.graph.set_outputs({"y": net.apply(Sub(), transposed, mean)})
     infer(net.graph)
     compare(Sample(net.graph, net.feeds), emulated)
 

@@ -31,7 +31,7 @@ from .samples import ERROR, OPTIONS, Sample, compare
 
 #: Kernels that this module compiles.
 COMPILES = {"attention/relu_linear.cu"}
-TURN = Transpose(perm=(0, 1, 3, 2))
+TRANSPOSE = Transpose(perm=(0, 1, 3, 2))
 
 
 class Block:
@@ -53,7 +53,7 @@ class Block:
         value = self.add(Reshape(), self.x, heads)
         if axis == 3:
             split = Split(axis=3, num_outputs=3)
-            return self.graph.insert(split, [self.add(TURN, value)], 3).outputs
+            return self.graph.insert(split, [self.add(TRANSPOSE, value)], 3).outputs
         return tuple(self.cut(value, 2, i * self.size, (i + 1) * self.size) for i in range(3))
 
     def cut(self, value: Value, axis: int, begin: int, end: int) -> Value:
@@ -67,14 +67,14 @@ class Block:
         ends = np.array([int(i == 4 + axis) for i in range(8)])
         return self.wide(self.add(Pad(), value, ends, np.array(one, self.dtype)))
 
-    def finish(self, sums: Value, axis: int, *, turned: bool = False) -> Sample:
+    def finish(self, sums: Value, axis: int, *, transposed: bool = False) -> Sample:
         """Divide all but the last channel by that one."""
         above, below = (
             self.cut(sums, axis, *part) for part in ((0, self.size), (self.size, 2**62))
         )
         epsilon = np.array(1e-5, np.float32)
         value = self.add(Div(), above, self.add(Add(), below, epsilon))
-        value = self.add(TURN, value) if turned else value
+        value = self.add(TRANSPOSE, value) if transposed else value
         shape = np.array([2, self.heads * self.size, *self.spatial])
         value = self.add(Reshape(), value, shape)
         if self.dtype != float32:
@@ -88,18 +88,18 @@ def of_pixels(heads: int, size: int, dtype: DType, *spatial: int, one: float = 1
     """Matrices of pixels and channels, as in timm."""
     block = Block(heads, size, dtype, spatial)
     q, k, v = block.split(3)
-    turned = block.wide(block.add(TURN, block.add(Relu(), k)))
-    inner = block.add(MatMul(), turned, block.ones(v, 3, one))
+    transposed = block.wide(block.add(TRANSPOSE, block.add(Relu(), k)))
+    inner = block.add(MatMul(), transposed, block.ones(v, 3, one))
     queries = block.wide(block.add(Relu(), q))
-    return block.finish(block.add(MatMul(), queries, inner), 3, turned=True)
+    return block.finish(block.add(MatMul(), queries, inner), 3, transposed=True)
 
 
 def of_channels(heads: int, size: int, dtype: DType, *spatial: int) -> Sample:
     """Matrices of channels and pixels, as in the authors' own code."""
     block = Block(heads, size, dtype, spatial)
     q, k, v = block.split(2)
-    turned = block.wide(block.add(TURN, block.add(Relu(), k)))
-    inner = block.add(MatMul(), block.ones(v, 2), turned)
+    transposed = block.wide(block.add(TRANSPOSE, block.add(Relu(), k)))
+    inner = block.add(MatMul(), block.ones(v, 2), transposed)
     queries = block.wide(block.add(Relu(), q))
     return block.finish(block.add(MatMul(), inner, queries), 2)
 

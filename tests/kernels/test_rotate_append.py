@@ -59,14 +59,14 @@ def step(
     start = np.array(first)
     index = given("first", start)
     places = given("places", start[:, None] % 12 + np.arange(new))
-    turn = RotaryEmbedding(rotary_embedding_dim=rotated, interleaved=interleaved)
-    turned = [graph.insert(turn, [x, *tables, places]).output for x in (q, k)]
-    keys = graph.insert(TensorScatter(mode=mode), [pasts[0], turned[1], index]).output
+    rotation = RotaryEmbedding(rotary_embedding_dim=rotated, interleaved=interleaved)
+    both = [graph.insert(rotation, [x, *tables, places]).output for x in (q, k)]
+    keys = graph.insert(TensorScatter(mode=mode), [pasts[0], both[1], index]).output
     other = TensorScatter(mode=other_mode or mode)
     values = graph.insert(other, [pasts[1], v, index]).output
-    y = graph.insert(Attention(), [turned[0], keys, values]).output
+    y = graph.insert(Attention(), [both[0], keys, values]).output
     outputs = {"y": y, "present_keys": keys, "present_values": values}
-    graph.set_outputs(outputs | ({"turned": turned[1]} if kept else {}))
+    graph.set_outputs(outputs | ({"rotated": both[1]} if kept else {}))
     infer(graph)
     return Sample(graph, feeds)
 

@@ -57,7 +57,7 @@ def gated(net: Net, dims: tuple[int, ...], axis: int, dtype: DType = float32) ->
     return net.apply(Cast(to=float16), total) if dtype == float16 else total
 
 
-def turned(net: Net) -> Value:
+def transposed(net: Net) -> Value:
     """Sum chunks of steps, whose heads are transposed to the front, as linear attention does."""
     x = net.input(2, 12, 3, 8)
     chunks = net.apply(Reshape(), x, np.array([2, 2, 6, 3, 8]))
@@ -89,7 +89,7 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
     "one warp": lambda net: gated(net, (2, 5, 7, 1), 2),
     "of 16 bits": lambda net: gated(net, (3, 24, 40), 1, float16),
     "of 16 bits, along": lambda net: gated(net, (4, 48), 1, float16),
-    "turned": turned,
+    "transposed": transposed,
     "shared": shared,
     "products": products,
     "integers": integers,

@@ -80,7 +80,7 @@ def test_compile(target: Target, cache: Path) -> None:
 
 
 def test_transposed_weights_are_for_others() -> None:
-    graph = Graph("turned")
+    graph = Graph("transposed")
     x = graph.add_input("x", TensorType(float16, (1 << 14, 8)))
     weights = graph.constant(normal(8, 8).astype(np.float16))
     graph.set_outputs({"y": graph.insert(Gemm(transB=1), [x, weights]).output})

@@ -51,8 +51,8 @@ class Net:
         """Return [samples, heads, ...] of rows [samples, rows, heads * size]."""
         samples, rows, width = x.tensor.dims
         shape = self.graph.constant(np.array([samples, rows, HEADS, width // HEADS]), "")
-        turned = self.add(Transpose(perm=perm), self.add(Reshape(), x, shape))
-        return self.add(Cast(to=float32), turned) if wide else turned
+        transposed = self.add(Transpose(perm=perm), self.add(Reshape(), x, shape))
+        return self.add(Cast(to=float32), transposed) if wide else transposed
 
     def done(self, y: Value) -> Graph:
         self.graph.set_outputs({"y": y})
@@ -60,7 +60,7 @@ class Net:
 
 
 def scores(dtype: DType, size: int = 16, *, wide: bool, samples: int = 2) -> Graph:
-    """Queries times turned keys, parts of one tensor, and a factor."""
+    """Queries times transposed keys, parts of one tensor, and a factor."""
     net = Net(dtype)
     x = net.input("x", samples, 20, 2 * HEADS * size)
     net.add(Split(axis=2, num_outputs=2), x, outputs=2)
@@ -73,7 +73,7 @@ def scores(dtype: DType, size: int = 16, *, wide: bool, samples: int = 2) -> Gra
 
 
 def parts_of_rows() -> Graph:
-    """Queries times turned keys, which Slices cut out of one tensor."""
+    """Queries times transposed keys, which Slices cut out of one tensor."""
     net, width = Net(), HEADS * 16
     x = net.input("x", 2, 20, 3 * width)
     bounds = [np.array([n]) for n in (0, width, 2 * width)]
@@ -95,15 +95,15 @@ def chunks() -> Graph:
 
 
 def mixtures(*, wide: bool) -> Graph:
-    """Weights times values, whose rows are turned as well."""
+    """Weights times values, whose rows are transposed as well."""
     net = Net()
     a, x = net.input("a", 2, HEADS, 20, 24), net.input("x", 2, 24, HEADS * 8)
     left = net.add(Cast(to=float32), a) if wide else a
     return net.done(net.add(MatMul(), left, net.heads(x, 0, 2, 1, 3, wide=wide)))
 
 
-def turned_left() -> Graph:
-    """Keys turned times values, as in linear attention: terms of the left one are far apart."""
+def transposed_left() -> Graph:
+    """Keys transposed times values, as in linear attention: terms of the left one are far apart."""
     net = Net()
     x = net.input("x", 2, 24, HEADS * 8)
     a = net.heads(x, 0, 2, 3, 1, wide=True)
@@ -154,7 +154,7 @@ IN_PLACE = {
 }
 OF_ANY_STRIDES = {
     "odd heads": lambda: scores(float16, 5, wide=True),
-    "turned left": turned_left,
+    "transposed left": transposed_left,
     "chunks": chunks,
 }
 
@@ -170,7 +170,7 @@ def test_nothing_is_copied(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_ANY_STRIDES)
 def test_nor_of_any_strides(name: str) -> None:
-    """Parts of rows that do not begin at words are copied, but nothing is turned or widened."""
+    """Parts of rows that do not begin at words are copied, but nothing is transposed or widened."""
     entries = {launch.entry for launch in launches(planned(OF_ANY_STRIDES[name]()))}
     assert {"strided_mma"} <= entries <= {"strided_mma", "copy_strided"}
 
@@ -209,7 +209,7 @@ def test_sums_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
     assert (wide**2).sum(-1).max() > np.finfo(np.float16).max
 
 
-def test_a_result_that_is_turned_behind_a_product_that_is_no_faster() -> None:
+def test_a_result_that_is_transposed_behind_a_product_that_is_no_faster() -> None:
     """Of few columns and many terms: the product and the Transpose have separate kernels."""
     net = Net(float32)
     a, b = net.input("a", 4, 8, 2048), net.input("b", 4, 2048, 4)

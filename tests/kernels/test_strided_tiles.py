@@ -34,7 +34,7 @@ from .samples import OPTIONS, Sample, compare, sample
 FILE = "gemm/strided.cu"
 COMPILES = {"gemm/strided.cu"}
 #: From heads beside one another, [batch, rows, heads, size], to matrices, and to their transposes.
-HEADS, TURNED = (0, 2, 1, 3), (0, 2, 3, 1)
+HEADS, TRANSPOSED = (0, 2, 1, 3), (0, 2, 3, 1)
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class Heads:
         def add(op: Any, *inputs: Value) -> Value:
             return graph.insert(op, list(inputs), 1, name=f"n{len(graph.nodes)}").output
 
-        def turned(x: Value, perm: tuple[int, ...]) -> Value:
+        def transposed(x: Value, perm: tuple[int, ...]) -> Value:
             found = add(Transpose(perm=perm), add(Reshape(), x, shape))
             return found if self.dtype == float32 else add(Cast(to=float32), found)
 
-        scores = add(MatMul(), turned(q, HEADS), turned(k, TURNED))
+        scores = add(MatMul(), transposed(q, HEADS), transposed(k, TRANSPOSED))
         if self.masked:
             table = normal(self.heads, self.rows, self.rows)
             scores = add(Mul(), scores, graph.constant(table, "table"))
-        heads = add(Transpose(perm=HEADS), add(MatMul(), scores, turned(v, HEADS)))
+        heads = add(Transpose(perm=HEADS), add(MatMul(), scores, transposed(v, HEADS)))
         flat = graph.constant(np.array([self.batch, self.rows, width]), "flat")
         graph.set_outputs({"y": add(Reshape(), heads, flat)})
         infer(graph)
@@ -102,7 +102,7 @@ SAMPLES = [
 ]
 
 
-def turned_products(dtype: DType = float32) -> Sample:
+def transposed_products(dtype: DType = float32) -> Sample:
     """Products over pixels of two images, whose sum with a third is an image: [n, c, pixels]."""
     graph, feeds = Graph("images"), dict[str, Array]()
 
@@ -191,7 +191,7 @@ def test_kernels_compile(target: Target, cache: Path, monkeypatch: pytest.Monkey
         force(title, monkeypatch)
         for heads in SAMPLES:
             planned(heads.sample().graph, device)
-        planned(turned_products().graph, device)
+        planned(transposed_products().graph, device)
     sources = [source for source in device.compiler.sources if source.file == FILE]
     all_compile(sources, target, cache, COMPILES)
 
@@ -212,8 +212,8 @@ def test_heads(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
-    [turned_products(), turned_products(float16), rounded_behind()],
-    ids=["turned", "turned float16", "rounded"],
+    [transposed_products(), transposed_products(float16), rounded_behind()],
+    ids=["transposed", "transposed float16", "rounded"],
 )
 def test_results(made: Sample, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results that are stored transposed, with an operand that is not, or in 16 bits."""

@@ -58,8 +58,8 @@ class Heads:
 
     def heads(self, part: int, *perm: int) -> Value:
         shape = np.array([2, self.length, HEADS, self.parts[part].tensor.dims[-1] // HEADS])
-        turned = self.add(Transpose(perm=perm), self.add(Reshape(), self.parts[part], shape))
-        return self.add(Cast(to=float32), turned) if self.wide else turned
+        transposed = self.add(Transpose(perm=perm), self.add(Reshape(), self.parts[part], shape))
+        return self.add(Cast(to=float32), transposed) if self.wide else transposed
 
     def number(self, *dims: int) -> Array:
         return normal(*dims).astype(self.dtype)

@@ -117,7 +117,7 @@ def test_halves_are_rounded_once(part: str, last: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("outputs", [OUT, 16])
 @pytest.mark.parametrize("part", ["after", "both"])
-def test_results_that_the_bias_turns(
+def test_results_that_the_bias_transposes(
     part: str, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those of the other way, to the last bit: blocks of few pixels take that."""

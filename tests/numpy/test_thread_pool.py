@@ -226,10 +226,10 @@ def test_short_steps_wake_no_thread(team: ThreadPool) -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_every_block_is_done_once_by_threads_that_spin(team: ThreadPool) -> None:
-    for turn in range(300):
-        done, jobs = counting(turn % 7)
-        team.play(jobs, stays=turn % 5 > 0)
-        assert sorted(done) == list(range(turn % 7))
+    for round_ in range(300):
+        done, jobs = counting(round_ % 7)
+        team.play(jobs, stays=round_ % 5 > 0)
+        assert sorted(done) == list(range(round_ % 7))
     team.release()
 
 

@@ -106,7 +106,7 @@ class Llama(nn.Module):
         self.register_buffer("cos", both.cos()[None, None])
         self.register_buffer("sin", both.sin()[None, None])
 
-    def turned(self, x: Tensor) -> Tensor:
+    def transposed(self, x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
         other = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
         return x * self.cos.to(x.dtype) + other * self.sin.to(x.dtype)
@@ -117,7 +117,7 @@ class Llama(nn.Module):
         q, k, v = (
             f(h).view(b, t, -1, WIDTH // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v)
         )
-        q, k = self.turned(q), self.turned(k)
+        q, k = self.transposed(q), self.transposed(k)
         n = HEADS // 2
         k, v = (y[:, :, None].expand(b, 2, n, t, -1).reshape(b, HEADS, t, -1) for y in (k, v))
         if self.sdpa:
@@ -302,9 +302,9 @@ class Pixels(nn.Module):
         b, _, h, w = x.shape
         q, k, v = self.qkv(x).view(b, 2, 24, h * w).split([8, 8, 8], dim=2)
         weights = (q.transpose(-2, -1) @ k * 8**-0.5).softmax(dim=-1)
-        turned = weights.transpose(-2, -1)
+        transposed = weights.transpose(-2, -1)
         rows = (weights @ v.transpose(-2, -1)).transpose(-2, -1)
-        mixed = v @ turned if self.weights_last else rows
+        mixed = v @ transposed if self.weights_last else rows
         return x + self.proj(mixed.reshape(b, 16, h, w))
 
 

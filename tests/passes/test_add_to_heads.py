@@ -45,7 +45,7 @@ def relative(g: Graph, q: Value, k: Value, v: Value, *, early: bool) -> Value:
     return apply(g, Reshape(), apply(g, Transpose(perm=(0, 2, 1, 3)), mixed), np.array([0, 0, -1]))
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["turned", "rows"])
+@pytest.mark.parametrize("early", [False, True], ids=["transposed", "rows"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch", [3, "batch"])
 def test_queries_by_contents_and_positions(early: bool, bias: bool, batch: Dim) -> None:

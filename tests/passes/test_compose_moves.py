@@ -239,8 +239,8 @@ def test_a_residual_beside_part_of_a_larger_tensor_stays() -> None:
         there = mix(g, cut(g, roll(g, x, 1, 1)))
         both = apply(g, Relu(), apply(g, Concat(axis=1), x, apply(g, Gelu(), x)))
         part = apply(g, Slice(), both, *(np.array([n]) for n in (5, 11, 1)))
-        turned = roll(g, part, 1, 1)
-        return apply(g, Mul(), join(g, there), apply(g, Add(), turned, x))
+        transposed = roll(g, part, 1, 1)
+        return apply(g, Mul(), join(g, there), apply(g, Add(), transposed, x))
 
     graph = make(build, SHAPE)
     after, _ = optimised(graph)

@@ -78,8 +78,8 @@ def test_random_chains_order_the_same_elements(seed: int, sizes: tuple[int, ...]
 def swapped(graph: Graph, x: Value, size: int, length: int) -> Value:
     """Return keys [b, h, t, d] as [b, h, d, t], the way torch.onnx decomposes an attention."""
     flat = apply(graph, Reshape(), x, ints(-1, length, size))
-    turned = apply(graph, Transpose(perm=(0, 2, 1)), flat)
-    return apply(graph, Reshape(), turned, ints(-1, 6, size, length))
+    transposed = apply(graph, Transpose(perm=(0, 2, 1)), flat)
+    return apply(graph, Reshape(), transposed, ints(-1, 6, size, length))
 
 
 @pytest.mark.parametrize("batch", [1, 2, "batch"])
@@ -96,11 +96,11 @@ def test_leading_axes_that_are_flattened_around_a_transpose(batch: Dim) -> None:
 def test_what_other_nodes_read_is_not_computed_twice() -> None:
     def build(graph: Graph, x: Value) -> Value:
         flat = apply(graph, Reshape(), x, ints(12, 5, 64))
-        turned = apply(graph, Transpose(perm=(0, 2, 1)), flat)
-        return apply(graph, Reshape(), turned, ints(2, 6, 64, 5))
+        transposed = apply(graph, Transpose(perm=(0, 2, 1)), flat)
+        return apply(graph, Reshape(), transposed, ints(2, 6, 64, 5))
 
     graph = make(build, (2, 6, 5, 64))
-    graph.set_outputs({"y": graph.outputs["y"], "turned": graph.nodes[1].output})
+    graph.set_outputs({"y": graph.outputs["y"], "transposed": graph.nodes[1].output})
     after, log = optimised(graph)
     assert kinds(after).count("Transpose") == 1
     assert "compose_views" not in log.counts
@@ -109,8 +109,8 @@ def test_what_other_nodes_read_is_not_computed_twice() -> None:
 def test_sizes_that_nobody_knows_are_left_alone() -> None:
     def build(graph: Graph, x: Value) -> Value:
         flat = apply(graph, Reshape(), x, ints(-1, 4, 3))
-        turned = apply(graph, Transpose(perm=(0, 2, 1)), flat)
-        return apply(graph, Reshape(), turned, ints(-1, 6))
+        transposed = apply(graph, Transpose(perm=(0, 2, 1)), flat)
+        return apply(graph, Reshape(), transposed, ints(-1, 6))
 
     graph = make(build, ("rows", "columns"))
     after, log = optimised(graph)
@@ -134,7 +134,7 @@ def test_a_size_that_only_a_run_shows_is_still_the_one_that_was_asked_for() -> N
 
 @pytest.mark.parametrize("shape", [(1, 1, 5, 8), (1, 1, 1, 5, 8)])
 def test_axes_of_size_1_stay_where_they_are(shape: tuple[int, ...]) -> None:
-    """Keys of a single head, turned as a stack of matrices."""
+    """Keys of a single head, transposed as a stack of matrices."""
 
     def build(g: Graph, x: Value) -> Value:
         flat = apply(g, Reshape(), apply(g, Relu(), x), np.array([-1, 5, 8]))
@@ -144,6 +144,6 @@ def test_axes_of_size_1_stay_where_they_are(shape: tuple[int, ...]) -> None:
 
     graph = make(build, shape)
     after, _ = optimised(graph)
-    (turn,) = (node for node in after.nodes if isinstance(node.op, Transpose))
-    assert turn.op == Transpose(perm=(0, 1, 3, 2))
+    (transpose,) = (node for node in after.nodes if isinstance(node.op, Transpose))
+    assert transpose.op == Transpose(perm=(0, 1, 3, 2))
     assert_same(graph, after, rel=0)

@@ -37,8 +37,8 @@ def product(graph: Graph, x: Value) -> Value:
 
 
 def image(graph: Graph, x: Value) -> Value:
-    turned = apply(graph, Transpose(perm=(0, 2, 1)), x)
-    return apply(graph, Relu(), apply(graph, Unsqueeze(), turned, ints(3)))
+    transposed = apply(graph, Transpose(perm=(0, 2, 1)), x)
+    return apply(graph, Relu(), apply(graph, Unsqueeze(), transposed, ints(3)))
 
 
 def views(graph: Graph, x: Value) -> Value:

@@ -59,18 +59,18 @@ def test_a_style(images: int, square: str, keep: bool) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("turned", ["weights", "scaled weights", "nothing"])
-def test_a_style_of_a_transposed_convolution(images: int, turned: str) -> None:
+@pytest.mark.parametrize("transposed", ["weights", "scaled weights", "nothing"])
+def test_a_style_of_a_transposed_convolution(images: int, transposed: str) -> None:
     """StyleGAN 2 where the image grows; filters have their axes in another order than a Conv's."""
     swap = Transpose(perm=(0, 2, 1, 3, 4))
 
     def build(g: Graph, x: Value) -> Value:
         style = apply(g, GlobalAveragePool(), x)
-        if turned == "scaled weights":
+        if transposed == "scaled weights":
             weights = apply(g, swap, filters(g, style, images, square="Pow", keep=True))
         else:
             constant: Value | np.ndarray = normal(1, CHANNELS, FILTERS, 3, 3)
-            if turned == "weights":
+            if transposed == "weights":
                 constant = apply(g, swap, normal(1, FILTERS, CHANNELS, 3, 3))
             weights = apply(g, Mul(), constant, shaped(g, style, images, CHANNELS, 1, 1, 1))
         weights = shaped(g, weights, images * CHANNELS, FILTERS, 3, 3)
@@ -80,7 +80,7 @@ def test_a_style_of_a_transposed_convolution(images: int, turned: str) -> None:
 
     graph = make(build, (images, CHANNELS, SIZE, SIZE))
     after, log = optimised(graph)
-    assert log.counts["factor_filters"] == 1 + (turned == "scaled weights")
+    assert log.counts["factor_filters"] == 1 + (transposed == "scaled weights")
     (conv,) = (node for node in after.nodes if isinstance(node.op, ConvTranspose))
     assert conv.operands[1].is_constant
     assert conv.op == ConvTranspose(strides=(2, 2))

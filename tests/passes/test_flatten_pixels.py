@@ -42,8 +42,8 @@ def pooled(g: Graph, x: Value) -> Value:
 
 def frames(g: Graph, x: Value) -> Value:
     """Layers of the channels and frequencies of each point in time (Conformer)."""
-    turned = apply(g, Transpose(perm=(0, 2, 1, 3)), image(g, x))
-    rows = apply(g, Reshape(), turned, np.array([0, 0, -1]))
+    transposed = apply(g, Transpose(perm=(0, 2, 1, 3)), image(g, x))
+    rows = apply(g, Reshape(), transposed, np.array([0, 0, -1]))
     return apply(g, Add(), apply(g, MatMul(), rows, normal(CHANNELS * WIDTH, 7)), normal(7))
 
 
@@ -68,15 +68,15 @@ def test_weights_are_permuted(name: str, batch: int | str) -> None:
     graph = make(BUILT[name], (batch, 2, HEIGHT, WIDTH))
     after, said = passed(graph, flatten_pixels.run, "float16")
     assert len(said) == 1
-    turns = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
-    assert [turn.perm for turn in turns] == [(0, 2, 3, 1)]
+    transposes = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
+    assert [transpose.perm for transpose in transposes] == [(0, 2, 3, 1)]
     assert_same(graph, after, 2, 2, HEIGHT, WIDTH)
 
 
 def columns(g: Graph, x: Value) -> Value:
     """The rows and channels of each column are copied in any case."""
-    turned = apply(g, Transpose(perm=(0, 3, 1, 2)), image(g, x))
-    rows = apply(g, Reshape(), turned, np.array([0, 0, -1]))
+    transposed = apply(g, Transpose(perm=(0, 3, 1, 2)), image(g, x))
+    rows = apply(g, Reshape(), transposed, np.array([0, 0, -1]))
     return apply(g, MatMul(), rows, normal(CHANNELS * HEIGHT, 7))
 
 

@@ -261,7 +261,7 @@ def test_one_product_that_is_cut(cut: Callable[[Graph, Value, int], Value]) -> N
 
 
 @pytest.mark.parametrize("batch", [2, "batch"])
-def test_keys_that_are_turned_as_a_stack_of_matrices(batch: Dim) -> None:
+def test_keys_that_are_transposed_as_a_stack_of_matrices(batch: Dim) -> None:
     """The scaled_dot_product_attention of torch.onnx, whose scale is a root on either side."""
 
     def build(graph: Graph, x: Value) -> Value:

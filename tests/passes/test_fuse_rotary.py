@@ -140,8 +140,8 @@ def neighbours(g: Graph, x: Value) -> Value:
     *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
     even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
-    turned = apply(g, Reshape(), stacked(g, apply(g, Neg(), odd), even), np.array(x.tensor.dims))
-    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+    rotated = apply(g, Reshape(), stacked(g, apply(g, Neg(), odd), even), np.array(x.tensor.dims))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), rotated, sin))
 
 
 def complex_numbers(g: Graph, x: Value) -> Value:
@@ -195,7 +195,7 @@ def split_positions(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-2), first, half_by_half(g, rest))
 
 
-def turned(build: Build, *, joined: bool) -> Build:
+def rotated(build: Build, *, joined: bool) -> Build:
     """Heads that are transposed in front; behind, those of all samples may be counted together."""
 
     def of_rows(g: Graph, x: Value) -> Value:
@@ -219,7 +219,7 @@ def turned(build: Build, *, joined: bool) -> Build:
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_pairs_of_heads_that_have_been_transposed(batch: int, joined: bool) -> None:
-    graph = make(turned(complex_numbers, joined=joined), (batch, 3, 5, 8))
+    graph = make(rotated(complex_numbers, joined=joined), (batch, 3, 5, 8))
     after, _ = optimised(graph)
     assert kinds(after).count("RotaryEmbedding") == 1
     assert not {"Gather", "Concat", "Mul"} & set(kinds(after))
@@ -230,9 +230,9 @@ def matrices(g: Graph, x: Value, axis: int = -1) -> Value:
     """A matrix times each pair, as in the Perception Encoder."""
     *outer, length, size = x.tensor.dims
     cos, sin = tables(length, size // 2)
-    turns = np.stack([cos, -sin, sin, cos], -1).reshape(1, 1, length, size // 2, 2, 2)
+    rotations = np.stack([cos, -sin, sin, cos], -1).reshape(1, 1, length, size // 2, 2, 2)
     pairs = apply(g, Reshape(), x, np.array([*outer, length, size // 2, 1, 2]))
-    products = apply(g, Mul(), pairs, turns)
+    products = apply(g, Mul(), pairs, rotations)
     sums = apply(g, ReduceSum(keepdims=0), products, np.array([axis]))
     return apply(g, Reshape(), sums, np.array(x.tensor.dims))
 
@@ -293,24 +293,24 @@ def scrambled(g: Graph, x: Value) -> Value:
     """Pairs of no rotation: each element with the next one."""
     *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
-    turned = apply(g, Gather(axis=-1), x, np.roll(np.arange(size), 1))
-    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+    rotated = apply(g, Gather(axis=-1), x, np.roll(np.arange(size), 1))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), rotated, sin))
 
 
 def of_two(g: Graph, x: Value) -> Value:
     """The other elements are another tensor's."""
     *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
-    turned = apply(g, Gather(axis=-1), apply(g, Exp(), x), np.roll(np.arange(size), size // 2))
-    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+    rotated = apply(g, Gather(axis=-1), apply(g, Exp(), x), np.roll(np.arange(size), size // 2))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), rotated, sin))
 
 
 def mixed_heads(g: Graph, x: Value) -> Value:
     """Elements of other heads are added."""
     *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
-    turned = apply(g, Gather(axis=1), x, np.array([1, 2, 0]))
-    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+    rotated = apply(g, Gather(axis=1), x, np.array([1, 2, 0]))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), rotated, sin))
 
 
 def sums_of_rows(g: Graph, x: Value) -> Value:
@@ -387,15 +387,15 @@ class Computed:
         if self.interleaved:
             even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
             pairs = stacked(g, apply(g, Neg(), odd), even)
-            turned = apply(g, Reshape(), pairs, np.array(x.tensor.dims))
+            rotated = apply(g, Reshape(), pairs, np.array(x.tensor.dims))
         else:
-            turned = apply(
+            rotated = apply(
                 g,
                 Concat(axis=-1),
                 apply(g, Neg(), cut(g, x, 3, size // 2, 1 << 40)),
                 cut(g, x, 3, 0, size // 2),
             )
-        y = apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+        y = apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), rotated, sin))
         return y if rest is None else apply(g, Concat(axis=-1), y, rest)
 
     def _tables(self, g: Graph, places: np.ndarray, pairs: int) -> list[Value]:
@@ -520,7 +520,7 @@ def test_parts_of_a_head_by_different_positions(repeated: bool) -> None:
     length, width, count = 4, 6, 2
     rng = np.random.default_rng(0)
 
-    def turned(g: Graph, part: Value) -> Value:
+    def rotary(g: Graph, part: Value) -> Value:
         angles = rng.standard_normal((length, width // 2))
         angles = np.tile(angles, 2) if repeated else np.repeat(angles, 2, 1)
         pairs = apply(g, Reshape(), part, np.array([1, 3, length, width // 2, 2]))
@@ -537,7 +537,7 @@ def test_parts_of_a_head_by_different_positions(repeated: bool) -> None:
         parts = [
             apply(g, Slice(), x, *(np.array([n]) for n in (*cut, 3))) for cut in pairwise(bounds)
         ]
-        rotated = [turned(g, part) for part in parts[:count]]
+        rotated = [rotary(g, part) for part in parts[:count]]
         return apply(g, Concat(axis=-1), *rotated, parts[count])
 
     graph = make(build, (1, 3, length, count * width + 2))

@@ -46,7 +46,7 @@ def rows(size: int, *, add: str = "Add", above: str = "") -> list[str]:
 
 
 def by_elements(size: int) -> list[str]:
-    """Return how dynamo writes rows: each as a whole, in a tensor turned there and back."""
+    """Return how dynamo writes rows: each as a whole, in a tensor transposed there and back."""
     lines = list[str]()
     for i in range(1, size):
         lines += [

@@ -130,8 +130,8 @@ def test_matrices_in_one_row_get_axes_of_their_own() -> None:
     assert log.counts["hoist_reshapes"] == 1
     (product,) = (node for node in after.nodes if node.kind == "MatMul")
     assert product.output.tensor.dims == (2, 2, 5, 5)
-    turned = ["Reshape", "Transpose", "Transpose"]
-    assert kinds(after) == [*turned, "MatMul", "Neg"]
+    transposed = ["Reshape", "Transpose", "Transpose"]
+    assert kinds(after) == [*transposed, "MatMul", "Neg"]
     assert_same(graph, after)
 
 

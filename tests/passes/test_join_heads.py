@@ -45,7 +45,7 @@ def within_heads(g: Graph, x: Value) -> Sequence[Value]:
     return [apply(g, BEHIND, part) for part in parts]
 
 
-def turned_first(g: Graph, x: Value) -> Sequence[Value]:
+def transposed_first(g: Graph, x: Value) -> Sequence[Value]:
     heads = apply(g, BEHIND, shaped(g, x, 1, LENGTH, HEADS, -1))
     return split(g, heads, -1, 2, 2, 4)
 
@@ -75,7 +75,7 @@ def in_front(g: Graph, x: Value) -> Sequence[Value]:
 
 CUTS: dict[str, tuple[Cut, int]] = {
     "within heads": (within_heads, 8 * HEADS),
-    "turned first": (turned_first, 8 * HEADS),
+    "transposed first": (transposed_first, 8 * HEADS),
     "unbound": (unbound, 3 * SIZE * HEADS),
     "sliced": (sliced, 3 * SIZE * HEADS),
     "in front": (in_front, 3 * SIZE * HEADS),
@@ -144,17 +144,17 @@ def test_rows_may_be_counted_by_any_axes(lead: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("norm", [RMSNormalization(), LayerNormalization(axis=3)])
-@pytest.mark.parametrize("is_turned_first", [False, True])
-def test_heads_that_are_normalized(norm: Op, is_turned_first: bool) -> None:
+@pytest.mark.parametrize("is_transposed_first", [False, True])
+def test_heads_that_are_normalized(norm: Op, is_transposed_first: bool) -> None:
     """Queries and keys of Qwen3, of Gemma 3, of many vision transformers."""
 
     def build(g: Graph, x: Value) -> Value:
         found: list[Value] = []
         for i in range(3):
             y = shaped(g, apply(g, MatMul(), x, normal(WIDTH, 12)), 2, LENGTH, HEADS, SIZE)
-            y = apply(g, BEHIND, y) if is_turned_first else y
+            y = apply(g, BEHIND, y) if is_transposed_first else y
             y = apply(g, norm, y, normal(SIZE)) if i < 2 else y
-            found.append(y if is_turned_first else apply(g, BEHIND, y))
+            found.append(y if is_transposed_first else apply(g, BEHIND, y))
         y = apply(g, Attention(), *found)
         return shaped(g, apply(g, BEHIND, y), 2, LENGTH, WIDTH)
 
@@ -166,8 +166,8 @@ def test_heads_that_are_normalized(norm: Op, is_turned_first: bool) -> None:
     assert_same(graph, after)
 
 
-@pytest.mark.parametrize("is_turned_first", [False, True])
-def test_heads_of_length_one(is_turned_first: bool) -> None:
+@pytest.mark.parametrize("is_transposed_first", [False, True])
+def test_heads_of_length_one(is_transposed_first: bool) -> None:
     """Queries and keys of Swin v2, whose product is a cosine."""
 
     def unit(g: Graph, y: Value) -> Value:
@@ -177,13 +177,13 @@ def test_heads_of_length_one(is_turned_first: bool) -> None:
     def build(g: Graph, x: Value) -> Value:
         y = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH)), normal(3 * WIDTH))
         y = shaped(g, y, 2, LENGTH, 3, HEADS, SIZE)
-        if is_turned_first:
+        if is_transposed_first:
             y = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), y)
         found: list[Value] = []
         for i in range(3):
-            part = apply(g, Gather(axis=0 if is_turned_first else 2), y, np.array(i))
+            part = apply(g, Gather(axis=0 if is_transposed_first else 2), y, np.array(i))
             part = unit(g, part) if i < 2 else part
-            found.append(part if is_turned_first else apply(g, BEHIND, part))
+            found.append(part if is_transposed_first else apply(g, BEHIND, part))
         y = apply(g, Attention(scale=3.0), *found)
         return shaped(g, apply(g, BEHIND, y), 2, LENGTH, WIDTH)
 
@@ -226,13 +226,13 @@ def on_pixels(
             q, k, v = (apply(g, Squeeze(), part, ints(1)) for part in parts)
         else:
             q, k, v = split(g, shaped(g, conv, 2, 3, 12, 20), 2, 4, 4, 4)
-        turn = Transpose(perm=(0, 1, 3, 2))
-        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        transpose = Transpose(perm=(0, 1, 3, 2))
+        scores = apply(g, MatMul(), apply(g, transpose, q), k)
         weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
         if back == "rows":
-            y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+            y = apply(g, transpose, apply(g, MatMul(), weights, apply(g, transpose, v)))
         else:
-            y = apply(g, MatMul(), v, apply(g, turn, weights))
+            y = apply(g, MatMul(), v, apply(g, transpose, weights))
         y = shaped(g, y, 2, 12, *sides)
         if taps:
             tapped = shaped(g, v, 2, 12, *sides)
@@ -288,10 +288,10 @@ def test_heads_of_a_batch_on_one_axis(batch: int) -> None:
     def build(g: Graph, x: Value) -> Value:
         conv = apply(g, Conv(), x, normal(36, 6, 1, 1))
         q, k, v = (shaped(g, part, batch * 3, 4, 20) for part in split(g, conv, 1, 12, 12, 12))
-        turn = Transpose(perm=(0, 2, 1))
-        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        transpose = Transpose(perm=(0, 2, 1))
+        scores = apply(g, MatMul(), apply(g, transpose, q), k)
         weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
-        y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+        y = apply(g, transpose, apply(g, MatMul(), weights, apply(g, transpose, v)))
         return apply(g, Conv(), shaped(g, y, batch, 12, 4, 5), normal(6, 12, 1, 1))
 
     graph = make(build, (batch, 6, 4, 5))
@@ -306,12 +306,12 @@ def test_an_image_of_one_row_with_one_head() -> None:
     """The sizes of columns and of heads are those of rows."""
 
     def build(g: Graph, x: Value) -> Value:
-        turn = Transpose(perm=(0, 1, 3, 2))
+        transpose = Transpose(perm=(0, 1, 3, 2))
         parts = (apply(g, Conv(), x, normal(8, 8, 1, 1)) for _ in "qkv")
         q, k, v = (shaped(g, part, 3, 1, 8, 3) for part in parts)
-        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        scores = apply(g, MatMul(), apply(g, transpose, q), k)
         weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
-        y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+        y = apply(g, transpose, apply(g, MatMul(), weights, apply(g, transpose, v)))
         return shaped(g, y, 3, 8, 1, 3)
 
     graph = make(build, (3, 8, 1, 3))
@@ -320,7 +320,7 @@ def test_an_image_of_one_row_with_one_head() -> None:
     assert_same(graph, after)
 
 
-def test_one_operand_that_is_none_of_rows_is_turned() -> None:
+def test_one_operand_that_is_none_of_rows_is_transposed() -> None:
     """Values that all heads share in turn: the others, and the result, stay where they are."""
 
     def build(g: Graph, x: Value) -> Value:
@@ -337,8 +337,8 @@ def test_one_operand_that_is_none_of_rows_is_turned() -> None:
     graph = make(build, (1, LENGTH, WIDTH))
     after, log = optimised(graph)
     assert log.counts["join_heads"] == 1
-    turns = [node for node in after.nodes if isinstance(node.op, Transpose)]
-    assert len(turns) == 1
+    transposes = [node for node in after.nodes if isinstance(node.op, Transpose)]
+    assert len(transposes) == 1
     (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
     assert attention.op == Attention(q_num_heads=HEADS, kv_num_heads=HEADS)
     assert_same(graph, after)

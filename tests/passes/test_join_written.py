@@ -19,14 +19,14 @@ PARTS = {
     "in order": ("0, 1, 2, 3", "4, 5"),
     "the last first": ("4, 5", "0, 1, 2, 3"),
 }
-TURNS = {
+PLACES = {
     "in order": ("0, 2, 4", "1, 3, 5"),
     "the last first": ("1, 3, 5", "0, 2, 4"),
 }
 OTHERS = {
-    "two of three turns": ("0, 3", "1, 4"),
-    "a turn twice": ("0, 2, 4", "0, 2, 4"),
-    "a turn and a row": ("0, 2, 4", "1, 3"),
+    "two of three places": ("0, 3", "1, 4"),
+    "a place twice": ("0, 2, 4", "0, 2, 4"),
+    "a place and a row": ("0, 2, 4", "1, 3"),
     "a row is left": ("0, 1, 2", "4, 5"),
     "a row is written twice": ("0, 1, 2, 3", "3, 4, 5"),
     "not in order": ("1, 0, 2, 3", "4, 5"),
@@ -75,9 +75,9 @@ def test_all_rows_are_joined_where_they_are(name: str) -> None:
     assert_as_onnxruntime(proto)
 
 
-@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("name", PLACES)
 def test_every_other_place_is_stacked_where_it_is(name: str) -> None:
-    proto = model(*TURNS[name])
+    proto = model(*PLACES[name])
     kinds, log = optimised_file(proto)
     assert log.counts["join_written"] == 1
     assert "ScatterND" not in kinds

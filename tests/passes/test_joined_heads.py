@@ -34,18 +34,18 @@ def heads_of(g: Graph, x: Value, length: int, *, normalized: bool) -> list[Value
 
 
 def places_of(g: Graph, x: Value, length: int, *, how: str) -> list[Value]:
-    """The same, as places of one tensor that is turned as a whole (Flux)."""
+    """The same, as places of one tensor that is transposed as a whole (Flux)."""
     rows = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH)), normal(3 * WIDTH))
     cut = apply(g, Reshape(), rows, np.array([1, length, 3, HEADS, SIZE]))
-    turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), cut)
+    transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), cut)
     if how == "gathered":
-        found = [apply(g, Gather(), turned, np.array(i)) for i in range(3)]
+        found = [apply(g, Gather(), transposed, np.array(i)) for i in range(3)]
     else:
         if how == "split":
-            cuts = list(g.insert(Split(axis=0, num_outputs=3), [turned], 3).outputs)
+            cuts = list(g.insert(Split(axis=0, num_outputs=3), [transposed], 3).outputs)
         else:
             bounds = [(np.array([i]), np.array([i + 1])) for i in range(3)]
-            cuts = [apply(g, Slice(), turned, *bound, np.array([0])) for bound in bounds]
+            cuts = [apply(g, Slice(), transposed, *bound, np.array([0])) for bound in bounds]
         found = [apply(g, Squeeze(), part, np.array([0])) for part in cuts]
     found[:2] = [apply(g, RMSNormalization(axis=-1), p, normal(SIZE)) for p in found[:2]]
     return found

@@ -26,7 +26,7 @@ class Latent:
     """Multi-head latent attention, as transformers writes it.
 
     Attributes:
-        kept, turned, values: elements of a head that are not rotated, that are, and of values.
+        kept, rotated, values: elements of a head that are not rotated, that are, and of values.
         apart: whether pairs are side by side, and put apart behind the rotation.
         other: whether those of the queries stay as they are then.
         first: whether rotated elements come first.
@@ -36,7 +36,7 @@ class Latent:
     """
 
     kept: int = 6
-    turned: int = 4
+    rotated: int = 4
     values: int = 5
     apart: bool = True
     other: bool = False
@@ -46,20 +46,20 @@ class Latent:
     heads: int = 1
 
     def __call__(self, g: Graph, x: Value) -> Value:
-        q = self._heads(g, self._layer(g, x, HEADS * (self.kept + self.turned)), HEADS)
-        q_kept, q_turned = self._cut(g, q, (self.kept, self.turned), 3)
-        layer = self._layer(g, x, WIDTH + self.heads * self.turned)
-        latent, alone = self._cut(g, layer, (WIDTH, self.heads * self.turned), 2)
+        q = self._heads(g, self._layer(g, x, HEADS * (self.kept + self.rotated)), HEADS)
+        q_kept, q_rotated = self._cut(g, q, (self.kept, self.rotated), 3)
+        layer = self._layer(g, x, WIDTH + self.heads * self.rotated)
+        latent, alone = self._cut(g, layer, (WIDTH, self.heads * self.rotated), 2)
         alone = self._heads(g, alone, self.heads)
         both = self._layer(g, latent, HEADS * (self.kept + self.values))
         k_kept, v = self._cut(g, self._heads(g, both, HEADS), (self.kept, self.values), 3)
-        q_turned = self._turned(g, q_turned, apart=self.apart and not self.other)
-        k_turned = self._turned(g, alone, apart=self.apart)
+        q_rotated = self._rotated(g, q_rotated, apart=self.apart and not self.other)
+        k_rotated = self._rotated(g, alone, apart=self.apart)
         if self.heads == 1:
-            k_turned = apply(g, Expand(), k_turned, np.array([1, HEADS, 1, 1]))
+            k_rotated = apply(g, Expand(), k_rotated, np.array([1, HEADS, 1, 1]))
         q, k = (
             apply(g, Concat(axis=-1), *((b, a) if self.first else (a, b)))
-            for a, b in ((q_kept, q_turned), (k_kept, k_turned))
+            for a, b in ((q_kept, q_rotated), (k_kept, k_rotated))
         )
         scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), k))
         y = apply(g, MatMul(), apply(g, Softmax(axis=-1), scores), v)
@@ -89,14 +89,14 @@ class Latent:
 
     def _cut(self, g: Graph, x: Value, sizes: tuple[int, int], axis: int) -> tuple[Value, Value]:
         one, two = sizes
-        swapped = self.first and axis == 3 and two == self.turned
+        swapped = self.first and axis == 3 and two == self.rotated
         given = [x, g.constant(np.array((two, one) if swapped else (one, two)))]
         parts = g.insert(Split(axis=axis, num_outputs=2), given, 2).outputs
         infer(g)
         return (parts[1], parts[0]) if swapped else (parts[0], parts[1])
 
-    def _turned(self, g: Graph, x: Value, *, apart: bool) -> Value:
-        half = self.turned // 2
+    def _rotated(self, g: Graph, x: Value, *, apart: bool) -> Value:
+        half = self.rotated // 2
         angles = np.random.default_rng(0).standard_normal((LENGTH, half))
         cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
         steps = ((0, 1 << 40, 2), (1, 1 << 40, 2)) if apart else ((0, half, 1), (half, 1 << 40, 1))
@@ -122,7 +122,7 @@ def test_heads_are_rows(how: Latent, batch: int) -> None:
     assert kinds(after).count("RotaryEmbedding") == 2
     assert not {"Transpose", "Gather"} & {*kinds(after)}
     (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
-    assert attention.operands[0].tensor.dims == (batch, LENGTH, HEADS * (how.kept + how.turned))
+    assert attention.operands[0].tensor.dims == (batch, LENGTH, HEADS * (how.kept + how.rotated))
     assert_same(before, after, batch, LENGTH, WIDTH)
 
 

@@ -19,7 +19,7 @@ CASES = {
     "one part": (np.array([[1]]), ["Relu", "Slice", "Relu"]),
     "from the end": (np.array([[-1]]), ["Relu", "Slice", "Relu"]),
     "across parts": (np.array([[0, 3], [0, 4], [1, 0]]), ["Relu", "Reshape", "Slice", "Relu"]),
-    "turned": (GRID[::-1].copy(), ["Relu", "Reshape", "Gather", "Relu"]),
+    "transposed": (GRID[::-1].copy(), ["Relu", "Reshape", "Gather", "Relu"]),
     "every second": (GRID[:, ::2].copy(), ["Relu", "Reshape", "Gather", "Relu"]),
     "twice": (np.array([[0], [0]]), ["Relu", "Gather", "Relu"]),
 }

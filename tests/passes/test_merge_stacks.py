@@ -24,7 +24,7 @@ def rewritten(graph: Graph) -> tuple[Graph, Rewrites]:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "turned"),
+    ("left", "right", "transposed"),
     [
         ((2, 4, 5, 1, 3), (2, 1, 5, 3, 6), 2),  # lambda layers: positions by heads
         ((2, 5, 4, 7, 3), (2, 5, 1, 3, 6), 0),
@@ -33,11 +33,11 @@ def rewritten(graph: Graph) -> tuple[Graph, Rewrites]:
         ((2, 3, 4, 2, 3), (2, 1, 1, 3, 6), 0),
     ],
 )
-def test_rows(left: tuple[int, ...], right: tuple[int, ...], turned: int) -> None:
+def test_rows(left: tuple[int, ...], right: tuple[int, ...], transposed: int) -> None:
     graph = product(left, right)
     after, log = rewritten(graph)
     assert log.counts["merge_stacks"] == 1
-    assert kinds(after).count("Transpose") == turned
+    assert kinds(after).count("Transpose") == transposed
     (made,) = (node for node in after.nodes if isinstance(node.op, MatMul))
     a, b = (value.tensor.dims for value in made.inputs if value is not None)
     assert a[:-2] == b[:-2]

@@ -21,13 +21,13 @@ MOVES = {
     "remove_identity": """(float[2, 16] x) => (float[2, 8, 16] y) <int64[3] sizes = {8, 2, 16}> {
         repeated = Expand (x, sizes)
         narrow = Cast <to = TO> (repeated)
-        turned = Transpose <perm = [1, 0, 2]> (narrow)
-        y = Cast <to = 1> (turned)
+        transposed = Transpose <perm = [1, 0, 2]> (narrow)
+        y = Cast <to = 1> (transposed)
       }""",
     "compose_moves": """(float[8, 2, 16] x) => (float[2, 8, 16] y)
       <int64[1] last = {-1}, int64[1] before = {-9}, int64[1] axis = {0}> {
-        turned = Slice (x, last, before, axis, last)
-        narrow = Cast <to = TO> (turned)
+        backward = Slice (x, last, before, axis, last)
+        narrow = Cast <to = TO> (backward)
         moved = Transpose <perm = [1, 0, 2]> (narrow)
         y = Cast <to = 1> (moved)
       }""",

@@ -111,7 +111,7 @@ def viewed(g: Graph, x: Value) -> Value:
     return apply(g, Softmax(), parts)
 
 
-def turned(g: Graph, x: Value) -> Value:
+def transposed(g: Graph, x: Value) -> Value:
     return apply(g, Sigmoid(), apply(g, Transpose(perm=(0, 2, 1)), x))
 
 
@@ -124,10 +124,10 @@ def broadcast(g: Graph, x: Value) -> Value:
     return apply(g, Add(), apply(g, Sigmoid(), y), normal(BATCH, 1, WIDTH))
 
 
-@pytest.mark.parametrize("build", [viewed, turned, joined, broadcast], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", [viewed, transposed, joined, broadcast], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("select", [first, several, last], ids=lambda f: f.__name__)
 def test_other_nodes_that_are_passed(build: Build, select: Build) -> None:
-    shape = (BATCH, WIDTH, ROWS) if build is turned else (BATCH, ROWS, WIDTH)
+    shape = (BATCH, WIDTH, ROWS) if build is transposed else (BATCH, ROWS, WIDTH)
     graph = make(lambda g, x: select(g, build(g, x)), shape)
     after, log = optimised(graph)
     assert log.counts["select_early"]

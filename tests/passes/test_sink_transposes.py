@@ -161,8 +161,8 @@ def test_a_transpose_of_rows_stays_in_front_of_a_sum_with_others() -> None:
 
     def build(graph: Graph, x: Value) -> Value:
         y = apply(graph, MatMul(), x, normal(5, 7))
-        turned = apply(graph, Transpose(perm=(0, 2, 1)), y)
-        return apply(graph, Add(), turned, apply(graph, Sigmoid(), turned))
+        transposed = apply(graph, Transpose(perm=(0, 2, 1)), y)
+        return apply(graph, Add(), transposed, apply(graph, Sigmoid(), transposed))
 
     graph = make(build, (2, 3, 5))
     after, _ = optimised(graph)
@@ -171,8 +171,8 @@ def test_a_transpose_of_rows_stays_in_front_of_a_sum_with_others() -> None:
 
 def test_a_sum_of_two_transposed_products_is_transposed_once() -> None:
     def build(graph: Graph, x: Value) -> Value:
-        turn = Transpose(perm=(0, 2, 1))
-        a, b = (apply(graph, turn, apply(graph, MatMul(), x, normal(5, 7))) for _ in range(2))
+        transpose = Transpose(perm=(0, 2, 1))
+        a, b = (apply(graph, transpose, apply(graph, MatMul(), x, normal(5, 7))) for _ in range(2))
         return apply(graph, Relu(), apply(graph, Add(), a, b))
 
     graph = make(build, (2, 3, 5))
@@ -187,9 +187,11 @@ def test_a_product_meets_what_has_other_axes_in_front() -> None:
     def build(graph: Graph, x: Value) -> Value:
         heads = apply(graph, Transpose(perm=(1, 0, 2, 3)), x)
         weights = apply(graph, Sigmoid(), apply(graph, MatMul(), heads, normal(5, 7)))
-        turned = apply(graph, Transpose(perm=(0, 2, 3, 1)), apply(graph, MatMul(), x, normal(5, 7)))
+        transposed = apply(
+            graph, Transpose(perm=(0, 2, 3, 1)), apply(graph, MatMul(), x, normal(5, 7))
+        )
         weights = apply(graph, Transpose(perm=(1, 2, 3, 0)), weights)
-        return apply(graph, Mul(), turned, weights)
+        return apply(graph, Mul(), transposed, weights)
 
     graph = make(build, (2, 3, 4, 5))
     after, _ = optimised(graph)
@@ -210,8 +212,8 @@ def test_rows_of_pixels_keep_the_image() -> None:
 
     graph = make(build, (2, 3, 6, 7))
     after, _ = optimised(graph)
-    turns = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
-    assert turns == [LAST, FIRST]
+    transposes = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
+    assert transposes == [LAST, FIRST]
     assert kinds(after).count("Reshape") == 2
     assert_same(graph, after)
 

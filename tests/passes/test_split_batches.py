@@ -40,10 +40,10 @@ def of_image(g: Graph, x: Value, *, positions: bool) -> Value:
     channels = apply(g, Conv(), x, normal(3 * WIDTH, WIDTH, 1, 1))
     parts = g.insert(Split(axis=1, num_outputs=3), [channels], 3).outputs
     shape = np.array([N * HEADS, SIZE, PIXELS])
-    turned = [apply(g, Reshape(), part, shape) for part in parts]
-    q, v = (apply(g, Transpose(perm=(0, 2, 1)), turned[i]) for i in (0, 2))
+    transposed = [apply(g, Reshape(), part, shape) for part in parts]
+    q, v = (apply(g, Transpose(perm=(0, 2, 1)), transposed[i]) for i in (0, 2))
     bias = apply(g, MatMul(), q, normal(SIZE, PIXELS)) if positions else None
-    mixed = attended(g, q, turned[1], v, bias)
+    mixed = attended(g, q, transposed[1], v, bias)
     image = apply(g, Reshape(), apply(g, Transpose(perm=(0, 2, 1)), mixed), image_shape())
     return apply(g, Conv(), image, normal(WIDTH, WIDTH, 1, 1))
 
@@ -58,8 +58,8 @@ def of_rows(g: Graph, x: Value) -> Value:
     def heads(order: tuple[int, ...]) -> Value:
         rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
         cut = apply(g, Reshape(), rows, np.array([N, PIXELS, HEADS, SIZE]))
-        turned = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
-        merged = apply(g, Reshape(), turned, np.array([N * HEADS, PIXELS, SIZE]))
+        transposed = apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
+        merged = apply(g, Reshape(), transposed, np.array([N * HEADS, PIXELS, SIZE]))
         return merged if order == (0, 1, 2) else apply(g, Transpose(perm=order), merged)
 
     mixed = attended(g, heads((0, 1, 2)), heads((0, 2, 1)), heads((0, 1, 2)))
@@ -114,8 +114,8 @@ def test_heads_in_front_of_samples(build: Callable[[Graph, Value], Value]) -> No
     graph = make(lambda g, x: apply(g, MatMul(), build(g, x), eye()), (N, PIXELS, WIDTH))
     after, log = optimised(graph)
     assert log.counts["split_batches"] == 1
-    for turn in (node for node in after.nodes if isinstance(node.op, Transpose)):
-        value = turn.operands[0]
+    for transpose in (node for node in after.nodes if isinstance(node.op, Transpose)):
+        value = transpose.operands[0]
         while value.producer is not None:
             value = value.producer.operands[0]
         assert value.is_constant
@@ -161,8 +161,8 @@ def test_pixels(positions: bool) -> None:
     assert log.counts["split_batches"] == 1
     (attention,) = (node.op for node in after.nodes if isinstance(node.op, Attention))
     assert attention.q_num_heads == attention.kv_num_heads == HEADS
-    turns = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
-    copies = [perm for perm in turns if perm not in ((0, 2, 3, 1), (0, 3, 1, 2))]
+    transposes = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
+    copies = [perm for perm in transposes if perm not in ((0, 2, 3, 1), (0, 3, 1, 2))]
     assert len(copies) == positions  # the queries for positions
     assert_same(graph, after)
 

@@ -16,8 +16,8 @@ BRANCHES = """g (float16[5,8] x) => (float16[5,12] y)
     { c = Gemm(x, w0, b)  d = Gemm(x, w1, b)  e = Gemm(x, w2, b)  f = Gemm(x, w3, b)
       y = Concat<axis = 1>(c, d, e, f) }"""
 PAIRS = """g (float16[5,1,8] x) => (float16[5,5,3] y)
-    <int64[3] sizes = {5, 5, 8}, int64[3] turned = {1, 5, 8}>
-    { a = Expand(x, sizes)  r = Reshape(x, turned)  n = Neg(r)  m = Expand(n, sizes)
+    <int64[3] sizes = {5, 5, 8}, int64[3] reshaped = {1, 5, 8}>
+    { a = Expand(x, sizes)  r = Reshape(x, reshaped)  n = Neg(r)  m = Expand(n, sizes)
       c = Concat<axis = 2>(a, m)  w = Concat<axis = 0>(w0, w1)  y = MatMul(c, w) }"""
 
 

@@ -37,9 +37,9 @@ encoder (int64[1, seq] ids) => (float[1, seq, 64] y) {
     scaled = Mul (scores, quarter)
     weights = Softmax <axis = -1> (scaled)
     mixed = MatMul (weights, v)
-    turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    transposed = Transpose <perm = [0, 2, 1, 3]> (mixed)
     flat = Constant <value_ints = [1, -1, 64]> ()
-    joined = Reshape (turned, flat)
+    joined = Reshape (transposed, flat)
     y = MatMul (joined, wo)
 }
 """

@@ -21,7 +21,7 @@ def reshaped(graph: Graph, x: Value, *dims: int) -> Value:
     return apply(graph, Reshape(), x, np.array(dims, np.int64))
 
 
-def turned(graph: Graph, x: Value, cut: tuple[int, ...], *perm: int) -> Value:
+def transposed(graph: Graph, x: Value, cut: tuple[int, ...], *perm: int) -> Value:
     return apply(graph, Transpose(perm=perm), reshaped(graph, x, *cut))
 
 
@@ -30,7 +30,7 @@ def shuffle(groups: int) -> Graph:
 
     def build(graph: Graph, x: Value) -> Value:
         cut = (N, groups, C // groups, H, W)
-        return reshaped(graph, turned(graph, x, cut, 0, 2, 1, 3, 4), *SHAPE)
+        return reshaped(graph, transposed(graph, x, cut, 0, 2, 1, 3, 4), *SHAPE)
 
     return make(build, SHAPE)
 
@@ -39,7 +39,7 @@ def half(which: int) -> Graph:
     """A half of the channels as ShuffleNet v2 takes it: every other one."""
 
     def build(graph: Graph, x: Value) -> Value:
-        parts = turned(graph, x, (N * C // 2, 2, H * W), 1, 0, 2)
+        parts = transposed(graph, x, (N * C // 2, 2, H * W), 1, 0, 2)
         parts = reshaped(graph, parts, 2, -1, C // 2, H, W)
         return apply(graph, Gather(), parts, np.array(which))
 
@@ -67,7 +67,7 @@ def test_half_of_it_is_a_slice(which: int) -> None:
 
 def test_what_reads_the_shuffled_still_does() -> None:
     def build(graph: Graph, x: Value) -> Value:
-        once = turned(graph, x, (N, 3, 4, H, W), 0, 2, 1, 3, 4)
+        once = transposed(graph, x, (N, 3, 4, H, W), 0, 2, 1, 3, 4)
         graph.set_outputs({"raw": once})
         return apply(graph, Relu(), reshaped(graph, once, *SHAPE))
 
@@ -87,6 +87,6 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_everything_else_stays(name: str) -> None:
     cut, perm, back = OTHERS[name]
-    graph = make(lambda graph, x: reshaped(graph, turned(graph, x, cut, *perm), *back), SHAPE)
+    graph = make(lambda graph, x: reshaped(graph, transposed(graph, x, cut, *perm), *back), SHAPE)
     assert not {"Gather", "Slice"} & set(kinds(unshuffled(graph)))
     assert_same(graph, unshuffled(graph), rel=0)

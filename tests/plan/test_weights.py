@@ -186,9 +186,9 @@ def test_large_arrays_are_copied_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
         to = np.full(source.shape, np.nan, np.float32)
         copy(to, source)
         assert np.array_equal(to, source)
-    turned = np.full((5, 11, 7), np.nan, np.float32)
-    copy(turned.T, data)
-    assert np.array_equal(turned.T, data)
+    transposed = np.full((5, 11, 7), np.nan, np.float32)
+    copy(transposed.T, data)
+    assert np.array_equal(transposed.T, data)
 
 
 def test_a_deadline_holds_in_all_threads() -> None:

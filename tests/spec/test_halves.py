@@ -36,7 +36,7 @@ def test_no_order_of_axes_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "WORTH_SHARING", 1)
     data = np.resize(samples(np.float32), (40, 30, 50))
     one = data[:1, :1, :1]
-    for turned in (
+    for transposed in (
         data,
         data.T,
         data.transpose(1, 0, 2),
@@ -44,8 +44,8 @@ def test_no_order_of_axes_matters(monkeypatch: pytest.MonkeyPatch) -> None:
         np.broadcast_to(one, (3, 4, 5)),
     ):
         with np.errstate(all="ignore"):
-            expected = turned.astype(np.float16)
-        found = rounded(turned, TYPES[0])
+            expected = transposed.astype(np.float16)
+        found = rounded(transposed, TYPES[0])
         assert found.shape == expected.shape
         assert np.array_equal(found.view(np.uint16), expected.view(np.uint16))
 

@@ -41,7 +41,7 @@ def read_json(source: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
 
 @contextmanager
 def saved_by(command: str) -> Generator[None]:
-    """Turn errors that the fields of a saved result cause into an InputError.
+    """Convert errors that the fields of a saved result cause into an InputError.
 
     Args:
         command: the command that writes such a result, such as ``tercet profile MODEL``.

@@ -140,12 +140,12 @@ class Ancestry:
     Attributes:
         decides: whether it rounds, compares or selects, so that a step may hinge on noise.
         coarsest: the last of its formats in the order of `BITS`.
-        turns: whether the node that computes it does so itself, by what noise reaches.
+        flips: whether the node that computes it does so itself, by what noise reaches.
     """
 
     decides: bool
     coarsest: str
-    turns: bool = False
+    flips: bool = False
 
 
 def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
@@ -169,27 +169,27 @@ def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
         is_exact = all(v in exact or _is_exact(v) for v in node.distinct_reads)
         if plain_kind(node) in _OF_SHAPES or (is_exact and node.op.deterministic):
             exact.update(value for value in node.outputs if not _may_be_float(value))
-        turns = own and not is_exact
-        decides = turns or any(each.decides for each in above)
+        flips = own and not is_exact
+        decides = flips or any(each.decides for each in above)
         names |= {each.coarsest for each in above}
         coarsest = max(names, key=finest_first.index, default="float64")
-        found |= {value.name: Ancestry(decides, coarsest, turns) for value in node.outputs}
+        found |= {value.name: Ancestry(decides, coarsest, flips) for value in node.outputs}
     return found
 
 
 def decisions(graph: Graph, known: Mapping[str, Ancestry]) -> list[Value] | None:
-    """Return the whole numbers that noise may turn, in order, of a graph without bodies that do.
+    """Return the whole numbers that noise may flip, in order, of a graph without bodies that do.
 
     Args:
         graph: imported, its nodes in order.
         known: its `ancestries`.
 
     Returns:
-        None if noise may turn something else: which part of a model runs, how many boxes there are.
+        None if noise may flip something else: which part of a model runs, how many boxes there are.
     """
     found: list[Value] = []
     for node in graph.nodes:
-        if not known[node.output.name].turns or plain_kind(node) in _FOLLOWING:
+        if not known[node.output.name].flips or plain_kind(node) in _FOLLOWING:
             continue
         if plain_kind(node) not in _WHOLE or node.op.graphs():
             return None

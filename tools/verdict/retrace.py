@@ -4,8 +4,8 @@ A number near the limit between two steps of a quantizer, or one of two nearly e
 go either way, and all that follows differs by far more than rounding. What follows is evidence only
 against a float64 run that takes the same way: the results of all nodes that decide are replaced by
 the runner's, and what the graph would have decided there itself is held against them. If noise
-turns every decision that differs, and the outputs are then within rounding, the runner is right,
-however far it is from others. A decision that no noise turns is an error, and its node the first
+flips every decision that differs, and the outputs are then within rounding, the runner is right,
+however far it is from others. A decision that no noise flips is an error, and its node the first
 wrong one.
 """
 
@@ -35,7 +35,7 @@ from .spread import SLACK, farthest
 
 #: Samples of each kind, every second of which is the one before with the other sign.
 _COUNT = 8
-#: So many decisions may differ, by those that noise turns in a sample, and a few more.
+#: So many decisions may differ, by those that noise flips in a sample, and a few more.
 _TIMES, _MORE = 2.0, 2
 
 Arrays = Mapping[str, Array]
@@ -65,7 +65,7 @@ class Retrace:
         graph: an imported graph, its shapes bound where that can be; stays as it is.
         feeds: a value for every input.
         precision: compute precision of float32 tensors.
-        values: all that noise may turn, in order; see `decisions`.
+        values: all that noise may flip, in order; see `decisions`.
         taken: the runner's outputs, and what it has decided, by name.
 
     Raises:
@@ -241,8 +241,8 @@ class Decided:
 
     Attributes:
         own: without noise.
-        usual: the most elements that noise like that of rounding turns in a run.
-        most: the most that noise turns, far more of it too.
+        usual: the most elements that noise like that of rounding flips in a run.
+        most: the most that noise flips, far more of it too.
         has_one_shape: whether noise does not change how many there are.
     """
 
@@ -279,7 +279,7 @@ class Decided:
             self.usual = max(self.usual, count)
 
     def judged(self, taken: Array) -> tuple[Word, str]:
-        """Return whether noise turns every decision of a runner that differs, and why not."""
+        """Return whether noise flips every decision of a runner that differs, and why not."""
         if not self.has_one_shape or taken.shape != self.own.shape:
             return "inconclusive", "in how many there are, which hinges on rounding"
         taken = _ordered(taken).astype(self.own.dtype)
@@ -287,10 +287,10 @@ class Decided:
         wrong = _outside(taken, self._far)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            said = f"in {int(wrong.sum())} of {size} elements though no rounding turns them"
+            said = f"in {int(wrong.sum())} of {size} elements though no rounding flips them"
             where = f"[{','.join(map(str, at))}] is {taken[at]}, {self.own[at]} in float64"
             return "MISMATCH", f"{said}; {where}"
-        said = f"in {count} of {size} elements; noise turns"
+        said = f"in {count} of {size} elements; noise flips"
         if count > _TIMES * self.most + _MORE:
             return "MISMATCH", f"{said} {self.most} at most"
         if count > _TIMES * self.usual + _MORE or _outside(taken, self._near).any():

@@ -289,7 +289,7 @@ def _top_flipped(a: Array, b: Array, spread: RoundingSpread) -> str:
         if margin > rounding and not (spread.has_top(row, i) and spread.has_top(row, j)):
             return (
                 f"the greatest element of row {row} is {j}, not {i}, by a margin of {margin:.2g} "
-                f"that rounding ({rounding:.2g}) does not turn"
+                f"that rounding ({rounding:.2g}) does not flip"
             )
     return ""
 

@@ -137,7 +137,7 @@ class Bounds:
 
     @cached_property
     def decisions(self) -> list[Value]:
-        """What noise may turn, by which a runner's way can be told; empty where it cannot."""
+        """What noise may flip, by which a runner's way can be told; empty where it cannot."""
         return decisions(self._graph, ancestries(self._graph, "float32")) or []
 
     @cached_property

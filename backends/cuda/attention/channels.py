@@ -2,8 +2,8 @@
 
 El-Nouby et al., "XCiT: Cross-Covariance Image Transformers", 2021: y = softmax(factor * q k') v for
 q, k, v of [images, heads, channels, pixels]; channels of q and k may be divided by their lengths.
-Models compute them as rows of pixels, or as images, and turn them; the kernel reads them as they
-are.
+Models compute them as rows of pixels, or as images, and transpose them; the kernel reads them as
+they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WARPS = 8, 4
 MAX_IMAGES = 65535
 #: Maximum number of nodes between a division and the product.
 _LENGTH = 6
-_TURN = (0, 1, 3, 2)
+_PIXELS_FIRST = (0, 1, 3, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ class _Products:
 
     Attributes:
         operands: q, k, v.
-        turned: which of these are [images, heads, pixels, channels].
+        transposed: which of these are [images, heads, pixels, channels].
         factors: of the scores of each head, float32 [heads].
         nodes: all nodes.
         top: the last one.
     """
 
     operands: tuple[Value, Value, Value]
-    turned: tuple[bool, bool, bool]
+    transposed: tuple[bool, bool, bool]
     factors: Array
     nodes: frozenset[Node]
     top: Node
@@ -148,8 +148,8 @@ def channel_attention_at(graph: Graph, node: Node, free: Set[Node]) -> ChannelAt
     dims = found.top.output.tensor.dims
     for far in (True, False):
         q, k, v = (
-            _part(graph, value, dims, free, turned=turned, far=far)
-            for value, turned in zip(found.operands, found.turned, strict=True)
+            _part(graph, value, dims, free, transposed=transposed, far=far)
+            for value, transposed in zip(found.operands, found.transposed, strict=True)
         )
         y = _result(graph, found.top, free)
         if q is None or k is None or v is None or y is None:
@@ -197,7 +197,10 @@ def _products(graph: Graph, node: Node) -> _Products | None:
     found = _attention(graph, node) if isinstance(node.op, Attention) else _softmax(graph, node)
     if found is None:
         return None
-    wanted = [tuple(dims[axis] for axis in _TURN) if turned else dims for turned in found.turned]
+    wanted = [
+        tuple(dims[axis] for axis in _PIXELS_FIRST) if transposed else dims
+        for transposed in found.transposed
+    ]
     same = [x.tensor.dims for x in found.operands] == wanted
     return found if same and found.top.output.tensor.dims == dims else None
 
@@ -211,8 +214,8 @@ def _attention(graph: Graph, node: Node) -> _Products | None:
     if replace(op, scale=None, softmax_precision=None) != Attention() or others or op.is_wide:
         return None
     factors = np.full(dims[1], scale, np.float32)
-    nodes, turned = frozenset({node}), (False, False, False)
-    return _Products((q, k, v), turned, factors, nodes, node) if unread else None
+    nodes, transposed = frozenset({node}), (False, False, False)
+    return _Products((q, k, v), transposed, factors, nodes, node) if unread else None
 
 
 def _softmax(graph: Graph, product: Node) -> _Products | None:
@@ -255,7 +258,7 @@ def _factors(node: Node, heads: int) -> Array | None:
 
 
 def _part(
-    graph: Graph, value: Value, dims: Ints, free: Set[Node], *, turned: bool, far: bool
+    graph: Graph, value: Value, dims: Ints, free: Set[Node], *, transposed: bool, far: bool
 ) -> ChannelPart | None:
     """Return an operand as channels of a tensor in which they are adjacent.
 
@@ -264,7 +267,7 @@ def _part(
         value: the operand.
         dims: images, heads, channels, pixels.
         free: nodes that may be taken.
-        turned: whether it is [images, heads, pixels, channels].
+        transposed: whether it is [images, heads, pixels, channels].
         far: whether to return the farthest of these tensors, rather than the nearest.
     """
     moved, nodes, part, unit = list[Node](), set[Node](), None, None
@@ -273,12 +276,17 @@ def _part(
         scale = _factors(node, dims[1]) if value.tensor.dims[:2] == dims[:2] else None
         if scale is not None:
             factors = factors * scale
-        elif turned and not moved and isinstance(node.op, Transpose) and node.op.perm == _TURN:
-            turned = False
+        elif (
+            transposed
+            and not moved
+            and isinstance(node.op, Transpose)
+            and node.op.perm == _PIXELS_FIRST
+        ):
+            transposed = False
         elif moves(node):
             moved.insert(0, node)
         else:
-            may_divide = isinstance(node.op, Div) and not (turned or moved or unit)
+            may_divide = isinstance(node.op, Div) and not (transposed or moved or unit)
             unit = unit_rows_at(graph, node, free, lambda *_: ()) if may_divide else None
             if unit is None:
                 break
@@ -288,7 +296,7 @@ def _part(
         nodes.add(node)
         value = node.operands[0]
         found = movement(moved) if moved else None
-        places = None if found is None else _reading(found, turned=turned)
+        places = None if found is None else _reading(found, transposed=transposed)
         format = None if places is None else _format(value, places)
         if places is not None and format is not None:
             part = ChannelPart(value, format, places, frozenset(nodes), factors, unit)
@@ -320,7 +328,7 @@ def _format(value: Value, places: Callable[[Tensor], _Places | None]) -> Format 
     return None
 
 
-def _reading(move: Movement, *, turned: bool) -> Callable[[Tensor], _Places | None]:
+def _reading(move: Movement, *, transposed: bool) -> Callable[[Tensor], _Places | None]:
     """Return a function that finds the elements of a movement's result in its source."""
 
     def places(x: Tensor) -> _Places | None:
@@ -334,7 +342,7 @@ def _reading(move: Movement, *, turned: bool) -> Callable[[Tensor], _Places | No
             if found is None:
                 return None
             steps.append(found)
-        order = _TURN if turned else range(4)
+        order = _PIXELS_FIRST if transposed else range(4)
         return _Places(walk.origin, tuple(steps[axis] for axis in order))
 
     return places

@@ -26,7 +26,7 @@ from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, source_of_heads
-from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
+from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike, are_together
 from .sink import Sink, sink_behind
 
 #: Maximum number of new tokens per sample; threads per warp.
@@ -40,7 +40,7 @@ class DecodeAttention:
     Attributes:
         attention: the attention.
         keys, values: writes into the caches [batch, heads, room, size].
-        turns: the rotations of queries and new keys, which have no other readers; or None.
+        rotations: the rotations of queries and new keys, which have no other readers; or None.
         norms: the normalizations of their heads before that, which only the rotations read; or
             None.
         sources: where the heads of queries, new keys and new values lie.
@@ -50,7 +50,7 @@ class DecodeAttention:
     attention: Node
     keys: Node
     values: Node
-    turns: tuple[Node, Node] | None
+    rotations: tuple[Node, Node] | None
     norms: tuple[Node, Node] | None
     sources: tuple[HeadSource, HeadSource, HeadSource]
     sink: Sink | None = None
@@ -64,7 +64,11 @@ class DecodeAttention:
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         views = (node for source in self.sources for node in source.nodes)
-        before = (*(self.turns or ()), *(self.norms or ()), *(self.sink.nodes if self.sink else ()))
+        before = (
+            *(self.rotations or ()),
+            *(self.norms or ()),
+            *(self.sink.nodes if self.sink else ()),
+        )
         return frozenset({self.attention, self.keys, self.values, *before, *views})
 
     @property
@@ -85,7 +89,11 @@ class DecodeAttention:
     @property
     def appending(self) -> RotateAppend | None:
         """The part before the attention, if both are separate kernels."""
-        return None if self.turns is None else RotateAppend(*self.turns, self.keys, self.values)
+        return (
+            None
+            if self.rotations is None
+            else RotateAppend(*self.rotations, self.keys, self.values)
+        )
 
 
 def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> DecodeAttention | None:
@@ -97,9 +105,9 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
     sink = sink_behind(graph, attention, free)
     if not stay or not _suits(graph, attention, has_sink=sink is not None):
         return None
-    turns = _turns(graph, attention, keys)
-    norms = None if turns is None else _norms(graph, turns)
-    for found, normed in dict.fromkeys(((turns, norms), (turns, None), (None, None))):
+    rotations = _rotations(graph, attention, keys)
+    norms = None if rotations is None else _norms(graph, rotations)
+    for found, normed in dict.fromkeys(((rotations, norms), (rotations, None), (None, None))):
         q, k = normed or found or (attention, keys)
         read = ((q, 0), (k, 0 if found else 1), (values, 1))
         given = [(node, value) for node, i in read if (value := node.inputs[i]) is not None]
@@ -132,26 +140,26 @@ def _stays(graph: Graph, cache: Value, attention: Node) -> bool:
     return graph.is_output(cache) or any(reader is not attention for reader in cache.consumers)
 
 
-def _turns(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] | None:
+def _rotations(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] | None:
     """Return the rotations of queries and new keys, without other readers."""
     q, k = (v.producer if v else None for v in (attention.inputs[0], keys.inputs[1]))
-    if q is None or k is None or not are_turned_alike(q, k):
+    if q is None or k is None or not are_rotated_alike(q, k):
         return None
     alone = graph.sole_consumer(q.output) is attention and graph.sole_consumer(k.output) is keys
     return (q, k) if alone else None
 
 
-def _norms(graph: Graph, turns: tuple[Node, Node]) -> tuple[Node, Node] | None:
+def _norms(graph: Graph, rotations: tuple[Node, Node]) -> tuple[Node, Node] | None:
     """Return the normalizations of the heads of queries and keys, which only rotations read."""
-    q, k = (v.producer if (v := turn.inputs[0]) else None for turn in turns)
+    q, k = (v.producer if (v := rotation.inputs[0]) else None for rotation in rotations)
     if q is None or k is None or not isinstance(q.op, RMSNormalization) or q.op != k.op:
         return None
-    for norm, turn in zip((q, k), turns, strict=True):
+    for norm, rotation in zip((q, k), rotations, strict=True):
         x, scale = norm.operands[:2]
         size = x.tensor.dims[-1]
         whole = x.tensor.rank == 4 and normalize_axis(q.op.axis, 4) == 3
         constant = scale.is_constant and scale.tensor.dims == (size,)
-        if not whole or not constant or graph.sole_consumer(norm.output) is not turn:
+        if not whole or not constant or graph.sole_consumer(norm.output) is not rotation:
             return None
     return q, k
 
@@ -168,10 +176,10 @@ def decode_attention(
         value = node.inputs[place] if place < len(node.inputs) else None
         return None if value is None else operand(value)
 
-    turn = _rotation(found)
+    rotation = _rotation(found)
     x, k, v = (operand(source.value) for source in found.sources)
     first = optional(found.keys, 2)
-    angles = [optional(found.turns[0], i) if found.turns else None for i in (1, 2, 3)]
+    angles = [optional(found.rotations[0], i) if found.rotations else None for i in (1, 2, 3)]
     factors = [optional(norm, 1) for norm in found.norms] if found.norms else [None, None]
     norm = found.norms[0].op if found.norms else None
     epsilon = norm.epsilon if isinstance(norm, RMSNormalization) else 0.0
@@ -187,8 +195,8 @@ def decode_attention(
     )
     if refused or op.is_wide:
         return refused or "float64"
-    of_q = op.q_num_heads if turn is None else turn.num_heads
-    known = (of_q, turn and turn.num_heads, None)
+    of_q = op.q_num_heads if rotation is None else rotation.num_heads
+    known = (of_q, rotation and rotation.num_heads, None)
     queries, new_keys, new_values = (
         by_head(rows, source.heads or heads)
         for rows, source, heads in zip((x, k, v), found.sources, known, strict=True)
@@ -207,7 +215,7 @@ def decode_attention(
     config = config_of(task, target, new=new)
     if config.shared > target.shared:
         return f"{config.shared} bytes of shared memory"
-    half = 0 if turn is None else (turn.rotary_embedding_dim or size) // 2
+    half = 0 if rotation is None else (rotation.rotary_embedding_dim or size) // 2
     widest = min(one.vector(WORD) for one in (queries, new_keys, new_values))
     vector = gcd(min(WORD // x.dtype.itemsize, widest), half, size - 2 * half)
     chunks = (size - half) // vector  # threads per head
@@ -218,9 +226,12 @@ def decode_attention(
     constants = {
         **config.constants,
         **{"VECTOR_K": old_keys.vector(8), "VECTOR_V": old_values.vector(8)},
-        **{"VECTOR_Y": 8 if result.vector(8) == 8 else 1, "TURNED": config.turned},
+        **{"VECTOR_Y": 8 if result.vector(8) == 8 else 1, "ROTATED": config.rotated},
         **{"NEW": new, "HEAD": size, "HALF": half, "VECTOR": vector},
-        **{"INTERLEAVED": bool(turn and turn.interleaved), "CIRCULAR": appends.mode == "circular"},
+        **{
+            "INTERLEAVED": bool(rotation and rotation.interleaved),
+            "CIRCULAR": appends.mode == "circular",
+        },
         "NORMED": found.norms is not None,
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
@@ -264,5 +275,5 @@ def decode_attention(
 
 
 def _rotation(found: DecodeAttention) -> RotaryEmbedding | None:
-    op = None if found.turns is None else found.turns[0].op
+    op = None if found.rotations is None else found.rotations[0].op
     return op if isinstance(op, RotaryEmbedding) else None

@@ -86,7 +86,7 @@ class MmaConfig:
         return _working(self.shape, self.keys, self.stages, self.sizes)
 
     @property
-    def turned(self) -> int:
+    def rotated(self) -> int:
         """Shared memory offset of the queries, keys and values of new tokens."""
         parts = self.sharing.parts if self.sharing.clustered else 0
         return self.inbox + _inbox(self.shape, self.sizes, parts)
@@ -94,7 +94,7 @@ class MmaConfig:
     @property
     def shared(self) -> int:
         """Shared memory of a block in bytes."""
-        return self.turned + _turned(self.shape, self.sizes, self.new)
+        return self.rotated + _rotated(self.shape, self.sizes, self.new)
 
     @property
     def block(self) -> int:
@@ -153,7 +153,7 @@ def config_of(
     shape = shape or _shape(task, sizes, maximum, target)
     keys = min(maximum, shape.keys)
     tile = keys * shape.warps_n
-    beside, inbox = _turned(shape, sizes, new), _inbox(shape, sizes, MAX_CLUSTER)
+    beside, inbox = _rotated(shape, sizes, new), _inbox(shape, sizes, MAX_CLUSTER)
     joins = _working(shape, keys, 1, sizes) + beside + inbox <= target.shared
     joins = joins and target.has_clusters and task.q.dims[2] <= FEW
     beside += inbox if joins else 0
@@ -172,7 +172,7 @@ def _few_shape(rows: int, sizes: tuple[int, int], target: Target, new: int) -> W
     fitting = [
         shape
         for shape in FEW_SHAPES
-        if _working(shape, max(16, 32 // shape.warps_n), 1, sizes) + _turned(shape, sizes, new)
+        if _working(shape, max(16, 32 // shape.warps_n), 1, sizes) + _rotated(shape, sizes, new)
         <= target.shared
     ]
     return next((shape for shape in fitting if rows <= shape.rows), fitting[-1])
@@ -203,7 +203,7 @@ def _inbox(shape: WarpShape, sizes: tuple[int, int], parts: int) -> int:
     return 16 + shape.rows * (sizes[1] * 4 + parts * 16) if parts else 0
 
 
-def _turned(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:
+def _rotated(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:
     """Return the bytes for queries, keys and values of this many preloaded tokens."""
     return 2 * ((shape.rows + new) * (sizes[0] + 8) + new * (sizes[1] + 8)) if new else 0
 

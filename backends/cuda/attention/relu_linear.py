@@ -63,7 +63,7 @@ class _Part:
         x: the image.
         nodes: the nodes that extract the part.
         begin, size: range of channels within a head.
-        turned: whether pixels come before channels.
+        transposed: whether pixels come before channels.
         rectified: whether there is a relu.
     """
 
@@ -71,7 +71,7 @@ class _Part:
     nodes: frozenset[Node]
     begin: int
     size: int
-    turned: bool = False
+    transposed: bool = False
     rectified: bool = False
 
 
@@ -94,12 +94,12 @@ def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear 
     product, axis, begin, size = first
     if begin != 0 or (last[2], last[3]) != (size, 1) or product.tensor.dims[axis] != size + 1:
         return None
-    inner = _product(product, turned=axis == 3)
+    inner = _product(product, transposed=axis == 3)
     if inner is None:
         return None
     q, k, v, nodes = inner
     cuts = {value.producer for value in (above, below) if value.producer is not None}
-    ending = _ending(graph, division, turned=axis == 3)
+    ending = _ending(graph, division, transposed=axis == 3)
     if ending is None or not q.x is k.x is v.x:
         return None
     y, behind = ending
@@ -135,23 +135,25 @@ def _sum_of(value: Value | None) -> tuple[Node, Value, float] | None:
     return node, others[0], float(numbers[0].data.reshape(()))
 
 
-def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozenset[Node]] | None:
+def _product(
+    value: Value, *, transposed: bool
+) -> tuple[_Part, _Part, _Part, frozenset[Node]] | None:
     """Return q, k, v and the nodes of q (k' v), or of (v k') q with channels first."""
     outer, casts = _through(value)
     if outer is None or not isinstance(outer.op, MatMul):
         return None
-    left, right = outer.operands if turned else reversed(outer.operands)
+    left, right = outer.operands if transposed else reversed(outer.operands)
     inner, more = _through(right)
     q = _part(left)
     if inner is None or not isinstance(inner.op, MatMul) or q is None:
         return None
-    of_k, of_v = inner.operands if turned else reversed(inner.operands)
-    k, padded = _part(of_k), _padded(of_v, axis=3 if turned else 2)
+    of_k, of_v = inner.operands if transposed else reversed(inner.operands)
+    k, padded = _part(of_k), _padded(of_v, axis=3 if transposed else 2)
     if k is None or padded is None:
         return None
     v, pads = padded
     # The inner product is channels by channels, summed over pixels.
-    fits = q.turned == v.turned == turned and k.turned != turned
+    fits = q.transposed == v.transposed == transposed and k.transposed != transposed
     if not fits or not (q.rectified and k.rectified) or v.rectified:
         return None
     nodes = casts | more | pads | q.nodes | k.nodes | v.nodes | {outer, inner}
@@ -205,8 +207,8 @@ def _part(value: Value) -> _Part | None:
     if isinstance(op, Relu):
         return replace(inner, nodes=nodes, rectified=True)
     if isinstance(op, Transpose) and op.order(4) == (0, 1, 3, 2):
-        return replace(inner, nodes=nodes, turned=not inner.turned)
-    if cut is None or cut[1] != (3 if inner.turned else 2):
+        return replace(inner, nodes=nodes, transposed=not inner.transposed)
+    if cut is None or cut[1] != (3 if inner.transposed else 2):
         return None
     return replace(inner, nodes=nodes, begin=inner.begin + cut[2], size=cut[3])
 
@@ -243,10 +245,10 @@ def _cut(value: Value) -> tuple[Value, int, int, int] | None:
     return source, axis, begin, value.tensor.dims[axis]
 
 
-def _ending(graph: Graph, node: Node, *, turned: bool) -> tuple[Value, frozenset[Node]] | None:
+def _ending(graph: Graph, node: Node, *, transposed: bool) -> tuple[Value, frozenset[Node]] | None:
     """Return the image that heads are merged to, and the nodes that do so."""
     value, nodes = node.output, set[Node]()
-    wanted: list[type[Op]] = [Transpose, Reshape] if turned else [Reshape]
+    wanted: list[type[Op]] = [Transpose, Reshape] if transposed else [Reshape]
     while wanted:
         behind = graph.sole_consumer(value)
         if behind is None or not isinstance(behind.op, (wanted[0], Cast)):

@@ -85,10 +85,10 @@ def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAp
 
 def _fits(found: RotateAppend) -> bool:
     """Whether both rotations use the same angles, and both caches are updated alike."""
-    return are_turned_alike(found.q, found.k) and are_appended_alike(found.keys, found.values)
+    return are_rotated_alike(found.q, found.k) and are_appended_alike(found.keys, found.values)
 
 
-def are_turned_alike(q: Node, k: Node) -> bool:
+def are_rotated_alike(q: Node, k: Node) -> bool:
     """Whether nodes are rotations by the same angles."""
     return (
         isinstance(q.op, RotaryEmbedding)

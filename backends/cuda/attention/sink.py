@@ -61,7 +61,7 @@ def sink_behind(graph: Graph, attention: Node, free: Set[Node]) -> Sink | None:
     if logsum is None or apart is None or share is None or not _is_over_keys(logsum):
         return None
     split = _next(graph, y, Reshape) if y.tensor.rank == 3 else None
-    moves = _moves(graph, share, is_turned=split is not None)
+    moves = _moves(graph, share, is_transposed=split is not None)
     product = _next(graph, (moves or (share,))[-1].output, Mul)
     heads = y if split is None else split.output
     if product is None or graph.sole_consumer(heads) is not product:
@@ -85,17 +85,17 @@ def _rows(dims: Ints) -> Ints:
     return dims[0], dims[2], dims[1], dims[3]
 
 
-def _moves(graph: Graph, share: Node, *, is_turned: bool) -> tuple[Node, ...]:
+def _moves(graph: Graph, share: Node, *, is_transposed: bool) -> tuple[Node, ...]:
     """Return the Cast of the shares, and where rows have heads the node that exchanges both."""
     found: list[Node] = []
     dims = share.output.tensor.dims
     while (node := graph.sole_consumer((found or [share])[-1].output)) is not None:
-        turns = isinstance(node.op, Transpose) and node.op.order(4) == (0, 2, 1, 3)
+        transposes = isinstance(node.op, Transpose) and node.op.order(4) == (0, 2, 1, 3)
         views = isinstance(node.op, Reshape) and 1 in dims[1:3]
-        if not isinstance(node.op, Cast) and not (is_turned and (turns or views)):
+        if not isinstance(node.op, Cast) and not (is_transposed and (transposes or views)):
             break
         found.append(node)
-    fits = not is_turned or (found and found[-1].output.tensor.dims == _rows(dims))
+    fits = not is_transposed or (found and found[-1].output.tensor.dims == _rows(dims))
     return tuple(found) if fits else ()
 
 

@@ -65,9 +65,9 @@ def elementwise(
     places = [firsts[axis] + i for axis in axes for i in range(len(cuts[axis]))]
     flat = [size for axis in cuts for size in axis]
     own = [s for axis, step in enumerate(y.strides) for s in inner_strides(cuts[axis], step)]
-    rows = [own, *(walk.strides for walk in walks), *(walk.turns for walk in walks)]
+    rows = [own, *(walk.strides for walk in walks), *(walk.slots for walk in walks)]
     sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
-    result, moves, turns = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
+    result, moves, slots = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
     vector, reads = vector_of((y, *operands), sizes, merged, walks)
     index = index_type(y.extent, *(x.extent for x in operands))
     numbers = range(len(operands))
@@ -82,7 +82,7 @@ def elementwise(
         constants.append((f"TABLED{i}", walk.table is not None))
         args |= {
             f"table{i}": table_of(walk.table),
-            f"turns{i}": turns[i],
+            f"slots{i}": slots[i],
             f"origin{i}": walk.origin,
         }
     return Launch(
@@ -167,7 +167,7 @@ def walk_of(x: Tensor, movement: Movement | None, y: Tensor, cuts: Sequence[Ints
     missing = len(cuts) - len(movement.factors)
     for sizes, own in zip(cuts, ((),) * missing + movement.factors, strict=True):
         end = begin + len(own)
-        for to, steps in zip(lists, (walk.strides, walk.turns), strict=True):
+        for to, steps in zip(lists, (walk.strides, walk.slots), strict=True):
             to += _spread(sizes, own, steps[begin:end])
         begin = end
     return Walk(walk.origin, tuple(lists[0]), walk.table, tuple(lists[1]))
@@ -201,15 +201,15 @@ def vector_of(
     Args:
         tensors: the result and the operands.
         sizes: of the axes.
-        merged: the strides of the result and the operands, and the turns of the latter.
+        merged: the strides of the result and the operands, and the slots of the latter.
         walks: the places of the operands.
 
     Returns:
         A power of two: at most 16 bytes of the widest tensor. By operand, the part of it that is
         aligned; 0 where all elements are the same one.
     """
-    moves, turns = merged[: len(tensors)], merged[len(tensors) :]
-    if any(move[-1] not in (0, 1) for move in moves) or any(turn[-1] for turn in turns):
+    moves, slots = merged[: len(tensors)], merged[len(tensors) :]
+    if any(move[-1] not in (0, 1) for move in moves) or any(slot[-1] for slot in slots):
         return 1, [int(move[-1] == 1) for move in moves[1:]]
     own = moves[0][:-1] if moves[0][-1] else ()
     vector = gcd(16 // max(x.dtype.itemsize for x in tensors), sizes[-1], *own)

@@ -45,19 +45,19 @@ class Walk:
     """Where the elements of a result are in memory, by position along each factor of its axes.
 
     Element i of the input, with ``i = origin + sum(position * stride) + table[sum(position *
-    turn)]``; zero where the table is negative.
+    slot)]``; zero where the table is negative.
 
     Attributes:
         origin: index of the first element.
         strides: by factor.
         table: int32, one axis; None if strides suffice.
-        turns: strides in the table, by factor.
+        slots: strides in the table, by factor.
     """
 
     origin: int
     strides: Ints
     table: Array | None
-    turns: Ints
+    slots: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +99,8 @@ class Movement:
             strides = [s + step for s, step in zip(strides, steps, strict=True)]
             return Walk(origin + int(sums.flat[0]), tuple(strides), None, (0,) * rank)
         table: Array = np.where(outside, -1, sums).astype(np.int32)
-        turns = (prod(table.shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(table.shape))
-        return Walk(origin, tuple(strides), table.reshape(-1), tuple(turns))
+        slots = (prod(table.shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(table.shape))
+        return Walk(origin, tuple(strides), table.reshape(-1), tuple(slots))
 
     @property
     def copies(self) -> int:
@@ -129,14 +129,14 @@ class Movement:
         return False
 
     @property
-    def turns(self) -> bool:
+    def transposes(self) -> bool:
         """Whether the order of axes changes."""
         return any(isinstance(node.op, Transpose) for node in self.nodes)
 
     @property
     def is_worth(self) -> bool:
-        """Whether one kernel is faster than several: a large matrix is turned better by tiles."""
-        near = not self.turns or self.y.tensor.size <= MAX_SCATTERED
+        """Whether one kernel is faster than several: tiles transpose a large matrix better."""
+        near = not self.transposes or self.y.tensor.size <= MAX_SCATTERED
         return self.copies > 1 and (near or self.is_adjacent(self.format))
 
     @property
@@ -154,7 +154,7 @@ class Movement:
         at = np.unravel_index(np.arange(first, min(size, first + BLOCK)), sizes)
         places = walk.origin + sum(p * s for p, s in zip(at, walk.strides, strict=True))
         if walk.table is not None:
-            found = walk.table[sum(p * s for p, s in zip(at, walk.turns, strict=True))]
+            found = walk.table[sum(p * s for p, s in zip(at, walk.slots, strict=True))]
             places = (places + found)[found >= 0]
         width = self.x.tensor.dtype.itemsize
         sectors = len(np.unique(places * width // SECTOR))
@@ -172,7 +172,7 @@ class Movement:
 
         Few columns of rows are read one by one where they are.
         """
-        if self.x.tensor.rank == 3 and not self.turns and self.is_few:
+        if self.x.tensor.rank == 3 and not self.transposes and self.is_few:
             return Format.CONTIGUOUS
         formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
         return next((f for f in formats if self.is_adjacent(f)), Format.CONTIGUOUS)
@@ -184,12 +184,12 @@ class Movement:
             first = sum(map(len, self.factors[:axis]))
             places += (first + i for i, size in enumerate(self.factors[axis]) if size > 1)
         last = places[-1] if places else None
-        return last is None or (walk.strides[last] in (0, 1) and not walk.turns[last])
+        return last is None or (walk.strides[last] in (0, 1) and not walk.slots[last])
 
     @property
     def is_order(self) -> bool:
-        """Whether it turns all elements, and no worse if they are computed as they are stored."""
-        whole = self.turns and self.y.tensor.size == self.x.tensor.size
+        """Whether it moves all elements, and they may as well be computed as they are stored."""
+        whole = self.transposes and self.y.tensor.size == self.x.tensor.size
         whole = whole and all((at >= 0).all() for at in self.coordinates)
         return whole and (self.is_few or self.is_adjacent(Format.CONTIGUOUS))
 
@@ -363,12 +363,12 @@ def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Move
     found: list[Movement] = []
     left = set(free)
     for node in reversed(nodes):
-        if node not in left or not moves(node) or _is_view_or_turn(node):
+        if node not in left or not moves(node) or _is_view_or_transpose(node):
             continue
         chain = [*chain_to(graph, node, left), *_views_behind(graph, node, left)]
         whole = next((m for i in range(len(chain)) if (m := movement(chain[i:])) is not None), None)
         if whole is not None and whole.copies and not whole.is_resize:
-            if _turns_image(graph.sole_consumer(whole.y)):
+            if _transposes_image(graph.sole_consumer(whole.y)):
                 whole = replace(whole, result=Format.CHANNELS_LAST)
             found.append(whole)
             left.difference_update(whole.nodes)
@@ -378,7 +378,7 @@ def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Move
 def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
     """Yield the views after a node, each the only reader of the result before.
 
-    Few elements are turned as well.
+    Few elements are transposed as well.
     """
     view, few = graph.sole_consumer(node.output), node.output.tensor.size <= 2 * MAX_SCATTERED
     followed = (Transpose, *VIEWS) if few else VIEWS
@@ -387,11 +387,11 @@ def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
         view = graph.sole_consumer(view.output)
 
 
-def _is_view_or_turn(node: Node) -> bool:
+def _is_view_or_transpose(node: Node) -> bool:
     return isinstance(node.op, (Transpose, *VIEWS)) and may_be_free(node)
 
 
-def _turns_image(node: Node | None) -> bool:
+def _transposes_image(node: Node | None) -> bool:
     """Whether a node is a Transpose of an image to rows of channels."""
     if node is None or not isinstance(node.op, Transpose):
         return False

@@ -161,14 +161,14 @@ def _spread(
         return [s for a, sizes in enumerate(cuts) for s in inner_strides(sizes, own.get(a, 0))]
 
     walks = [walk_of(t, moved.get(i), x, cuts) for i, t in enumerate(operands)]
-    rows = [along_x(y.strides), *(walk.strides for walk in walks), *(w.turns for w in walks)]
+    rows = [along_x(y.strides), *(walk.strides for walk in walks), *(w.slots for w in walks)]
     rows += [along_x(broadcast_strides(t.dims, t.format, y.dims, t.pitch)) for t in more]
     firsts = [sum(map(len, cuts[:axis])) for axis in range(x.rank)]
     places = [firsts[a] + i for a in order(x.rank, x.format) for i in range(len(cuts[a]))]
     flat = [size for axis in cuts for size in axis]
     sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
     n = len(operands)
-    result, moves, turns = merged[0], merged[1 : n + 1], merged[n + 1 : 2 * n + 1]
+    result, moves, slots = merged[0], merged[1 : n + 1], merged[n + 1 : 2 * n + 1]
     stays = [i for i, step in enumerate(result) if step]
     folds = [i for i, step in enumerate(result) if not step]
     if not folds:
@@ -193,10 +193,10 @@ def _spread(
     args |= {**divisors(outer), "count": count, "folds": inner}
     args |= {f"fold_{name}": value for name, value in divisors(inner).items()}
     constants = [("RANK", len(outer)), ("FOLDED", len(inner)), ("VECTOR", vector)]
-    for i, (t, walk, move, turn) in enumerate(zip(operands, walks, moves, turns, strict=True)):
+    for i, (t, walk, move, slot) in enumerate(zip(operands, walks, moves, slots, strict=True)):
         args |= {f"a{i}": t, f"strides{i}": of_result(move), f"steps{i}": of_fold(move)}
         args |= {f"table{i}": table_of(walk.table), f"origin{i}": walk.origin}
-        args |= {f"turns{i}": of_result(turn), f"swings{i}": of_fold(turn)}
+        args |= {f"slots{i}": of_result(slot), f"slot_steps{i}": of_fold(slot)}
         constants += [(f"INNER{i}", min(reads[i], vector)), (f"TABLED{i}", walk.table is not None)]
     for j, t in enumerate(more):
         args |= {f"b{j}": t, f"places{j}": of_result(merged[2 * n + 1 + j])}

@@ -149,7 +149,7 @@ def _joining(movement: Movement, fold: Node) -> Movement | None:
     dims, y = fold.operands[0].tensor.dims, fold.output.tensor.dims
     if not movement.fits(dims):
         return None
-    if not movement.turns or movement.is_few or movement.is_adjacent(movement.format):
+    if not movement.transposes or movement.is_few or movement.is_adjacent(movement.format):
         return movement
     last = replace(movement, result=Format.CHANNELS_LAST)
     fits = 2 < len(y) <= len(dims) and y[:2] == dims[:2] and last.is_adjacent(Format.CHANNELS_LAST)

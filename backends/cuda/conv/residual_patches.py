@@ -121,7 +121,7 @@ class PatchForm:
         """Return the number of chunks."""
         return ceil_div(p.hidden, self.chunk)
 
-    def turns(self, p: ResidualProblem) -> int:
+    def row_pairs(self, p: ResidualProblem) -> int:
         """Return the steps of a walk, of two rows of pixels."""
         kernel, step = p.filtering.view.kernel[0], p.filtering.view.strides[0]
         return (self.height + kernel) // 2 if step == 1 else self.height + kernel // 2
@@ -129,7 +129,7 @@ class PatchForm:
     def box(self, p: ResidualProblem) -> tuple[int, int]:
         """Return the rows and columns of the image that a block keeps."""
         kernel, step = p.filtering.view.kernel[1], p.filtering.view.strides[0]
-        rows = (self.down - 1) * self.height * step + 2 * self.turns(p)
+        rows = (self.down - 1) * self.height * step + 2 * self.row_pairs(p)
         return rows, (self.tile.columns - 1) * step + kernel
 
     def pitch_box(self, p: ResidualProblem) -> int:
@@ -190,13 +190,13 @@ class PatchForm:
         right = columns + view.pads_begin[1] - (width - self.width) * step
         last = rows + view.pads_begin[0] - (height - self.height) * step
         exact = height % self.height == 0 and width % self.width == 0
-        exact &= view.pads_begin[0] <= 2 and last >= 2 * (self.turns(p) - 1)
+        exact &= view.pads_begin[0] <= 2 and last >= 2 * (self.row_pairs(p) - 1)
         return not exact, min(view.pads_begin[1], span), min(right, span)
 
     def time_of(self, p: ResidualProblem) -> float:
         """Return the estimate in microseconds."""
         kernel, step = p.filtering.view.kernel, p.filtering.view.strides[0]
-        pixels = 2 * self.turns(p) * ((self.width - 1) * step + kernel[1])
+        pixels = 2 * self.row_pairs(p) * ((self.width - 1) * step + kernel[1])
         conflicts = self.banks(p)[0] - 1
         of_pixel, of_result = 2.5 + conflicts, 3 + prod(kernel)
         if p.expansion:

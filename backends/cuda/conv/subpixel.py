@@ -167,8 +167,8 @@ def pack_phases(w: Array, strides: Ints) -> Array:
     split = wide.reshape(c, m, *(n for pair in zip(taps, strides, strict=True) for n in pair))
     axes = range(len(taps))
     last, phase = (tuple(n + 2 * axis for axis in axes) for n in (2, 3))
-    turned = np.flip(split, last).transpose(*phase, 1, 0, *last)
-    return np.ascontiguousarray(turned).reshape(prod(strides) * m, c, *taps)
+    flipped = np.flip(split, last).transpose(*phase, 1, 0, *last)
+    return np.ascontiguousarray(flipped).reshape(prod(strides) * m, c, *taps)
 
 
 def _with_operands(

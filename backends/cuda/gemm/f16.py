@@ -210,21 +210,21 @@ def product(
     apart, each = prod(b.dims[:-2]), n * ldb
     used = apart * each * a.dtype.itemsize
     batch = replace(batch, b=of_b[0] * each, head_b=of_b[1] * each if heads > 1 else 0)
-    turned = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
+    row_major = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
     if b.data is not None and not transposed:
-        packed = replace(turned, b=packed_matrix(b, (1.0, False), "in eights", EIGHTS))
+        packed = replace(row_major, b=packed_matrix(b, (1.0, False), "in eights", EIGHTS))
         return multistage.multiply_halves(packed, epilogue, target, half_sums=half_sums)
     time, first = multistage.time_of(gemm, target, epilogue), ()
-    turning = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(turned, target, epilogue)
-    if not transposed and turning < time:
-        time, first = turning, (_transposed(b, (apart, k, n, ldb), used),)
+    transposing = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(row_major, target, epilogue)
+    if not transposed and transposing < time:
+        time, first = transposing, (_transposed(b, (apart, k, n, ldb), used),)
     if count == 1 and k % 8 == 0 and not half_sums:
         found = persistent(gemm, epilogue, target, time)
         if found is not None:
             return found
     last = partial(multistage.multiply_halves, epilogue=epilogue, target=target)
     if first:
-        return *first, *last(turned, used=used, half_sums=half_sums)
+        return *first, *last(row_major, used=used, half_sums=half_sums)
     return last(gemm, half_sums=half_sums)
 
 

@@ -21,6 +21,7 @@ from ..recipe.operands import Packed, Tensor
 from . import f16
 from .atoms import HALVES
 from .gemv import MAX_ROWS
+from .interleaved import INTERLEAVE, interleaved, interleaved_biases
 from .linear import linear_of
 from .multiplication import multiplication
 from .pack import rows_of
@@ -28,7 +29,6 @@ from .packed import PackedLinear, multiply_packed_pair, packed_linear
 from .problem import GemmArguments, Linear, Matrix
 from .schedules import tma_persistent
 from .schedules.swap_ab import SwapAb
-from .turns import TURN, biases_in_turns, in_turns
 
 #: Operators with kernels that multiply by two matrices at once.
 PRODUCTS = MatMul | Gemm | MatMulNBits
@@ -89,16 +89,16 @@ def gated_products(
         layers.append(layer)
     first = layers[0]
     m, n, k = first.shape
-    if k % TURN or n % TURN:
-        return f"{n} columns of {k} terms, not multiples of {TURN}"
+    if k % INTERLEAVE or n % INTERLEAVE:
+        return f"{n} columns of {k} terms, not multiples of {INTERLEAVE}"
     gemm = GemmArguments(
-        a=Matrix(first.a, k, TURN),
-        b=in_turns(*(_rows(layer) for layer in layers)),
+        a=Matrix(first.a, k, INTERLEAVE),
+        b=interleaved(*(_rows(layer) for layer in layers)),
         c=y,
         shape=(m, 2 * n, k),
         ldb=k,
         ldc=n,
-        bias=biases_in_turns([layer.bias for layer in layers], n, first.a.dtype),
+        bias=interleaved_biases([layer.bias for layer in layers], n, first.a.dtype),
         dtype=first.a.dtype,
     )
     target = setting.target

@@ -42,20 +42,20 @@ class RowTile:
         warps: warps that share the terms of these rows.
         steps: number of 64-byte steps of a row in each of a thread's two buffers.
         resident: blocks per multiprocessor that fit in registers.
-        turns: blocks per multiprocessor that take all rows of weights in turns; 0 for one block for
-            each part of the rows.
+        persistent: blocks per multiprocessor that take all rows of weights in turns; 0 for one
+            block for each part of the rows.
     """
 
     eights: int
     warps: int
     steps: int
     resident: int = 1
-    turns: int = 0
+    persistent: int = 0
 
     def __str__(self) -> str:
         """A short description: ``16 rows, 8 warps, 4 steps``."""
         text = f"{self.eights * EIGHT} rows, {self.warps} warps, {self.steps} steps"
-        return f"{text}, in turns" if self.turns else text
+        return f"{text}, persistent" if self.persistent else text
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
@@ -70,7 +70,7 @@ class RowTile:
     def grid(self, n: int, target: Target) -> int:
         """Return the number of blocks that run for n rows of weights."""
         blocks = self.blocks(n)
-        return min(blocks, self.turns * target.processors) if self.turns else blocks
+        return min(blocks, self.persistent * target.processors) if self.persistent else blocks
 
     def is_uneven(self, n: int, products: int) -> bool:
         """Return whether blocks have rows beyond the last of n."""

@@ -66,13 +66,13 @@ class Multiplication:
     @property
     def shape(self) -> tuple[int, int, int]:
         """M, N and K of one product."""
-        terms = self.a.dims[0] if self._is_turned else self.a.dims[-1]
+        terms = self.a.dims[0] if self._is_transposed else self.a.dims[-1]
         columns = self.y.dims[-1] if self.b.rank > 1 else 1
         rows = self.y.size // max(columns, 1)
         return (rows // self.count, columns, terms)
 
     @property
-    def _is_turned(self) -> bool:
+    def _is_transposed(self) -> bool:
         return isinstance(self.op, Gemm) and bool(self.op.transA)
 
     @property

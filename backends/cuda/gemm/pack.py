@@ -104,8 +104,8 @@ def swizzle(chunks: Array, to: Array) -> None:
     *outer, count = chunks.shape
     chunks, to = (x.reshape(*outer[:-1], 2, 2, 2, count) for x in (chunks, to))
     for row in range(8):
-        turned = (slice(None, None, -1 if row & bit else 1) for bit in (4, 2, 1))
-        to[..., row, :, :, :, :] = chunks[(..., row, *turned, slice(None))]
+        flipped = (slice(None, None, -1 if row & bit else 1) for bit in (4, 2, 1))
+        to[..., row, :, :, :, :] = chunks[(..., row, *flipped, slice(None))]
 
 
 def cut(numbers: Array) -> tuple[Array, Array]:

@@ -21,12 +21,12 @@ from ..recipe.targets import Target
 from . import f16, f32
 from .atoms import atom_of
 from .gemv import EIGHT, MANY, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of, scaled_prologue
+from .interleaved import INTERLEAVE, interleaved_biases
 from .linear import TILED
 from .packed_weights import STEP, PackedWeights
 from .problem import GemmArguments, Matrix, widest
 from .schedules import mixed_input, swap_ab
 from .tile import LAUNCH, MEMORY
-from .turns import TURN, biases_in_turns
 
 #: Bytes of padding between rows of scales in shared memory, which place them in different banks.
 BANKS = 16
@@ -46,7 +46,7 @@ WIDE = (5, 6)
 #: 70B 7 of 166, and logits of 4096 and 3584 terms 76 us instead of 82, and 75 instead of 87. More
 #: yet take as long, but where no multiprocessor has as many rows then, as with 70B, 1 to 5 us less.
 #: With smaller blocks than of `FEW_SCALES` terms, they spill registers.
-IN_TURNS, MORE_IN_TURNS, FEW_SCALES = 6, 8, 128
+PERSISTENT, MORE_PERSISTENT, FEW_SCALES = 6, 8, 128
 #: Bits of weights, and maximum terms, with which kernels normalize several rows as they multiply.
 #: On an H200, a step of 8 sequences takes 9 % less time with rows of 896 terms (Qwen2.5-0.5B), 1.5
 #: to 2 % with 2048 (Llama-3.2-1B), and 1 % more with 4096 (Llama-3-8B).
@@ -78,7 +78,7 @@ def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) ->
     if is_long and wide in WIDE and wide % products == 0:
         return RowTile(wide, 16, 1)
     if is_long and blocks >= MANY * target.processors:
-        return RowTile(_in_turns(op, n, target), 16, 1, turns=1)
+        return RowTile(_persistent(op, n, target), 16, 1, persistent=1)
     if blocks >= 2 * target.processors:
         return RowTile(eights, 4, 2 if is_long else 1, 4)
     if blocks <= target.processors and steps >= 16:
@@ -86,14 +86,14 @@ def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) ->
     return RowTile(eights, 8, 1, 2)
 
 
-def _in_turns(op: MatMulNBits, n: int, target: Target) -> int:
+def _persistent(op: MatMulNBits, n: int, target: Target) -> int:
     """Return the eights of n rows of weights that a block has at a time."""
 
     def most(eights: int) -> int:  # of a multiprocessor
         return eights * ceil_div(ceil_div(n, eights * EIGHT), target.processors)
 
     has_few_scales = op.block_size >= FEW_SCALES
-    return min((IN_TURNS, MORE_IN_TURNS) if has_few_scales else (IN_TURNS,), key=most)
+    return min((PERSISTENT, MORE_PERSISTENT) if has_few_scales else (PERSISTENT,), key=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def multiply_packed_rows(
     )
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
     tile = choose(op, target, count, rows)
-    tiles = 1 if tile.turns == 0 else 2  # at a time
+    tiles = 1 if tile.persistent == 0 else 2  # at a time
     per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
     tile = with_scales(tile, per_row, prologue.shared, target, count)
     if tile.eights < count:
@@ -231,7 +231,7 @@ def multiply_packed_rows(
         types=(("T", fragment), ("X", a.dtype), ("R", epilogue.stored)),
         constants=(
             *(("M", rows), ("PLANES", planes), ("PRODUCTS", count), *tile.constants),
-            *(("TURNS", tile.turns > 0), *weights.constants),
+            *(("PERSISTENT", tile.persistent > 0), *weights.constants),
             *(("K", op.K), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
             *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
             *(*epilogue.flags(next(filter(None, biases), None)), *prologue.constants),
@@ -265,8 +265,10 @@ def multiply_packed_pair(
     """
     first, second = layers
     gemm, n = _unpacked_gemm(first), first.weights.op.N
-    if first.a.dtype == float32 or n % TURN:
-        return f"{n} columns in {first.a.dtype.name}; expected a multiple of {TURN} in 16 bits"
+    if first.a.dtype == float32 or n % INTERLEAVE:
+        return (
+            f"{n} columns in {first.a.dtype.name}; expected a multiple of {INTERLEAVE} in 16 bits"
+        )
     if not first.rows or max(first.y.size, first.a.size) >= 2**31:
         return f"{first.rows} rows"
     weights = replace(first.weights, other=second.weights)
@@ -276,7 +278,7 @@ def multiply_packed_pair(
         gemm,
         b=weights.words,
         shape=(first.rows, 2 * n, first.weights.op.K),
-        bias=biases_in_turns([layer.bias for layer in layers], n, first.a.dtype),
+        bias=interleaved_biases([layer.bias for layer in layers], n, first.a.dtype),
     )
     found = _unpacking_in_registers(gemm, weights, epilogue, target, products=2)
     if found is None:

@@ -11,7 +11,7 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Packed, Tensor, ceil_div
-from .turns import in_turns
+from .interleaved import interleaved
 
 #: Bytes of a row of weights per step.
 STEP = 64
@@ -28,8 +28,8 @@ class PackedWeights:
         b, scales: constants.
         zero_points: constants: packed like the integers, or floats; None for the middle of the
             range.
-        other: weights of the same kind, whose rows take turns with these, `TURN` at a time; None
-            if there are none.
+        other: weights of the same kind, interleaved with these by `INTERLEAVE` rows;
+            None if there are none.
     """
 
     op: MatMulNBits
@@ -78,7 +78,7 @@ class PackedWeights:
         pack = partial(words_of, rows=op.N, nbytes=self.bytes, bits=op.bits)
         layout = ("words of four lanes", op.N, self.bytes, op.bits)
         own = Packed((self.b.value,), layout, pack)
-        return own if self.other is None else in_turns(own, self.other.words)
+        return own if self.other is None else interleaved(own, self.other.words)
 
     @property
     def factors(self) -> Packed:
@@ -87,7 +87,7 @@ class PackedWeights:
         sources = (self.scales.value,) if zeros is None else (self.scales.value, zeros.value)
         pack = partial(factors_of, rows=op.N, count=op.blocks, padded=self.blocks, bits=op.bits)
         own = Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
-        return own if self.other is None else in_turns(own, self.other.factors)
+        return own if self.other is None else interleaved(own, self.other.factors)
 
     def factor_bytes_of(self, terms: int) -> int:
         """Return the bytes of scales and zero points of a row for a step of this many terms."""
@@ -116,7 +116,7 @@ class PackedWeights:
         """The integers in rows as they are."""
         op = self.op
         own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
-        return own if self.other is None else in_turns(own, self.other._rows)
+        return own if self.other is None else interleaved(own, self.other._rows)
 
     @property
     def strip_factors(self) -> int:

@@ -307,7 +307,13 @@ def _stack(products: StridedProducts) -> GemmArguments | None:
     stack, across = products.stack, products.b.line == 1
     dense = tuple(m * n * prod(stack[i + 1 :]) for i in range(len(stack)))
     is_dense = c.line in (0, n) and c.term == 1 and c.batch in (dense, (1,))
-    if not is_direct(*products.types) or products.turned or not is_dense or a.first or b.first:
+    if (
+        not is_direct(*products.types)
+        or products.is_transposed
+        or not is_dense
+        or a.first
+        or b.first
+    ):
         return None
     if a.term != 1 or not (across or b.term == 1) or len(stack) > 2 or prod(stack) > MAX_STACKED:
         return None

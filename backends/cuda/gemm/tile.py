@@ -139,7 +139,7 @@ class CtaTile:
             **{"TM": self.warps[0], "TN": self.warps[1], "SLICES": self.slices},
             **{"GROUPS": self.groups, "RESIDENT": self.resident, "OVERLAP": self.overlap},
             **{"STAGES_A": self.ends[0], "STAGES_B": self.ends[1]},
-            **{"TURNS": self.ping_pong},
+            **{"PING_PONG": self.ping_pong},
         }
         return tuple((name, known[name]) for name in names)
 

@@ -47,7 +47,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
     if m <= REST or n < TILE:
         return partial(np.matmul, a, b, out=out)
     if 10 * _cost(n, m) < 9 * _cost(m, n):
-        return _turned(a, b, out)
+        return _transposed(a, b, out)
     blocks, edges = _cut(n)
     inner = [_between_margins(b, places) if is_fixed else None for places in edges]
     padded = _takes_padding(m, a.shape[-1], min(n, BLOCK))
@@ -66,7 +66,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
     return call
 
 
-def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
+def _transposed(a: Array, b: Array, out: Array) -> Callable[[], None]:
     """Return the call with rows and columns exchanged."""
     product = np.empty((*out.shape[:-2], *out.shape[:-3:-1]), out.dtype)
     multiply = recorded(b.swapaxes(-1, -2), a.swapaxes(-1, -2), product)

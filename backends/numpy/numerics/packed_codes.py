@@ -16,8 +16,8 @@ from .products import recorded
 GROUP = 16
 #: Maximum rows for which `PackedProduct` scales sums instead of weights.
 FEW = 2
-#: Maximum rows for which a product takes less time as that of the turned operands.
-TURNED = 96
+#: Maximum rows for which a product takes less time as that of the transposed operands.
+TRANSPOSED = 96
 
 
 class IntegerCodes:
@@ -79,7 +79,7 @@ class IntegerCodes:
         yield partial(np.bitwise_and, packed, high, out=every[-1])
         yield partial(np.copyto, out, every.view(np.int8))
 
-    def turned(self, packed: Array) -> Array:
+    def transposed(self, packed: Array) -> Array:
         """Return the bytes of all rows, centred, as columns: [blocks * width, rows]."""
         return np.bitwise_xor(packed.reshape(self._op.N, -1).T, self._halves, order="C")
 
@@ -212,7 +212,7 @@ class PackedProduct:
         if points is not None:
             floats -= np.repeat(points * codes.factor, codes.width, 1)[:, np.newaxis]
         floats *= np.repeat(scales, codes.width, 1)[:, np.newaxis]
-        out[:] = times_turned(left.reshape(len(left), -1), floats.reshape(len(rows), -1))
+        out[:] = times_transposed(left.reshape(len(left), -1), floats.reshape(len(rows), -1))
 
     def _unpack(self, operands: list[Array | None], rows: range, out: Array) -> None:
         """Fill `out` [rows, planes, blocks * width] with the codes of some rows, then zeros."""
@@ -243,12 +243,12 @@ class PackedProduct:
             np.add.reduce(total, 0, out=own)
 
 
-def times_turned(a: Array, b: Array) -> Array:
-    """Return a [m, k] times b [n, k], turned.
+def times_transposed(a: Array, b: Array) -> Array:
+    """Return a [m, k] times b [n, k], transposed.
 
     OpenBLAS packs its right operand: of few rows of `a`, if these are the right one.
     """
-    return (b @ a.T).T if len(a) <= TURNED else a @ b.T
+    return (b @ a.T).T if len(a) <= TRANSPOSED else a @ b.T
 
 
 def unpack_blocks(

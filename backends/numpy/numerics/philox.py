@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
 
 Elements 2n and 2n + 1 of a result derive from the four words of counter n, with the seed as key:
-the word pairs (0, 1) and (2, 3) are 53-bit numbers in [0, 1); the Box-Muller transform turns both
+the word pairs (0, 1) and (2, 3) are 53-bit numbers in [0, 1); the Box-Muller transform makes both
 into two normally distributed numbers. So a number depends only on its position and the seed, and
 every backend gives the same ones: `backends/cuda/kernels/elementwise/random.cu`.
 """

@@ -86,7 +86,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
         vector, matrix, product = (x.swapaxes(-1, -2) for x in (b, a, out))
         return _by_vector(vector, matrix, product, rows, 0)
     if not is_vector and _has_one_order(a.dtype):
-        return _turned(a, b, out)
+        return _transposed(a, b, out)
     return partial(_multiply_padded, a, b, out, rows, columns)
 
 
@@ -105,17 +105,17 @@ def _grain(a: Array, b: Array) -> tuple[int, int]:
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if k < 2 or not (m and n) or m == n == 1:
         return 1, 1
-    a_is_turned, b_is_turned = (x.strides[-2] < x.strides[-1] for x in (a, b))
+    a_is_transposed, b_is_transposed = (x.strides[-2] < x.strides[-1] for x in (a, b))
     if min(m, n) == 1 and _has_even_vectors(a.dtype):
-        dots = k > FEW and (b_is_turned if m == 1 else not a_is_turned)
+        dots = k > FEW and (b_is_transposed if m == 1 else not a_is_transposed)
         grain = DOTS if dots else COLUMNS
         found = (1, grain) if m == 1 else (grain, 1)
     elif min(m, n) == 1 or not _has_one_order(a.dtype):
         found = ROWS, COLUMNS
-    elif a_is_turned or not is_small(m, k, n):
+    elif a_is_transposed or not is_small(m, k, n):
         found = 1, 1
     else:
-        found = 1, DOTS if b_is_turned else COLUMNS
+        found = 1, DOTS if b_is_transposed else COLUMNS
     return (1, 1) if m % found[0] == n % found[1] == 0 else found
 
 
@@ -137,7 +137,7 @@ def _multiply_padded(a: Array, b: Array, out: Array, rows: int, columns: int) ->
     np.copyto(out, product[..., : out.shape[-2], : out.shape[-1]])
 
 
-def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
+def _transposed(a: Array, b: Array, out: Array) -> Callable[[], None]:
     """Return the call that multiplies by a column-major copy of `a`."""
     copy = np.empty((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype).swapaxes(-1, -2)
 
@@ -181,9 +181,9 @@ def _padded(x: Array, axis: int, grain: int) -> Array:
         return x
     shape = list(x.shape)
     shape[axis] += missing
-    turned = x.strides[-2] < x.strides[-1]
-    wide = np.zeros((*shape[:-2], *shape[:-3:-1]) if turned else shape, x.dtype)
-    wide = wide.swapaxes(-1, -2) if turned else wide
+    transposed = x.strides[-2] < x.strides[-1]
+    wide = np.zeros((*shape[:-2], *shape[:-3:-1]) if transposed else shape, x.dtype)
+    wide = wide.swapaxes(-1, -2) if transposed else wide
     wide[..., : x.shape[-2], : x.shape[-1]] = x
     return wide
 

@@ -146,9 +146,9 @@ def rotary_embedding(
         first, second = rotated[..., 0::2], rotated[..., 1::2]
     else:
         first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
-    turned = real * first - imaginary * second
+    rotated = real * first - imaginary * second
     second[...] = imaginary * first + real * second
-    first[...] = turned
+    first[...] = rotated
     return (_joined(result) if x.ndim == 3 else result).astype(x.dtype)
 
 

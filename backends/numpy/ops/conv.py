@@ -249,16 +249,16 @@ class _Convolution(ConvAlgorithm):
         shape = self.group, self.filters, self.rows
         widest = max((prod(lengths(box)) for box in self.boxes), default=0)
 
-        def turned(w: Array, *bias: Array) -> Array:
+        def transposed(w: Array, *bias: Array) -> Array:
             columns = [w.reshape(shape), *(b.reshape(*shape[:2], 1) for b in bias)]
             return np.concatenate(columns, 2).swapaxes(1, 2).astype(self.dtype, "C")
 
-        layout = ("turned", self.group, self.dtype)
+        layout = ("transposed", self.group, self.dtype)
         if self.bias is not None and self.unfolding.has_ones:
-            return bound.packed((self.w, self.bias), layout, turned).swapaxes(1, 2)
+            return bound.packed((self.w, self.bias), layout, transposed).swapaxes(1, 2)
         if not self.w.is_constant or not is_small(self.filters, self.rows, widest):
             return bound.as_dtype(self.w, self.dtype).reshape(shape)
-        return bound.packed((self.w,), layout, turned).swapaxes(1, 2)
+        return bound.packed((self.w,), layout, transposed).swapaxes(1, 2)
 
     def _addend(self, bound: Bound) -> Array | None:
         """Return the bias as [groups, filters, 1], unless it is one of the products' terms."""

@@ -16,7 +16,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine.chain import Chain
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
-from ..numerics.packed_codes import IntegerCodes, PackedProduct, times_turned, unpack_blocks
+from ..numerics.packed_codes import IntegerCodes, PackedProduct, times_transposed, unpack_blocks
 from ..numerics.products import sums
 
 #: Elements of weights that are unpacked, or converted, at a time.
@@ -209,7 +209,7 @@ def _layer(
             last = min(first + step, columns)
             own = weights[: last - first]
             rows_of(expert, first, last, own)
-            found[:, first:last] = times_turned(x, own)
+            found[:, first:last] = times_transposed(x, own)
         return found if bias is None else found + bias[expert]
 
     return product

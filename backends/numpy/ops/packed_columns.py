@@ -108,7 +108,7 @@ class ColumnProduct:
         """Return the centred bytes of all parts; see `_by_part`."""
         layout = ("columns of codes", self._codes.planes, *self._parts)
         return bound.packed(
-            (self._packed,), layout, lambda packed: self._by_part(self._codes.turned(packed))
+            (self._packed,), layout, lambda packed: self._by_part(self._codes.transposed(packed))
         )
 
     def _by_part(self, columns: Array) -> Array:

@@ -240,7 +240,7 @@ class _Sequences:
                 np.copyto(new, old, where=~alive)
         for direction in range(which.start, which.stop):
             if self._is_backward(direction):
-                self.y[:, direction] = self._turned(self.y[:, direction])
+                self.y[:, direction] = self._reversed(self.y[:, direction])
         self.last.append(state)
 
     def _shares(self, which: slice, bias: Array) -> Array:
@@ -252,14 +252,14 @@ class _Sequences:
             share = multiply(x, self.w[i].T)
             np.add(share, bias[i], out=share)
             share = share.reshape(self.time, self.batch, self.gates, self.hidden)
-            share = self._turned(share) if self._is_backward(i) else share
+            share = self._reversed(share) if self._is_backward(i) else share
             np.copyto(found[:, :, i - which.start], share.swapaxes(1, 2))
         return found
 
     def _is_backward(self, direction: int) -> bool:
         return direction == 1 or self.op.direction == "reverse"
 
-    def _turned(self, x: Array) -> Array:
+    def _reversed(self, x: Array) -> Array:
         """Return [time, batch, ..] reversed within each sequence."""
         if self.lengths is None:
             return x[::-1].copy()

@@ -86,7 +86,7 @@ class DepthwiseLast(ConvAlgorithm):
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, result = bound[self.x], bound[self.chain.output]
-        weights = bound.packed((self.w,), ("channels last", self.dtype), self._turned)
+        weights = bound.packed((self.w,), ("channels last", self.dtype), self._transposed)
         bias = None if self.bias is None else bound.as_dtype(self.bias, self.dtype)
         frame = self.chain.frame((0, 1, 2))
         finish = self.chain.finish(frame, bound, self.dtype)
@@ -115,6 +115,6 @@ class DepthwiseLast(ConvAlgorithm):
             tapes.append(tape)
         return tapes
 
-    def _turned(self, w: Array) -> Array:
+    def _transposed(self, w: Array) -> Array:
         """Return the weights as [rows of the kernel, columns, channels]."""
         return w[:, 0].transpose(1, 2, 0).astype(self.dtype, "C")

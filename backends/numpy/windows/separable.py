@@ -42,7 +42,7 @@ ROWS = 1 << 21
 LONGEST = 768
 #: Nanoseconds per multiply-add.
 TAP = 0.12
-#: Minimum terms of a product for which BLAS loses more by turning its result than the bias does.
+#: Minimum terms of a product for which BLAS loses more by a transposed result than the bias takes.
 MANY_TERMS = 96
 #: Bytes of one way of a first-level cache, and the number of ways.
 CACHE_WAY, WAYS = 4096, 8
@@ -103,7 +103,7 @@ class Separable:
         self.sums, self.spare = (
             scratch.take(outputs * self.channels, self.dtype) for _ in range(2)
         )
-        self.result, self.turned = (
+        self.result, self.transposed = (
             scratch.take(outputs * self.output.tensor.dims[1], self.dtype) for _ in range(2)
         )
         self.nbytes = scratch.nbytes
@@ -341,7 +341,7 @@ class Separable:
             sums = found
             tape.append(recorded(weights.T, total.T, sums))
         else:
-            pixels = bound.scratch(self.turned, target.shape[::-1])
+            pixels = bound.scratch(self.transposed, target.shape[::-1])
             sums = pixels.T
             tape.append(recorded(total, weights, pixels, is_fixed=True))
         is_other = bool(self.after.stages) or target.dtype != self.dtype
@@ -359,8 +359,8 @@ class Separable:
 
     def _tiled(self, data: Array) -> Array:
         """Return weights [channels, 1, high, wide] as [high, wide, tile * channels], or a bias."""
-        turned = data[:, 0].transpose(1, 2, 0) if data.ndim > 1 else data
-        return np.tile(turned.astype(self.dtype), self.tile)
+        transposed = data[:, 0].transpose(1, 2, 0) if data.ndim > 1 else data
+        return np.tile(transposed.astype(self.dtype), self.tile)
 
     def _with_bias(self, w: Array, bias: Array | None = None) -> Array:
         """Return pointwise weights as [inputs, outputs], with the bias as the last row."""

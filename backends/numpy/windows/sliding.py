@@ -118,8 +118,8 @@ class Sliding:
 
     def _pitches(self) -> Iterator[tuple[WindowAxis, int]]:
         """Yield the axes, the last one first, and how far apart their elements are."""
-        turned = reversed(self.dims)
-        return zip(reversed(self.axes), accumulate(turned, mul, initial=1), strict=False)
+        backward = reversed(self.dims)
+        return zip(reversed(self.axes), accumulate(backward, mul, initial=1), strict=False)
 
     def _places(self) -> tuple[Block, Block]:
         """Return the part of an image that windows cover, and its place among the padding."""

@@ -160,5 +160,5 @@ def gemma_rotary_embedding(
         b.Unsqueeze(b.cast(each, dtypes.float16), heads) for each in (b.Cos(emb), b.Sin(emb))
     )
     pairs = (q, q_rot), (k, k_rot)
-    first, second = (b.Add(b.Mul(x, cos), b.Mul(turned, sin)) for x, turned in pairs)
+    first, second = (b.Add(b.Mul(x, cos), b.Mul(rotated, sin)) for x, rotated in pairs)
     return first, second

@@ -240,7 +240,7 @@ def _log_softmax(write: GradientWriter, node: Node, g: Value) -> Gradients:
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _turned(write: GradientWriter, x: Value) -> Value:
+def _transposed(write: GradientWriter, x: Value) -> Value:
     """Return the transpose of every matrix."""
     rank = len(x.tensor.shape or ())
     if rank < 2:
@@ -250,8 +250,8 @@ def _turned(write: GradientWriter, x: Value) -> Value:
 
 def _matmul(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
-    of_a = write(matmul.MatMul(), g, _turned(write, b))
-    of_b = write(matmul.MatMul(), _turned(write, a), g)
+    of_a = write(matmul.MatMul(), g, _transposed(write, b))
+    of_b = write(matmul.MatMul(), _transposed(write, a), g)
     return write.summed(of_a, a), write.summed(of_b, b)
 
 
@@ -260,8 +260,8 @@ def _gemm(write: GradientWriter, node: Node, g: Value) -> Gradients:
     assert isinstance(op, matmul.Gemm)
     a, b, *rest = _inputs(node)
 
-    def product(x: Value, y: Value, turn_x: int, turn_y: int) -> Value:
-        return write(matmul.Gemm(alpha=op.alpha, transA=turn_x, transB=turn_y), x, y)
+    def product(x: Value, y: Value, trans_a: int, trans_b: int) -> Value:
+        return write(matmul.Gemm(alpha=op.alpha, transA=trans_a, transB=trans_b), x, y)
 
     of_a = product(b, g, op.transB, 1) if op.transA else product(g, b, 0, 1 - op.transB)
     of_b = product(g, a, 1, op.transA) if op.transB else product(a, g, 1 - op.transA, 0)

@@ -260,8 +260,8 @@ def of_other_sizes(
     """
     named, rng = with_names(case.proto), np.random.default_rng(dice.getrandbits(32))
     with load(named, skip=skip) as held, load(named, stop_at=0) as plain:
-        for turn in range(4):
-            feeds = resized(case.feeds, dice, rng) if turn else case.feeds
+        for round_ in range(4):
+            feeds = resized(case.feeds, dice, rng) if round_ else case.feeds
             try:
                 if check and all(data.size for data in feeds.values()):  # else it may divide by 0
                     run_onnxruntime(named, feeds, "ORT_DISABLE_ALL")

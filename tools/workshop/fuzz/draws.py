@@ -386,9 +386,9 @@ def _resize(g: RandomGraph) -> None:
     x = g.need(4)
     scales = g.constant([1, 1, g.dice.choice((1, 2, 1.5)), 2])
     mode = g.dice.choice(("nearest", "linear"))
-    turn = g.dice.choice(("half_pixel", "asymmetric", "pytorch_half_pixel"))
+    convention = g.dice.choice(("half_pixel", "asymmetric", "pytorch_half_pixel"))
     near: dict[str, Any] = {"nearest_mode": "floor"} if mode == "nearest" else {}
-    g.node("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=turn, **near)
+    g.node("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=convention, **near)
 
 
 def _order(g: RandomGraph) -> None:

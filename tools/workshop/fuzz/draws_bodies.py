@@ -58,11 +58,11 @@ def _if(g: RandomGraph) -> None:
 
 
 def _loop(g: RandomGraph) -> None:
-    """A loop of a few turns: its count is known, or its condition ends it."""
+    """A loop of a few steps: its count is known, or its condition ends it."""
     x = g.need()
     trips = g.dice.choice((0, 1, 2, 3))
     body = g.inner()
-    turn = body.argument("turn", TensorProto.INT64, ())
+    step = body.argument("step", TensorProto.INT64, ())
     going = body.argument("going", TensorProto.BOOL, ())
     states = [body.argument("state", *g.types[x])]
     given = [x]
@@ -73,7 +73,7 @@ def _loop(g: RandomGraph) -> None:
         given.append(g.constant(g.dice.choice((0, 2)), np.int64))
     y = _keep(body, states[0])
     if g.coin():
-        y = body.node("Add", y, body.node("Cast", turn, to=FLOAT))
+        y = body.node("Add", y, body.node("Cast", step, to=FLOAT))
     results = [y]
     if counter:
         results.append(body.node("Add", counter, body.constant(1, np.int64)))
@@ -85,7 +85,7 @@ def _loop(g: RandomGraph) -> None:
         again = body.node("Identity", again)
     elif how == 2:
         limit = body.constant(g.dice.choice((1, 2)), np.int64)
-        again = body.node("Less", results[1] if counter else turn, limit)
+        again = body.node("Less", results[1] if counter else step, limit)
     else:
         total = body.node("ReduceSum", y, keepdims=0)
         again = body.node("Less", total, body.constant(3.21))
@@ -100,7 +100,7 @@ def _loop(g: RandomGraph) -> None:
         start = g.constant(True, bool)
     types = [g.types[name] for name in given]
     types += [(body.types[s][0], (trips, *body.types[s][1])) for s in scanned]
-    made = body.body([turn, going, *states], [again, *results, *scanned])
+    made = body.body([step, going, *states], [again, *results, *scanned])
     g.complex("Loop", [first, start, *given], types, body=made)
 
 

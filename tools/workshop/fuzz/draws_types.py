@@ -145,7 +145,7 @@ def _other_floats(g: RandomGraph) -> None:
 
 
 def _moved(g: RandomGraph, x: str) -> str:
-    """Select, repeat or turn rows, up to twice."""
+    """Select, repeat or reverse rows, up to twice."""
     for _ in range(g.dice.randrange(3)):
         shape = g.shape(x)
         axis, how = g.axis(shape), g.dice.randrange(4)

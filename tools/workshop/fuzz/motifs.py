@@ -147,8 +147,8 @@ def _with_itself(g: RandomGraph) -> None:
     elif kind == "Concat":
         y = g.node(kind, x, x, *([x] if g.coin(0.3) else []), axis=g.axis(shape))
     elif kind == "square":
-        turned = g.node("Transpose", x, perm=swapped(rank)) if shape[-1] != shape[-2] else x
-        y = g.node("MatMul", x, turned)
+        transposed = g.node("Transpose", x, perm=swapped(rank)) if shape[-1] != shape[-2] else x
+        y = g.node("MatMul", x, transposed)
     elif kind == "Equal":
         y = g.node("Cast", g.node(kind, x, x), to=FLOAT)
     elif kind == "scatter":

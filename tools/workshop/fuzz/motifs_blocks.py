@@ -36,8 +36,8 @@ def _parts(g: RandomGraph, x: str, axis: int, *, kept: bool) -> list[str]:
 def _attended(g: RandomGraph, q: str, k: str, v: str, bias: str = "") -> str:
     """Return what queries [..., t, d] get from keys and values of the same rank."""
     rank = len(g.shape(q))
-    turned = g.node("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
-    scores = g.node("MatMul", q, turned)
+    transposed = g.node("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = g.node("MatMul", q, transposed)
     if g.coin(0.6):
         scores = g.node("Mul", scores, g.constant(g.shape(q)[-1] ** -0.5))
     scores = g.node("Add", scores, bias) if bias else scores
@@ -383,8 +383,8 @@ def _relative_positions(g: RandomGraph) -> None:
     else:  # MViTv2, SAM
         at = g.node("Reshape", q, g.ints(n, heads, rows, columns, size))
         high = g.node("MatMul", at, g.weights(rows, size, rows))
-        turned = g.node("Transpose", at, perm=[0, 1, 3, 2, 4])
-        wide = g.node("MatMul", turned, g.weights(columns, size, columns))
+        transposed = g.node("Transpose", at, perm=[0, 1, 3, 2, 4])
+        wide = g.node("MatMul", transposed, g.weights(columns, size, columns))
         wide = g.node("Transpose", wide, perm=[0, 1, 3, 2, 4])
         high, wide = g.node("Unsqueeze", high, g.ints(-1)), g.node("Unsqueeze", wide, g.ints(-2))
         bias = g.node("Reshape", g.node("Add", high, wide), g.ints(n, heads, t, t))

@@ -13,13 +13,13 @@ def _int64(g: RandomGraph, *values: int) -> str:
 
 
 def _rotated(g: RandomGraph, x: str, cos: str, sin: str, style: int) -> str:
-    """Turn pairs of elements of a tensor's last axis, in one of three spellings."""
+    """Transpose pairs of elements of a tensor's last axis, in one of three spellings."""
     size = g.shape(x)[-1]
     if style == 0:  # rotate_half
         first = g.node("Slice", x, _int64(g, 0), _int64(g, size // 2), _int64(g, -1))
         second = g.node("Slice", x, _int64(g, size // 2), _int64(g, 1 << 62), _int64(g, -1))
-        turned = g.node("Concat", g.node("Neg", second), first, axis=-1)
-        return g.node("Add", g.node("Mul", x, cos), g.node("Mul", turned, sin))
+        transposed = g.node("Concat", g.node("Neg", second), first, axis=-1)
+        return g.node("Add", g.node("Mul", x, cos), g.node("Mul", transposed, sin))
     if style == 1:  # halves
         g.node("Split", x, outputs=2, axis=-1, num_outputs=2)
         a, b = g.nodes[-1].output
@@ -306,20 +306,21 @@ def _windows(g: RandomGraph) -> None:
 
 
 def _multihead(g: RandomGraph) -> None:
-    """nn.MultiheadAttention: rows are turned, heads are batches."""
+    """nn.MultiheadAttention: rows are transposed, heads are batches."""
     x = g.need(3)
     batch, length, c = g.shape(x)
     heads = g.dice.choice([h for h in (1, 2, 4) if c % h == 0])
-    turned = g.node("Transpose", x, perm=[1, 0, 2])
+    transposed = g.node("Transpose", x, perm=[1, 0, 2])
     if g.coin():
-        y = g.node("Add", g.node("MatMul", turned, g.weights(c, 3 * c)), g.weights(3 * c))
+        y = g.node("Add", g.node("MatMul", transposed, g.weights(c, 3 * c)), g.weights(3 * c))
         y = g.node("Reshape", y, _int64(g, length, batch, 3, c))
         y = g.node("Transpose", g.node("Unsqueeze", y, _int64(g, 0)), perm=[3, 1, 2, 0, 4])
         y = g.node("Squeeze", y, _int64(g, 3))
         parts = [g.node("Gather", y, g.constant(i, np.int64), axis=0) for i in range(3)]
     else:
         parts = [
-            g.node("Add", g.node("MatMul", turned, g.weights(c, c)), g.weights(c)) for _ in range(3)
+            g.node("Add", g.node("MatMul", transposed, g.weights(c, c)), g.weights(c))
+            for _ in range(3)
         ]
     q, k, v = (
         g.node(

@@ -56,14 +56,14 @@ def _sinks(g: RandomGraph) -> None:
     g.node("Reshape", y, g.ints(batch, length, heads * size))
 
 
-def _turned_pairs(g: RandomGraph) -> None:
+def _rotated_pairs(g: RandomGraph) -> None:
     """Pairs of columns times matrices of 2 by 2, rotations or any others (Perception Encoder)."""
     heads = g.dice.choice((1, 2, 4))
     x = _rows(g, heads)
     batch, length, width = g.shape(x)
     size = width // heads
     x = g.node("Reshape", layer(g, x, width), g.ints(batch, length, heads, size))
-    if is_turned := g.coin(0.7):
+    if is_rotation := g.coin(0.7):
         x = g.node("Transpose", x, perm=[0, 2, 1, 3])
     pairs = g.node("Reshape", x, g.ints(*g.shape(x)[:3], size // 2, 2, *([1] if g.coin() else [])))
     angles = np.outer(np.arange(length), g.dice.choice((1.0, 0.1)) ** np.arange(size // 2))
@@ -71,7 +71,7 @@ def _turned_pairs(g: RandomGraph) -> None:
     if g.coin(0.15):
         sin = 2 * sin
     matrices = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
-    shape = (length, size // 2, 2, 2) if is_turned else (length, 1, size // 2, 2, 2)
+    shape = (length, size // 2, 2, 2) if is_rotation else (length, 1, size // 2, 2, 2)
     matrices = g.constant(matrices.reshape(shape))
     if g.shape(pairs)[-1] == 1:
         y = g.node("MatMul", matrices, pairs)
@@ -154,7 +154,7 @@ def _cut_anew(g: RandomGraph) -> None:
         _chain(g, y)
 
 
-def _stored_turned(g: RandomGraph) -> None:
+def _stored_transposed(g: RandomGraph) -> None:
     """Chains whose results are transposed, cut or joined: stored where others read them."""
     x = g.any(3, 4) if g.coin(0.3) else None
     x = x or (
@@ -246,11 +246,11 @@ def _weighted(g: RandomGraph) -> None:
 #: How often each is drawn.
 MOVES: dict[Maker, float] = {
     _sinks: 1,
-    _turned_pairs: 1,
+    _rotated_pairs: 1,
     _gated_heads: 1,
     _columns: 1,
     _cut_anew: 1.5,
-    _stored_turned: 1,
+    _stored_transposed: 1,
     _reduced_moves: 1.5,
     _equal_elements: 0.7,
     _weighted: 0.7,

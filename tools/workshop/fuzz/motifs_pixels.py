@@ -86,12 +86,12 @@ def _image_attention(g: RandomGraph) -> None:
     alone = g.coin()  # heads are batches
     lead = (n * heads,) if alone else (n, heads)
     q, k, v = (g.node("Reshape", each, g.ints(*lead, size, h * w)) for each in parts)
-    turned = [*range(len(lead)), len(lead) + 1, len(lead)]
+    transposed = [*range(len(lead)), len(lead) + 1, len(lead)]
     if g.coin(0.3):  # channels attend
         q, k = (
             g.node("LpNormalization", each, axis=-1) if g.coin(0.7) else each for each in (q, k)
         )
-        scores = g.node("MatMul", q, g.node("Transpose", k, perm=turned))
+        scores = g.node("MatMul", q, g.node("Transpose", k, perm=transposed))
         weights = g.node(
             "Softmax",
             g.node("Mul", scores, g.weights(heads, 1, 1)) if not alone else scores,
@@ -99,14 +99,14 @@ def _image_attention(g: RandomGraph) -> None:
         )
         y = g.node("MatMul", weights, v)
     else:
-        scores = g.node("MatMul", g.node("Transpose", q, perm=turned), k)
+        scores = g.node("MatMul", g.node("Transpose", q, perm=transposed), k)
         scores = g.node("Mul", scores, g.constant(size**-0.5)) if g.coin(0.7) else scores
         weights = g.node("Softmax", scores, axis=-1)
         if g.coin():
-            y = g.node("MatMul", v, g.node("Transpose", weights, perm=turned))
+            y = g.node("MatMul", v, g.node("Transpose", weights, perm=transposed))
         else:
-            y = g.node("MatMul", weights, g.node("Transpose", v, perm=turned))
-            y = g.node("Transpose", y, perm=turned)
+            y = g.node("MatMul", weights, g.node("Transpose", v, perm=transposed))
+            y = g.node("Transpose", y, perm=transposed)
     y = g.node("Reshape", y, g.ints(n, heads * size, h, w))
     y = conv(g, y, c) if g.coin(0.8) else y
     if g.shape(y) == g.shape(x):

@@ -127,10 +127,10 @@ def _unrolled(g: RandomGraph) -> None:
         raise ValueError("too few steps or too many")
     gate = g.node("Sigmoid", x) if g.coin() else g.node("Exp", g.node("Neg", g.node("Abs", x)))
     given = g.node("Mul", x, g.weights(width)) if g.coin() else x
-    turned = g.coin(0.3)
-    if turned:
+    transposed = g.coin(0.3)
+    if transposed:
         gate, given = (g.node("Transpose", y, perm=[1, 0, 2]) for y in (gate, given))
-    axis = 0 if turned else 1
+    axis = 0 if transposed else 1
     how, parts = g.dice.randrange(3), dict[str, list[str]]()
     for each in {gate: None, given: None}:
         if how == 0:
@@ -163,7 +163,7 @@ def _unrolled(g: RandomGraph) -> None:
         y = g.node("Concat", *(g.node("Unsqueeze", s, g.ints(axis)) for s in states), axis=axis)
     else:
         y = g.node("Concat", *states, axis=axis)
-    y = g.node("Transpose", y, perm=[1, 0, 2]) if turned and g.coin() else y
+    y = g.node("Transpose", y, perm=[1, 0, 2]) if transposed and g.coin() else y
     if g.coin():
         layer(g, y, g.width())
 
@@ -317,9 +317,9 @@ def _linear_attention(g: RandomGraph) -> None:
     heads, size = g.dice.choice(((2, 4), (1, 8), (4, 8)))
     q, k, v = (projected(g, x, heads, size) for _ in range(3))
     q, k = (g.node("Relu", y) for y in (q, k)) if g.coin(0.7) else (q, k)
-    turned = g.node("Transpose", k, perm=[0, 1, 3, 2])
+    transposed = g.node("Transpose", k, perm=[0, 1, 3, 2])
     if g.coin():
-        y = g.node("MatMul", q, g.node("MatMul", turned, v))
+        y = g.node("MatMul", q, g.node("MatMul", transposed, v))
         if g.coin():
             total = g.node("ReduceSum", k, g.ints(2), keepdims=1)
             below = g.node("ReduceSum", g.node("Mul", q, total), g.ints(-1), keepdims=1)
@@ -327,7 +327,7 @@ def _linear_attention(g: RandomGraph) -> None:
     else:
         steps = np.arange(length)
         decay = np.tril(0.9 ** np.abs(steps[:, None] - steps))
-        y = g.node("MatMul", g.node("Mul", g.node("MatMul", q, turned), g.constant(decay)), v)
+        y = g.node("MatMul", g.node("Mul", g.node("MatMul", q, transposed), g.constant(decay)), v)
     y = g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.ints(batch, length, -1))
     layer(g, y, g.shape(x)[-1])
 
@@ -436,13 +436,13 @@ def _assigned(g: RandomGraph) -> None:
         raise ValueError("no parts")
     first = g.dice.randrange(length - 1)
     last = g.dice.randrange(first + 1, length + 1)
-    turned = g.node("Transpose", x, perm=[1, 0, 2])
-    part = g.node("Slice", turned, g.ints(first), g.ints(last), g.ints(0))
+    transposed = g.node("Transpose", x, perm=[1, 0, 2])
+    part = g.node("Slice", transposed, g.ints(first), g.ints(last), g.ints(0))
     other = g.input((last - first, batch, width)) if g.coin() else g.node("Neg", part)
     how = g.dice.randrange(3)
     y = g.node("Add", *((part, other), (other, part))[g.coin()]) if how else other
     places = g.constant(np.arange(first, last)[:, None], np.int64)
-    y = g.node("ScatterND", turned, places, y)
+    y = g.node("ScatterND", transposed, places, y)
     if g.coin(0.3) and first:
         rest = g.constant(np.arange(first)[:, None], np.int64)
         y = g.node("ScatterND", y, rest, g.input((first, batch, width)))

@@ -142,7 +142,7 @@ def in_between(m: Mutation) -> None:
     node.input[place] = made
 
 
-def turned(m: Mutation) -> None:
+def transposed(m: Mutation) -> None:
     """A tensor is transposed on its way to a reader; what that computes is transposed back."""
     at, place = m.edge()
     node, rank = m.nodes[at], len(m.shape(m.nodes[at].input[place]))
@@ -268,7 +268,7 @@ NODES: dict[Change, float] = {
     another_output: 1.5,
     fewer_outputs: 1,
     in_between: 2,
-    turned: 1.5,
+    transposed: 1.5,
     viewed: 1,
     part: 1,
     broadcast: 1,

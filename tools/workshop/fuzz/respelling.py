@@ -192,8 +192,8 @@ def _detour(words: Respelling, at: int) -> None:
         given = (words.constant(np.array([v])) for v in (0, _END, axis))
         y = words.insert(at, "Slice", [x, *given])
     elif how == 5 and node.op_type == "MatMul" and i == 1 and rank == 2 and x in words.constants:
-        turned = words.constant(np.ascontiguousarray(words.constants[x].T))
-        y = words.insert(at, "Transpose", [turned], perm=[1, 0])
+        transposed = words.constant(np.ascontiguousarray(words.constants[x].T))
+        y = words.insert(at, "Transpose", [transposed], perm=[1, 0])
     else:
         return
     node = next(each for each in words.model.graph.node if each.output == node.output)

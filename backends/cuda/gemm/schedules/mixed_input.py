@@ -120,7 +120,7 @@ class MixedInput:
     Attributes:
         gemm: the product; its `b` is `weights.words`.
         weights: the packed weights.
-        products: one, or two whose weights take turns and whose results the epilogue combines:
+        products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
     """
 

@@ -79,8 +79,8 @@ class StridedProducts:
         shape: M, N and K of one product.
         stack: sizes of the batch axes, at least one.
         parts: how many tf32 numbers represent one of float32.
-        turned: whether this is the product of the transposed matrices: for the epilogue, rows are
-            columns.
+        is_transposed: whether this is the product of the transposed matrices: for the epilogue,
+            rows are columns.
     """
 
     a: StridedMatrix
@@ -89,14 +89,14 @@ class StridedProducts:
     shape: Shape
     stack: Ints
     parts: int
-    turned: bool = False
+    is_transposed: bool = False
 
     @property
     def transposed(self) -> StridedProducts:
         """The same as the product of the transposed matrices, b' @ a'."""
         (m, n, k), c = self.shape, replace(self.c, line=self.c.term, term=self.c.line)
-        turned = not self.turned
-        return replace(self, a=self.b, b=self.a, c=c, shape=(n, m, k), turned=turned)
+        is_transposed = not self.is_transposed
+        return replace(self, a=self.b, b=self.a, c=c, shape=(n, m, k), is_transposed=is_transposed)
 
     @property
     def types(self) -> tuple[DType, DType]:
@@ -138,7 +138,10 @@ class StridedProducts:
                 *(("PARTS", self.parts), ("RANK", len(self.stack))),
                 *(("ACROSS_A", a.across), ("ACROSS_B", b.across)),
                 *(("VECTOR_A", vectors[0]), ("VECTOR_B", vectors[1])),
-                *(("VECTOR_C", widest((4, 2), n, c.line, *c.batch)), ("TURNED", self.turned)),
+                *(
+                    ("VECTOR_C", widest((4, 2), n, c.line, *c.batch)),
+                    ("TRANSPOSED", self.is_transposed),
+                ),
                 *epilogue.flags(epilogue.bias),
             ),
             code="\n".join(

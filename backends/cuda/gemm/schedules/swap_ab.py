@@ -143,7 +143,7 @@ class SwapAb:
     Attributes:
         gemm: the product; without packed weights, its `b` is [n][ldb].
         packed: the packed weights; None for 16-bit floats.
-        products: one, or two whose weights take turns and whose results the epilogue combines:
+        products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
     """
 

@@ -33,7 +33,7 @@ LATENCY, EXCHANGED = 1.65, 1e4
 LAST_RESULTS = 2.1
 #: Results per microsecond of a warp group that applies such an epilogue, together with others or in
 #: turns, which leaves fewer registers. Fitted to 8 products of 96 to 768 terms by five tiles.
-TOGETHER, IN_TURNS = 6.5e3, 3.3e3
+COOPERATIVE, PING_PONG = 6.5e3, 3.3e3
 #: Tiles per row of results up to which tiles more than twice as wide as high are not slower than
 #: estimated: with 6, 7 or 16 columns of them, 112 to 132 tiles of 64x192 take 1.3 to 1.9 times as
 #: long on an H100 as with 2 or 4, as each brings its own part of B.
@@ -104,9 +104,9 @@ def _unhidden(tile: CtaTile, steps: int, waves: int) -> float:
     """
     results = blocks(tile) * ROWS * tile.bn
     if not tile.ping_pong:
-        return (waves - 1) * results / TOGETHER
+        return (waves - 1) * results / COOPERATIVE
     product = steps * (tile.cost.latency + tile.cost.time) + tile.cost.wave
-    return (waves - 1) * max(0.0, results / IN_TURNS - product) / 2
+    return (waves - 1) * max(0.0, results / PING_PONG - product) / 2
 
 
 def choose(
@@ -222,7 +222,7 @@ def multiply(
         types=epilogue.types,
         constants=(
             *(*tile.constants("GROUPS"), ("BLOCKS", blocks(tile))),
-            *tile.constants("BN", "STAGES", "TURNS"),
+            *tile.constants("BN", "STAGES", "PING_PONG"),
             ("PLACES", 1 if staged else tile.epilogues),
             ("PRODUCTS", products),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),

@@ -58,7 +58,7 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     if (threadIdx.x == 0) barriers.begin(1, WARPS);
     __syncthreads();
 
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     if (warp >= WARPS) {
         if constexpr (PRODUCERS == 128) setmaxnreg_dec<24>();
         if (warp > WARPS) return;
@@ -66,17 +66,17 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         const Tiles of_keys(m0, n, lengths, s);
         const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
         const M* const row_of_mask = MASK == NO_MASK ? mask : mask + n * of_mask.batch + head * of_mask.head;
-        for (int step = 0; step < of_keys.count; ++step, turn.next()) {
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
-            unsigned char* const stage = shared + turn.stage * BYTES_STAGE;
+        for (int step = 0; step < of_keys.count; ++step, pipe.next()) {
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
+            unsigned char* const stage = shared + pipe.stage * BYTES_STAGE;
             if constexpr (BIASES) {
                 for (int i = lane; i < KEYS; i += 32)
                     ((float*)(stage + BYTES_TILE))[i] = added<float>(row_of_mask, (of_keys.first + step) * KEYS + i, s, of_mask);
                 __syncwarp();
             }
             if (lane > 0) continue;
-            mbarrier_expect_tx(barriers.full(turn.stage), BYTES_TILE);
-            bulk_copy(shared_address(stage), from + (long long)step * BYTES_TILE, BYTES_TILE, barriers.full(turn.stage));
+            mbarrier_expect_tx(barriers.full(pipe.stage), BYTES_TILE);
+            bulk_copy(shared_address(stage), from + (long long)step * BYTES_TILE, BYTES_TILE, barriers.full(pipe.stage));
         }
         return;
     }
@@ -112,9 +112,9 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     const bool has_rows = m0 + warp * 16 < s.rows;
 #pragma unroll 1
     for (int step = 0; step < of_keys.count; ++step) {
-        unsigned char* const stage = shared + turn.stage * BYTES_STAGE;
+        unsigned char* const stage = shared + pipe.stage * BYTES_STAGE;
         const float* const scales = (const float*)(stage + BYTES_K + BYTES_V) + lane % 4 * 2;
-        mbarrier_wait(barriers.full(turn.stage), turn.parity);
+        mbarrier_wait(barriers.full(pipe.stage), pipe.parity);
         float scores[KEYS / 8][4];
         multiply_queries(scores, queries, shared_address(stage));
 #pragma unroll
@@ -134,8 +134,8 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         weights.read(scores, [&](int eight) { return *(const float2*)(scales + KEYS + eight * 8); }, KEYS / 16);
         multiply_values(results, weights, shared_address(stage + BYTES_K));
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(barriers.empty(turn.stage));
-        turn.next();
+        if (lane == 0) mbarrier_arrive(barriers.empty(pipe.stage));
+        pipe.next();
     }
 
     store_rows(results, sum, y, halves, of_y, s, n, head, m0 + warp * 16, tiles);

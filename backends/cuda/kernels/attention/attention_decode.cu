@@ -14,7 +14,7 @@
 // whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; PLACED, whether there are positions; KNOWN_ANGLES; OWN_KEYS; INBOX and TURNED,
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; PLACED, whether there are positions; KNOWN_ANGLES; OWN_KEYS; INBOX and ROTATED,
 // byte offsets in shared memory. I is the type of `first`.
 //
 // What blocks do before they wait counts where these start only as the preceding kernel ends: 66 of 128 with 8 sequences.
@@ -91,7 +91,7 @@ struct Part {
     const T *first, *second;
     T* to;
     int chunk;
-    bool is_query, is_turned;
+    bool is_query, is_rotated;
     long long entry;
     const long long* position;
 };
@@ -134,8 +134,8 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     extern __shared__ __align__(16) unsigned char shared[];
     T* const buffers = (T*)shared;
     float4* const inbox = (float4*)(shared + INBOX);
-    T* const turned = (T*)(shared + TURNED);
-    T* const new_keys = turned + ROWS * PITCH_K;
+    T* const rotated = (T*)(shared + ROTATED);
+    T* const new_keys = rotated + ROWS * PITCH_K;
     T* const new_values = new_keys + NEW * PITCH_K;
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
     const int pair = ONE_TILE ? blockIdx.x : blockIdx.x / tiles, tile = ONE_TILE ? 0 : tiles - 1 - blockIdx.x % tiles;
@@ -173,7 +173,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         const T* const from = line < own ? q + n * of_q.batch + at.head * of_q.head + query * of_q.row
                               : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
                                                  : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
-        T* const to = line < own ? turned + line * PITCH_K
+        T* const to = line < own ? rotated + line * PITCH_K
                       : line < own + NEW ? new_keys + query * PITCH_K : new_values + query * PITCH_V;
         return Part{from + first_of(chunk), from + second_of(chunk, HALF), to, chunk, line < own, line < own + NEW,
                     entry + query, positions ? positions + entry + query : nullptr};
@@ -181,19 +181,19 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
     Part part = part_of(threadIdx.x);
     pin(part.first), pin(part.second), pin(part.position);
     long long guess = -1;  // the position that a thread's first item is rotated by
-    Turn guessed = {};
-    const bool turns = EARLY && KNOWN_ANGLES && part.is_turned;
-    if (turns) guess = place_of(part);
+    Rotation guessed = {};
+    const bool rotates = EARLY && KNOWN_ANGLES && part.is_rotated;
+    if (rotates) guess = place_of(part);
     constexpr int CLEARED = ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8;
 #pragma unroll
     for (int base = 0; base < CLEARED; base += THREADS)
-        if (base + int(threadIdx.x) < CLEARED) ((Elements<8>*)turned)[base + threadIdx.x] = Elements<8>{};
+        if (base + int(threadIdx.x) < CLEARED) ((Elements<8>*)rotated)[base + threadIdx.x] = Elements<8>{};
     if (EARLY) {
         // All lanes of a warp compute with the same length.
         count_keys(min(max(LENGTHS ? __shfl_sync(~0u, int(any), 0) : s.total, 0), s.total));
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
-        if (turns) guessed = turn_at(cosine, sine, guess, angles.places, part.chunk, HALF);
+        if (rotates) guessed = rotation_at(cosine, sine, guess, angles.places, part.chunk, HALF);
     }
     __syncthreads();
     grid_dependency_sync();
@@ -211,10 +211,10 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         Pairs pairs = {};
         if (part.chunk < HALF) pairs.a = words(part.first);
         pairs.b = words(part.second);
-        if (!part.is_turned) return keep_pairs(pairs, part.to, part.chunk, HALF);
-        if (!is_first || place != guess) guessed = turn_at(cosine, sine, place, angles.places, part.chunk, HALF);
+        if (!part.is_rotated) return keep_pairs(pairs, part.to, part.chunk, HALF);
+        if (!is_first || place != guess) guessed = rotation_at(cosine, sine, place, angles.places, part.chunk, HALF);
         if constexpr (NORMED) pairs = normalized(pairs, part.is_query ? of_queries : of_keys, epsilon, part.chunk);
-        turn(pairs, part.to, guessed, part.chunk, HALF);
+        rotate_pairs(pairs, part.to, guessed, part.chunk, HALF);
     };
     const int items = (own + 2 * NEW) * CHUNKS;
     if (threadIdx.x < items) copy_part(part, true);
@@ -252,7 +252,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
 #pragma unroll
         for (int c = 0; c < SIZE_K / 16; ++c)
             ldmatrix_x4(queries[i][c],
-                        shared_address(turned + (row + lane % 16) * PITCH_K + c * 16 + lane / 16 * 8));
+                        shared_address(rotated + (row + lane % 16) * PITCH_K + c * 16 + lane / 16 * 8));
     }
 
     begin_with_sinks(sums, sink, scale);

@@ -70,12 +70,12 @@ struct Stages {
     u32 queries, keys, values, masks;
     Pipeline<GROUPS * PLACES> of_q;
     Pipeline<STAGES> of_k, of_v;
-    u32 turns;
+    u32 order;
 
     __device__ __forceinline__ explicit Stages(u32 start)
         : queries(start), keys(queries + GROUPS * PLACES * BYTES_Q), values(keys + STAGES * BYTES_K),
           masks(values + STAGES * BYTES_V), of_q(masks + STAGES * BYTES_MASK), of_k(of_q.empty(GROUPS * PLACES)), of_v(of_k.empty(STAGES)),
-          turns(of_v.empty(STAGES))
+          order(of_v.empty(STAGES))
     {
     }
 };
@@ -86,7 +86,7 @@ __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, co
                                       const Stages& at, const Work& work, const Sizes& s, const MaskSteps& of_mask,
                                       const long long* lengths)
 {
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     PipelineState<PLACES> place;
     const auto fetch_queries = [&](const Item& item) {
         for (int group = 0; group < GROUPS; ++group) {
@@ -103,9 +103,9 @@ __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, co
     for (int round = 0; work.item(round) < work.count(); ++round) {
         const Item item(work, work.item(round), s, lengths);
         if (item.steps == 0) fetch_queries(item);
-        for (int step = 0; step < item.steps; ++step, turn.next()) {
-            const int stage = turn.stage, t0 = item.begin + step * KEYS;
-            mbarrier_wait(at.of_k.empty(stage), turn.parity ^ 1);
+        for (int step = 0; step < item.steps; ++step, pipe.next()) {
+            const int stage = pipe.stage, t0 = item.begin + step * KEYS;
+            mbarrier_wait(at.of_k.empty(stage), pipe.parity ^ 1);
             mbarrier_expect_tx(at.of_k.full(stage), BYTES_K + BYTES_MASK);
             for (int i = 0; i < SLABS_K; ++i)
                 tma_load_4d(at.keys + stage * BYTES_K + i * SLAB, k, at.of_k.full(stage), i * 64, t0, item.kv_head,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, co
             load_mask_tile(at.masks + stage * BYTES_MASK, mask, at.of_k.full(stage), t0, item.m0, item.head, item.n,
                                  of_mask);
             if (step == 0) fetch_queries(item);
-            mbarrier_wait(at.of_v.empty(stage), turn.parity ^ 1);
+            mbarrier_wait(at.of_v.empty(stage), pipe.parity ^ 1);
             mbarrier_expect_tx(at.of_v.full(stage), BYTES_V);
             for (int i = 0; i < SLABS_V; ++i)
                 tma_load_4d(at.values + stage * BYTES_V + i * SLAB, v, at.of_v.full(stage), i * 64, t0, item.kv_head,
@@ -177,7 +177,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         at.of_q.begin(1, 4);
         at.of_k.begin(1, GROUPS * 4);
         at.of_v.begin(1, GROUPS * 4);
-        for (int group = 0; group < GROUPS; ++group) mbarrier_init(at.turns + group * 8, 4);
+        for (int group = 0; group < GROUPS; ++group) mbarrier_init(at.order + group * 8, 4);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -189,15 +189,15 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     }
     setmaxnreg_inc<MANY>();
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     PipelineState<PLACES> place;
-    u32 own_turn = group == 0;
-    const auto await_turn = [&] {
-        mbarrier_wait(at.turns + group * 8, own_turn);
-        own_turn ^= 1;
+    u32 own_phase = group == 0;
+    const auto await_order = [&] {
+        mbarrier_wait(at.order + group * 8, own_phase);
+        own_phase ^= 1;
     };
-    const auto pass_turn = [&] {
-        if (lane == 0) mbarrier_arrive(at.turns + (group + 1) % GROUPS * 8);
+    const auto pass_order = [&] {
+        if (lane == 0) mbarrier_arrive(at.order + (group + 1) % GROUPS * 8);
     };
 #pragma unroll 1
     for (int round = 0; work.item(round) < work.count(); ++round, place.next()) {
@@ -218,11 +218,11 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             const Seen seen = {{row + item.shift, row + 8 + item.shift}, t0, valid, KEYS / 8};
             const auto rescale = [&](int half, float factor) { by[half] = factor; };
             if constexpr (MASK_TILES) {
-                const MaskOfWarp of_warp(shared + (at.masks - at.queries) + turn.stage * BYTES_MASK,
+                const MaskOfWarp of_warp(shared + (at.masks - at.queries) + pipe.stage * BYTES_MASK,
                                                group * 64 + warp * 16);
                 weigh(scores, peak, sum, of_warp, seen, s, scale, softcap, rescale);
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+                if (lane == 0) mbarrier_arrive(at.of_k.empty(pipe.stage));
             } else {
                 const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
                 weigh(scores, peak, sum, in_place, seen, s, scale, softcap, rescale);
@@ -230,7 +230,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         };
         // Releases the keys of a stage, unless their mask is still to be read.
         const auto release_keys = [&] {
-            if (!MASK_TILES && lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+            if (!MASK_TILES && lane == 0) mbarrier_arrive(at.of_k.empty(pipe.stage));
         };
         const auto keep_weights = [&] {
 #pragma unroll
@@ -245,10 +245,10 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         };
         mbarrier_wait(at.of_q.full(slot), place.parity);
         if (item.steps > 0) {
-            mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
-            await_turn();
-            score(scores, queries, at.keys + turn.stage * BYTES_K);
-            pass_turn();
+            mbarrier_wait(at.of_k.full(pipe.stage), pipe.parity);
+            await_order();
+            score(scores, queries, at.keys + pipe.stage * BYTES_K);
+            pass_order();
             wgmma_wait<0>();
             settle(scores);
             release_keys();
@@ -256,16 +256,16 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             keep_weights();
 #pragma unroll 1
             for (int step = 1; step < item.steps; ++step) {
-                turn.next();
-                const PipelineState<STAGES> last = turn.last();
-                mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
-                await_turn();
+                pipe.next();
+                const PipelineState<STAGES> last = pipe.last();
+                mbarrier_wait(at.of_k.full(pipe.stage), pipe.parity);
+                await_order();
                 settle(scores);
-                score(scores, queries, at.keys + turn.stage * BYTES_K);
+                score(scores, queries, at.keys + pipe.stage * BYTES_K);
                 await_values(step - 1, last);
                 settle(results);
                 add_values(results, weights, at.values + last.stage * BYTES_V);
-                pass_turn();
+                pass_order();
                 wgmma_wait<1>();
                 settle(scores);
                 release_keys();
@@ -277,15 +277,15 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 for (int half = 0; half < 2; ++half) multiply_row(results, half, by[half]);
                 keep_weights();
             }
-            await_values(item.steps - 1, turn);
-            await_turn();
+            await_values(item.steps - 1, pipe);
+            await_order();
             settle(results);
-            add_values(results, weights, at.values + turn.stage * BYTES_V);
-            pass_turn();
+            add_values(results, weights, at.values + pipe.stage * BYTES_V);
+            pass_order();
             wgmma_wait<0>();
             settle(results);
-            if (lane == 0) mbarrier_arrive(at.of_v.empty(turn.stage));
-            turn.next();
+            if (lane == 0) mbarrier_arrive(at.of_v.empty(pipe.stage));
+            pipe.next();
         }
 
         named_barrier_sync<128>(2 + group);  // results take the place of the queries

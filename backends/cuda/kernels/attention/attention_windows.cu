@@ -4,7 +4,7 @@
 // mma_tiles.cuh, also for the compile-time constants; RESIDENT are the blocks of a multiprocessor.
 
 #include "attention/mma_tiles.cuh"
-#include "attention/store_turned.cuh"
+#include "attention/store_transposed.cuh"
 
 static_assert(STAGES == 2 && WARPS_N == 1 && TM == 1 && GROUP == 1 && !SPLIT, "a warp has whole rows of a head");
 
@@ -47,7 +47,7 @@ attention_windows(const T* q, const T* k, const T* v, const M* mask, const float
             load_queries(queries, sums.rows, q, n + step, m0, head, s.rows, s, of_q);
             if (of_mask.batch) ahead = load_mask(sums.rows, range.begin, n + step, mask, of_mask, s);
         }
-        store_turned(sums, y + n * of_y.batch, own, s.rows, s, of_y);
+        store_transposed(sums, y + n * of_y.batch, own, s.rows, s, of_y);
         __syncthreads();
     }
 }

@@ -74,7 +74,7 @@ normalize_rotate(const T* q, const T* k, const P* scale_q, const P* scale_k, con
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * OF_GROUP) * VECTOR, element = at % SIZE;
-        const bool turned = at < own && element < 2 * HALF;
+        const bool rotated = at < own && element < 2 * HALF;
         Words<P, VECTOR> factors = {}, more = {};
         if (SCALED && at < own) factors = *(const Words<P, VECTOR>*)(scale + at);
         if (SHIFTED && at < own) more = *(const Words<P, VECTOR>*)(shift + at);
@@ -87,20 +87,20 @@ normalize_rotate(const T* q, const T* k, const P* scale_q, const P* scale_k, con
         Words<T, VECTOR> words;
         if constexpr (INTERLEAVED) {
             Words<T, VECTOR / 2> real = {}, imaginary = {};
-            if (turned && known) {
+            if (rotated && known) {
                 real = *(const Words<T, VECTOR / 2>*)(cosine + place * HALF + element / 2);
                 imaginary = *(const Words<T, VECTOR / 2>*)(sine + place * HALF + element / 2);
             }
 #pragma unroll
             for (int e = 0; e < VECTOR; e += 2) {
                 const float c = float(real.at[e / 2]), s = float(imaginary.at[e / 2]), a = values[i][e], b = values[i][e + 1];
-                words.at[e] = T(turned ? c * a - s * b : a);
-                words.at[e + 1] = T(turned ? s * a + c * b : b);
+                words.at[e] = T(rotated ? c * a - s * b : a);
+                words.at[e + 1] = T(rotated ? s * a + c * b : b);
             }
         } else {
             Words<T, VECTOR> real = {}, imaginary = {};
             const bool first = element < HALF;
-            if (turned && known) {
+            if (rotated && known) {
                 real = *(const Words<T, VECTOR>*)(cosine + place * HALF + element - (first ? 0 : HALF));
                 imaginary = *(const Words<T, VECTOR>*)(sine + place * HALF + element - (first ? 0 : HALF));
             }
@@ -108,7 +108,7 @@ normalize_rotate(const T* q, const T* k, const P* scale_q, const P* scale_k, con
             for (int e = 0; e < VECTOR; ++e) {
                 const float other = __shfl_xor_sync(~0u, values[i][e], HALF / VECTOR);
                 const float c = float(real.at[e]), s = float(imaginary.at[e]), value = values[i][e];
-                words.at[e] = T(!turned ? value : first ? c * value - s * other : c * value + s * other);
+                words.at[e] = T(!rotated ? value : first ? c * value - s * other : c * value + s * other);
             }
         }
         if (at < own) *(Words<T, VECTOR>*)(y + at) = words;

@@ -20,5 +20,5 @@ rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T
     grid_dependency_sync();
     const long long own = (long long)(n % batches) * rows + row, place = positions ? positions[own] : own;
     const int pair = chunk * VECTOR;
-    turn(pairs_at(from, pair, half), into, turn_at(cosine, sine, place, places, pair, half), pair, half);
+    rotate_pairs(pairs_at(from, pair, half), into, rotation_at(cosine, sine, place, places, pair, half), pair, half);
 }

@@ -12,16 +12,16 @@ __device__ __forceinline__ Words words(const T* from)
 }
 
 // Cosines and sines of VECTOR pairs.
-struct Turn {
+struct Rotation {
     Words real, imaginary;
 };
 
 // Those of the pairs from `pair` on at a position: zeros outside of the tables, which have `count` positions, and for
 // elements that are not rotated.
-__device__ __forceinline__ Turn turn_at(const T* cosine, const T* sine, long long position, int count, int pair,
+__device__ __forceinline__ Rotation rotation_at(const T* cosine, const T* sine, long long position, int count, int pair,
                                         int half)
 {
-    Turn found = {};
+    Rotation found = {};
     if (pair < half && position >= 0 && position < count) {
         found.real = words(cosine + position * half + pair);
         found.imaginary = words(sine + position * half + pair);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void keep_pairs(const Pairs& from, T* into, int pair,
 }
 
 // Stores the pairs from `pair` on, rotated.
-__device__ __forceinline__ void turn(const Pairs& from, T* into, const Turn& by, int pair, int half)
+__device__ __forceinline__ void rotate_pairs(const Pairs& from, T* into, const Rotation& by, int pair, int half)
 {
     if (pair >= half) {
         *(Words*)(into + second_of(pair, half)) = from.b;

@@ -27,9 +27,9 @@ rotate_append(const T* q, const T* k, const T* v, const T* cosine, const T* sine
     grid_dependency_sync();
     if (i >= count) return;
     const long long own = n % s.batches * s.rows + row, place = positions ? positions[own] : own;
-    const Turn by = turn_at(cosine, sine, place, s.places, pair, s.half);
+    const Rotation by = rotation_at(cosine, sine, place, s.places, pair, s.half);
     if (head < s.heads) {
-        turn(pairs_at(q + n * of_q.batch + head * of_q.head + row * of_q.row, pair, s.half),
+        rotate_pairs(pairs_at(q + n * of_q.batch + head * of_q.head + row * of_q.row, pair, s.half),
              y + n * of_y.batch + head * of_y.head + row * of_y.row, by, pair, s.half);
         return;
     }
@@ -41,7 +41,7 @@ rotate_append(const T* q, const T* k, const T* v, const T* cosine, const T* sine
     const int kv_head = head - s.heads - (is_key ? 0 : s.kv_heads);
     const long long to = ((n * s.kv_heads + kv_head) * s.room + at) * s.size;
     if (is_key) {
-        turn(pairs_at(k + n * of_k.batch + kv_head * of_k.head + row * of_k.row, pair, s.half), keys + to, by, pair,
+        rotate_pairs(pairs_at(k + n * of_k.batch + kv_head * of_k.head + row * of_k.row, pair, s.half), keys + to, by, pair,
              s.half);
         return;
     }

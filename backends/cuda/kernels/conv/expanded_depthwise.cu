@@ -34,8 +34,8 @@ constexpr int WINDOW_SHIFTS = WINDOW + KH * KW * CHUNK * 4, WEIGHTS = WINDOW_SHI
 constexpr int LOW_IMAGE = ROWS_IN * PITCH_IN, INVERSE = 2 * LOW_IMAGE;
 constexpr int BOX = INVERSE + ROWS_IN * 4, CHUNKS = BOX + BOX_H * BOX_W * PITCH;
 // When the image is cut: threads of a pixel, pixels of all threads, and how many of its pixels a thread loads at once.
-constexpr int LANES = TERMS <= 16 ? 4 : 8, PIXELS = THREADS / LANES, TURNS = (ROWS_IN + PIXELS - 1) / PIXELS;
-constexpr int ROUNDS = (TURNS + 7) / 8, AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
+constexpr int LANES = TERMS <= 16 ? 4 : 8, PIXELS = THREADS / LANES, SHARE = (ROWS_IN + PIXELS - 1) / PIXELS;
+constexpr int ROUNDS = (SHARE + 7) / 8, AT_ONCE = (SHARE + ROUNDS - 1) / ROUNDS;
 static_assert(CHUNK == 32 && TERMS <= 4 * LANES && TERMS % 16 == 0, "");
 
 #include "conv/residual_plane.cuh"
@@ -195,13 +195,13 @@ expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
     cut_image(shared, x + (long long)n * p.height * p.width * p.row_x, top, left, p);
     float* const own = y + (long long)n * p.out_height * p.out_width * p.row_y;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-        const int turn = CHUNKS + chunk % 2 * WEIGHTS;
+        const int weights = CHUNKS + chunk % 2 * WEIGHTS;
         cp_async_wait<0>();
         __syncthreads();  // all threads have read what is overwritten
         if (chunk + 1 < p.chunks)
             load_weights(base + CHUNKS + (chunk + 1) % 2 * WEIGHTS, of_chunks + (long long)(chunk + 1) * WEIGHTS);
-        expand(shared, turn);
+        expand(shared, weights);
         __syncthreads();
-        filter(shared, turn, own, row0, column0, chunk * CHUNK, p);
+        filter(shared, weights, own, row0, column0, chunk * CHUNK, p);
     }
 }

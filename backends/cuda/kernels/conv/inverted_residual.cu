@@ -134,8 +134,8 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         for (int i = threadIdx.x; i < there * OF_ROW; i += THREADS) {
             const int row = i / OF_ROW;
 #pragma unroll
-            for (int turn = 0; turn < WORDS; turn += OF_ROW) {
-                const int word = turn + i % OF_ROW;
+            for (int first = 0; first < WORDS; first += OF_ROW) {
+                const int word = first + i % OF_ROW;
                 if (WORDS % OF_ROW && word >= WORDS) break;
                 const bool inside = word * IN_WORD < p.channels && (!F16X3 || row < count);
                 cp_async<IN_WORD>(base + row * PITCH_IN + word * 16,
@@ -168,14 +168,14 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     const Windows windows(base + HIDDEN, shared + HIDDEN, run);
     const u32 rows_of_b = base + (lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 16;
     for (int chunk = begin; chunk < end; ++chunk) {
-        const int turn = (chunk - begin) % 2;
+        const int half = (chunk - begin) % 2;
         load_first(chunk + 2);
         load_second(chunk + 1);
         load_hidden(chunk + 1);
         cp_async_commit();
         if (EXPANDS && chunk + 1 < end)
-            expand(shared, places, HIDDEN + (1 - turn) * BOX, EXPANSION + (1 - turn) * FIRST, count);
-        filter_chunk(sums, shared, windows, rows_of_b, turn * BOX, PROJECTION + turn * SECOND, part, chunk, results);
+            expand(shared, places, HIDDEN + (1 - half) * BOX, EXPANSION + (1 - half) * FIRST, count);
+        filter_chunk(sums, shared, windows, rows_of_b, half * BOX, PROJECTION + half * SECOND, part, chunk, results);
         cp_async_wait<0>();
         __syncthreads();
     }
@@ -188,8 +188,8 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     if constexpr (SPLIT > 1) inbox.wait_open();
     float* const mine = (float*)shared + (run * RUN * 16 + lane / 4) * WIDTH + lane % 4 * 2;
 #pragma unroll
-    for (int turn = 0; turn < PARTS; ++turn) {
-        if (part == turn)
+    for (int round = 0; round < PARTS; ++round) {
+        if (part == round)
 #pragma unroll
             for (int i = 0; i < 2 * RUN; ++i) {
                 const int band = run * RUN + i / 2, line = i * 8;
@@ -197,16 +197,16 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
                     float2* const to = (float2*)(mine + line * WIDTH + j * 8);
-                    const float2 before = turn ? *to : make_float2(0, 0);
+                    const float2 before = round ? *to : make_float2(0, 0);
                     const float* of = sums[i / 2][j] + i % 2 * 2;
                     const float2 sum = make_float2(of[0] + before.x, of[1] + before.y);
-                    if (SPLIT > 1 && turn + 1 == PARTS)
+                    if (SPLIT > 1 && round + 1 == PARTS)
                         inbox.send(band * 16 + lane / 4 + i % 2 * 8, j, lane % 4 * 2, sum);
                     else
                         *to = sum;
                 }
             }
-        if (SPLIT == 1 || turn + 1 < PARTS) __syncthreads();
+        if (SPLIT == 1 || round + 1 < PARTS) __syncthreads();
     }
     if constexpr (SPLIT > 1) inbox.wait_received();  // also without items: others send to this memory
     const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : ROWS_OUT * WORDS;

@@ -30,9 +30,9 @@ constexpr int PATCHES = DOWN * ACROSS, SETS = (PATCHES + 3) / 4, TILE_H = DOWN *
 // Windows of a step: rows of sums of which it has a part, how many it finishes, and the others.
 constexpr int ROWS = KH / STEP + 1, DONE = 2 / STEP, CARRY = ROWS - DONE;
 // Steps of a walk, of which those between the first and the last one may be a loop of two; and columns of the image.
-constexpr int TURNS = STEP == 1 ? (PATCH_H + KH) / 2 : PATCH_H + KH / 2, UNROLLED = TURNS % 2 ? 1 : 2;
+constexpr int ROW_PAIRS = STEP == 1 ? (PATCH_H + KH) / 2 : PATCH_H + KH / 2, UNROLLED = ROW_PAIRS % 2 ? 1 : 2;
 constexpr int SPAN = (PATCH_W - 1) * STEP + KW;
-constexpr int BOX_H = (DOWN - 1) * PATCH_H * STEP + 2 * TURNS, BOX_W = (TILE_W - 1) * STEP + KW;
+constexpr int BOX_H = (DOWN - 1) * PATCH_H * STEP + 2 * ROW_PAIRS, BOX_W = (TILE_W - 1) * STEP + KW;
 // Rows are an odd number of words of 16 bytes apart, so that eight of them are in different banks.
 __device__ constexpr int pitch(int elements) { return (elements / 8 | 1) * 16; }
 constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
@@ -40,7 +40,7 @@ constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
 constexpr int SET_ROWS = (PATCH_H + 1) / 2 * PATCH_W * 8, BANDS = (SETS * SET_ROWS + 15) / 16;
 constexpr int ROWS_OUT = BANDS * 16;
 constexpr int TN = COLUMNS / SLICES / 8, TASKS = BANDS * SLICES, RUN = (TASKS + WARPS - 1) / WARPS;
-static_assert(CHUNK % 16 == 0 && COLUMNS % (16 * SLICES) == 0 && PITCH_BOX >= BOX_W && KH % 2 == 1 && TURNS >= 2, "");
+static_assert(CHUNK % 16 == 0 && COLUMNS % (16 * SLICES) == 0 && PITCH_BOX >= BOX_W && KH % 2 == 1 && ROW_PAIRS >= 2, "");
 
 // The weights of a chunk in bytes: fragments of the expansion, its bias twice, the windows, their bias; and the projection.
 constexpr int BIAS_IN = EXPANDS ? CHUNK * TERMS * 2 : 0, WINDOW = EXPANDS ? BIAS_IN + CHUNK * 8 : 0;
@@ -153,11 +153,11 @@ struct Walk {
 
     // Adds two rows of pixels to the sums of all windows that they are in, and stores those that are complete.
     template <bool BEGINS, bool ENDS>
-    __device__ __forceinline__ void step(float (&sums)[ROWS][PATCH_W][2], int turn, const Plane& p) const
+    __device__ __forceinline__ void step(float (&sums)[ROWS][PATCH_W][2], int pair, const Plane& p) const
     {
-        constexpr int LATEST = (TURNS - 1) * DONE - CARRY;  // the first row of sums of the last step
-        const u32 below = turn * 2 * PITCH_BOX * PITCH_IN;
-        const bool inside[2] = {(u32)(top + turn * 2) < (u32)p.height, (u32)(top + turn * 2 + 1) < (u32)p.height};
+        constexpr int LATEST = (ROW_PAIRS - 1) * DONE - CARRY;  // the first row of sums of the last step
+        const u32 below = pair * 2 * PITCH_BOX * PITCH_IN;
+        const bool inside[2] = {(u32)(top + pair * 2) < (u32)p.height, (u32)(top + pair * 2 + 1) < (u32)p.height};
 #pragma unroll
         for (int i = CARRY; i < ROWS; ++i)
 #pragma unroll
@@ -194,7 +194,7 @@ struct Walk {
         }
 #pragma unroll
         for (int i = 0; i < DONE; ++i) {
-            const int row = turn * DONE - CARRY + i;
+            const int row = pair * DONE - CARRY + i;
             if ((BEGINS && i < CARRY) || row < 0 || row >= PATCH_H) continue;
             const u32 at = to + (row / 2 * PATCH_W * 8 + row % 2) * PITCH;
 #pragma unroll
@@ -215,8 +215,8 @@ struct Walk {
         float sums[ROWS][PATCH_W][2];
         step<true, false>(sums, 0, p);
 #pragma unroll UNROLLED
-        for (int turn = 1; turn + 1 < TURNS; ++turn) step<false, false>(sums, turn, p);
-        step<false, true>(sums, TURNS - 1, p);
+        for (int pair = 1; pair + 1 < ROW_PAIRS; ++pair) step<false, false>(sums, pair, p);
+        step<false, true>(sums, ROW_PAIRS - 1, p);
     }
 };
 

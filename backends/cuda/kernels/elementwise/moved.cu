@@ -8,10 +8,10 @@
 #include "move/axes.cuh"
 #include "ptx/pdl.cuh"
 
-#define PARAMETER(i) , const A##i *a##i, Ints strides##i, const int *table##i, Ints turns##i, Index origin##i
-#define OFFSET(i) Index offset##i = origin##i, turn##i = 0;
-#define MOVE(i) offset##i += position * strides##i.at[axis], turn##i += position * turns##i.at[axis];
-#define LOOK(i) const int entry##i = TABLED##i ? table##i[turn##i] : 0;
+#define PARAMETER(i) , const A##i *a##i, Ints strides##i, const int *table##i, Ints slots##i, Index origin##i
+#define OFFSET(i) Index offset##i = origin##i, slot##i = 0;
+#define MOVE(i) offset##i += position * strides##i.at[axis], slot##i += position * slots##i.at[axis];
+#define LOOK(i) const int entry##i = TABLED##i ? table##i[slot##i] : 0;
 #define READ(i) const Words<A##i> words##i = words_or_zeros<INNER##i>(a##i + offset##i + entry##i, entry##i >= 0);
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -17,7 +17,7 @@
 #define KEEP(i) const A##i kept##i = a##i[offset##i];
 #define DECLARE(i) A##i now##i[DEPTH], next##i[DEPTH];
 #define FETCH(i) next##i[q] = a##i[offset##i + (t + q) * step##i];
-#define TURN(i) now##i[q] = next##i[q];
+#define ADVANCE(i) now##i[q] = next##i[q];
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 recurrence(R* y, Ints strides, Index origin, Index step, const R* first, Ints strides_first, Index count, Ints sizes,
@@ -49,6 +49,6 @@ recurrence(R* y, Ints strides, Index origin, Index step, const R* first, Ints st
         for (int q = 0; q < DEPTH; ++q)
             if (t && t - DEPTH + q < steps) y[offset + (t - DEPTH + q) * step] = CALL(q);
 #pragma unroll
-        for (int q = 0; q < DEPTH; ++q) { MOVING(TURN) }
+        for (int q = 0; q < DEPTH; ++q) { MOVING(ADVANCE) }
     }
 }

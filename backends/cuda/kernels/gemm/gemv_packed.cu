@@ -1,14 +1,14 @@
 // y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m and weights of a few bits, or of two such
 // sums, with w1, scales1 and bias1 likewise; see gemv_integers.cuh.
 //
-// Where there are many more tiles of rows of weights than blocks run at once, these take them in TURNS: a block normalizes
+// Where there are many more tiles of rows of weights than blocks run at once, these take them in turns (PERSISTENT): a block normalizes
 // x once, and requests weights of the next tile while it adds up the sums of one.
 
 #include "gemm/gemv_integers.cuh"
 #include "gemm/scaled_rows.cuh"
 #include "gemm/finish_rows.cuh"
 
-static_assert(!SCALED || (M > 1 && !TURNS), "a single row is normalized before it is multiplied");
+static_assert(!SCALED || (M > 1 && !PERSISTENT), "a single row is normalized before it is multiplied");
 
 constexpr int LENGTH = (K + STRIDE - 1) / STRIDE * STRIDE;  // of a row in whole strides of a block
 
@@ -19,7 +19,7 @@ struct Step {
     __device__ __forceinline__ void advance()
     {
         k += STRIDE;
-        if (!TURNS || k < LENGTH) return;
+        if (!PERSISTENT || k < LENGTH) return;
         k = 0;
         n0 += int(gridDim.x) * RESULTS;
     }
@@ -36,14 +36,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
-    __shared__ float parts[1 + TURNS][WARPS][COLUMNS][ROWS], squares[WARPS][8];
+    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][ROWS], squares[WARPS][8];
     const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
     Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
     Parameters parameters;
     parameters.load(scale, shift);
     const auto load_later = [&](Buffer& to) {
-        if (!TURNS || later.n0 < n) load_weights(to, rows_from(w0, w1, later.n0, n), first + later.k);
+        if (!PERSISTENT || later.n0 < n) load_weights(to, rows_from(w0, w1, later.n0, n), first + later.k);
         later.advance();
     };
     Buffer even, odd;
@@ -59,30 +59,30 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
-    int turn = 0;
+    int half = 0;
     const auto copy_next_scales = [&](int to) {
         const int next = now.n0 + int(gridDim.x) * RESULTS;
-        if (TURNS && next < n) copy_scales(scales0, scales1, next, n, scale_memory(to));
+        if (PERSISTENT && next < n) copy_scales(scales0, scales1, next, n, scale_memory(to));
     };
     const auto multiply_step = [&](Buffer& buffer) {
-        multiply(sums, buffer, values, first + now.k, masks, scale_memory(turn));
+        multiply(sums, buffer, values, first + now.k, masks, scale_memory(half));
         load_later(buffer);
         now.k += STRIDE;
     };
     // Ends a tile; returns whether there is another one.
     const auto finish_tile = [&] {
-        leave_fragments(parts[turn][warp], sums);
+        leave_fragments(parts[half][warp], sums);
         if constexpr (SCALED) leave_squares(squares[warp], values);
         cp_async_wait<0>();
-        finish_rows(parts[turn], y, beside, bias0, bias1, z0, z1, now.n0, n, [&](int m) {
+        finish_rows(parts[half], y, beside, bias0, bias1, z0, z1, now.n0, n, [&](int m) {
             if constexpr (!SCALED) return 1.0f;
             else return inverse_root(squares, m, epsilon);
         });
         now = {now.n0 + int(gridDim.x) * RESULTS, 0};
-        if (!TURNS || now.n0 >= n) return false;
+        if (!PERSISTENT || now.n0 >= n) return false;
         beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
-        copy_next_scales(turn);
-        turn ^= 1;
+        copy_next_scales(half);
+        half ^= 1;
         clear(sums);
         return true;
     };

@@ -50,24 +50,24 @@ __device__ __forceinline__ void fetch(u32 shared, const T* from, int all_rows, c
     constexpr int MOST = OF_A ? BM : BN;
     const Pipeline<STAGES> barriers(shared + BARRIERS);
     const long long of_matrix = (long long)all_rows * work.k;
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     bool waited = !OF_A;  // for the preceding kernel, which is done as late as possible
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
         const int row = OF_A ? item.m0 : item.n0, rows = min(MOST, all_rows - row);
         const T* matrix = from + item.batch * (OF_A ? (long long)work.batch_a : of_matrix);
         for (int step = item.first; step < item.first + item.count; ++step) {
-            const u32 full = barriers.full(turn.stage);
+            const u32 full = barriers.full(pipe.stage);
             const bool scaled = OF_A && step % STEPS == 0;
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, rows * (scaled ? 132 : 128));
             if (!waited) grid_dependency_sync(), waited = true;
-            bulk_copy(shared + turn.stage * BYTES_STAGE + (OF_A ? 0 : BYTES_A), matrix + ((long long)step * all_rows + row) * BK,
+            bulk_copy(shared + pipe.stage * BYTES_STAGE + (OF_A ? 0 : BYTES_A), matrix + ((long long)step * all_rows + row) * BK,
                       rows * 128, full);
             if (scaled)
-                bulk_copy(shared + SCALES + turn.stage * BM * 4, matrix + of_matrix + (long long)(step / STEPS) * all_rows + row,
+                bulk_copy(shared + SCALES + pipe.stage * BM * 4, matrix + of_matrix + (long long)(step / STEPS) * all_rows + row,
                           rows * 4, full);
-            turn.next();
+            pipe.next();
         }
     }
 }

@@ -93,17 +93,17 @@ __device__ __forceinline__ Row row_at(const Begin& begin, int row, int m, const 
 __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Work& work)
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
         const int rows = min(BN, work.rows_b - item.n0);
         for (int step = item.first; step < item.first + item.count; ++step) {
-            const u32 full = barriers.full(turn.stage);
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = barriers.full(pipe.stage);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, rows * 128);
-            bulk_copy(shared + turn.stage * BYTES_STAGE + BYTES_A, b + ((long long)step * work.rows_b + item.n0) * BK,
+            bulk_copy(shared + pipe.stage * BYTES_STAGE + BYTES_A, b + ((long long)step * work.rows_b + item.n0) * BK,
                       rows * 128, full);
-            turn.next();
+            pipe.next();
         }
     }
 }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
                                              const Taps& taps)
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     bool waited = false;  // for the preceding kernel, which is done as late as possible
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
@@ -121,10 +121,10 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
         const int y = begin.y * image.stride_h - image.pad_h, x = begin.x * image.stride_w - image.pad_w;
         Tap tap(item.first, taps);
         for (int step = 0; step < item.count; ++step) {
-            const u32 full = barriers.full(turn.stage), to = shared + turn.stage * BYTES_STAGE;
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = barriers.full(pipe.stage), to = shared + pipe.stage * BYTES_STAGE;
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, BYTES_A);
-            turn.next();
+            pipe.next();
             if (!waited) grid_dependency_sync(), waited = true;
             const int down = tap.row * taps.of_row, across = tap.column * taps.of_column, n = tap.chunk * taps.images + begin.n;
             if constexpr (POINTWISE) tma_load_2d(to, map, full, 0, tap.chunk * work.m + item.m0);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
     const Pipeline<STAGES> barriers(shared + BARRIERS);
     const u32 limit = (u32)(image.height - 1) + ((u32)image.width << 16);
     const int lane = threadIdx.x % 32;
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
         const Begin begin(item.m0, image);
@@ -156,8 +156,8 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
         Tap tap(item.first, taps);
         if (next == first_item()) grid_dependency_sync();
         for (int step = 0; step < item.count; ++step) {
-            const u32 full = barriers.full(turn.stage);
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = barriers.full(pipe.stage);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             if (step % STEPS == 0) {
                 const int row = tap.row * taps.of_row, column = tap.column * taps.of_column;
                 const float* of_block = scales + (long long)(tap.chunk / STEPS) * work.lda + row * image.width + column;
@@ -165,14 +165,14 @@ __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, co
                 for (int i = 0; i < COPIES; ++i) {
                     const u32 place = rows[i].place + (u32)row + ((u32)column << 16), rest = limit - place;
                     const bool inside = rows[i].place && (place & rest & INSIDE) == INSIDE;
-                    cp_async<1>(shared + SCALES + (turn.stage * BM + lane + i * 32) * 4,
+                    cp_async<1>(shared + SCALES + (pipe.stage * BM + lane + i * 32) * 4,
                                 inside ? of_block + rows[i].offset : scales, inside);
                 }
                 mbarrier_arrive_cp_async(full);
             } else {
                 mbarrier_arrive(full);
             }
-            turn.next();
+            pipe.next();
             tap.next(taps);
         }
     }

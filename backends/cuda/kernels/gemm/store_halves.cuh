@@ -37,7 +37,7 @@ struct RowsInHalves {
 
 // Swaps pairs with a lane, and returns four terms in the order of their positions: those of the pair that is `mine` and of
 // the one that the other lane has for it, in turn. The lane with the lower number has the first terms.
-__device__ __forceinline__ uint2 in_turn(u32 mine, u32 for_other, int other, bool is_first)
+__device__ __forceinline__ uint2 alternating(u32 mine, u32 for_other, int other, bool is_first)
 {
     const u32 theirs = __shfl_xor_sync(~0u, for_other, other);
     const u32 first = is_first ? mine : theirs, second = is_first ? theirs : mine;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void store_scaled(const RowsInHalves& to, const float
 {
     const Halves first = halves_of_pair(x[0], x[1], by), second = halves_of_pair(x[2], x[3], by);
     const bool odd = term / 4 % 2;
-    const uint2 high = in_turn(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd);
-    const uint2 low = in_turn(odd ? second.low : first.low, odd ? first.low : second.low, 1, !odd);
+    const uint2 high = alternating(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd);
+    const uint2 low = alternating(odd ? second.low : first.low, odd ? first.low : second.low, 1, !odd);
     if (row >= to.rows) return;
     unsigned char* at = to.place(row, term / 32, term % 32 / 8 * 8 + odd * 4);
     *(uint2*)at = high;
@@ -102,8 +102,8 @@ __device__ __forceinline__ void store_sixteen(const RowsInHalves& to, const floa
     const int column = threadIdx.x % 4;
     const bool upper = column / 2;  // has the first terms of the second eight
     const Halves even = halves_of_pair(first[0], first[1], by), odd = halves_of_pair(second[0], second[1], by);
-    const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper);
-    const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper);
+    const uint2 high = alternating(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper);
+    const uint2 low = alternating(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper);
     if (row >= end) return;
     unsigned char* at = to.place(row, term / 32, (term % 32 / 8 + upper) * 8 + column % 2 * 4);
     *(uint2*)at = high;

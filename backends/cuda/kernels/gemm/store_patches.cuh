@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_pooled_in_halves(const RowsInHalves& to, c
     for (int j = 0; j < EIGHTS; j += 2) {
         const Halves even = halves_of_pair(x[j][0], x[j][1], by), odd = halves_of_pair(x[j + 1][0], x[j + 1][1], by);
         const u32 first = low ? even.low : even.high, second = low ? odd.low : odd.high;
-        const uint2 parts = in_turn(upper ? second : first, upper ? first : second, 2, !upper);
+        const uint2 parts = alternating(upper ? second : first, upper ? first : second, 2, !upper);
         if (!exists) continue;
         unsigned char* at = to.place(row, (term + j * 8) / 32, (j % 4 + upper) * 8 + column % 2 * 4);
         *(uint2*)((unsigned long long)at ^ (low ? 64 : 0)) = parts;

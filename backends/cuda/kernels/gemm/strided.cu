@@ -11,7 +11,7 @@
 // Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN WARPS_M
 // WARPS_N SLICES STAGES PARTS; RANK, the number of batch axes; ACROSS_A, whether adjacent elements of `a` are those of a
 // column, and ACROSS_B, whether those of `b` are those of a row; VECTOR_A and VECTOR_B, the elements per copy; VECTOR_C, the
-// results per store; TURNED, whether the epilogue's rows are columns here; and those of the epilogue. Macro: DIRECT_CODE, whether elements are multiplied as they are.
+// results per store; TRANSPOSED, whether the epilogue's rows are columns here; and those of the epilogue. Macro: DIRECT_CODE, whether elements are multiplied as they are.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -261,10 +261,10 @@ struct Place {
     long long first, row;  // the product's first result for the epilogue, and the distance of rows in memory
     int m, n;
 
-    // The operands of adjacent results of a row, which lie together unless these are turned.
+    // The operands of adjacent results of a row, which lie together unless these are transposed.
     template <int N> __device__ __forceinline__ Operands<N> operands(int line, int column) const
     {
-        if (TURNED || line >= m || column >= n) return {};
+        if (TRANSPOSED || line >= m || column >= n) return {};
         return operands_at<N>(first + (long long)line * n + column, line, column, n - column, bias, z0, z1);
     }
 
@@ -273,7 +273,7 @@ struct Place {
     {
         if (line >= m || column >= n) return;
         R* to = c + line * row + column;
-        if constexpr (TURNED) {
+        if constexpr (TRANSPOSED) {
             Neighbours<R, N> results;
 #pragma unroll
             for (int q = 0; q < N; ++q) {

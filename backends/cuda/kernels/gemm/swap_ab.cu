@@ -48,8 +48,8 @@ constexpr int BYTES_STAGES = OF_FACTORS + STAGES * BYTES_FACTORS, BYTES_SUMS = S
 constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS) + 15) / 16 * 16;
 // Parities tell adjacent phases apart. Copies may end in another order than they begin, so a slice that shared barriers with
 // others could be two phases ahead of one. So each is a single slice's: the steps take turns among that many.
-constexpr int TURNS = (STAGES + SLICES - 1) / SLICES * SLICES;
-constexpr int INBOX = BARRIERS + TURNS * 16;
+constexpr int PHASED = (STAGES + SLICES - 1) / SLICES * SLICES;
+constexpr int INBOX = BARRIERS + PHASED * 16;
 enum { WHOLE, PARTIAL, CLUSTER };
 
 struct Block {  // the tile of a block, and which of the blocks that share it this one is
@@ -78,13 +78,13 @@ struct Requests {
     const TensorMap *a, *w, *factors;
     u32 shared;
     const Block& block;
-    Pipeline<TURNS> turns;
+    Pipeline<PHASED> ring;
 
     // Constants of a step.
     __device__ __forceinline__ void bring_weights(int number) const
     {
         const int stage = number % STAGES, step = block.first + number;
-        const u32 barrier = turns.full(number % TURNS), to = shared + OF_W + stage * BYTES_W;
+        const u32 barrier = ring.full(number % PHASED), to = shared + OF_W + stage * BYTES_W;
         mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
 #if PACKED
         tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
@@ -99,7 +99,7 @@ struct Requests {
     {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
-            tma_load_2d(shared + step % STAGES * BYTES_A + tile * BYTES_TILE, a, turns.full(step % TURNS),
+            tma_load_2d(shared + step % STAGES * BYTES_A + tile * BYTES_TILE, a, ring.full(step % PHASED),
                         (block.first + step) * STEP + tile * 64, block.m0);
     }
 
@@ -113,10 +113,10 @@ struct Requests {
     // Brings all other weights, and the rows of `a`.
     __device__ __forceinline__ void bring_all() const
     {
-        PipelineState<TURNS> freed;
+        PipelineState<PHASED> freed;
         for (int step = 0; step < block.end - block.first; ++step) {
             if (step >= STAGES) {
-                mbarrier_wait(turns.empty(freed.stage), freed.parity);
+                mbarrier_wait(ring.empty(freed.stage), freed.parity);
                 freed.next();
             }
             if (step >= EARLY) bring_weights(step);
@@ -132,14 +132,14 @@ typedef float Sums[BM / 8][4];
 // Multiplies steps with the rows of weights of a warpgroup, the first of which in the block is `row`.
 struct Steps {
     unsigned char* shared;
-    Pipeline<TURNS> turns;
-    PipelineState<TURNS> turn;
+    Pipeline<PHASED> ring;
+    PipelineState<PHASED> pipe;
     int row, stage;
 
     __device__ __forceinline__ Steps(unsigned char* shared, int slice, int row)
-        : shared(shared), turns(shared_address(shared) + BARRIERS), row(row), stage(slice % STAGES)
+        : shared(shared), ring(shared_address(shared) + BARRIERS), row(row), stage(slice % STAGES)
     {
-        turn.skip(slice);
+        pipe.skip(slice);
 #if PACKED
         const int strip = row / 16 + threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
         words = strip * (16 * WIDTH) + swizzled(lane / 8, lane % 8);
@@ -205,7 +205,7 @@ struct Steps {
 
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(turns.full(turn.stage), turn.parity);
+        mbarrier_wait(ring.full(pipe.stage), pipe.parity);
         Word word, next = word_of(0);
         Factors factors[2] = {factors_of(0), factors_of(0)};
 #pragma unroll
@@ -229,7 +229,7 @@ struct Steps {
 #else
     __device__ __forceinline__ void multiply(Sums& sums)
     {
-        mbarrier_wait(turns.full(turn.stage), turn.parity);
+        mbarrier_wait(ring.full(pipe.stage), pipe.parity);
         const u32 weights = shared_address(shared) + OF_W + stage * BYTES_W + row * 128;
         wgmma_fence();
 #pragma unroll
@@ -244,9 +244,9 @@ struct Steps {
         multiply(sums);
         wgmma_wait<0>();  // no products run across branches, else the assembler has each wait for the one before
         settle(sums);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(turns.empty(turn.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty(pipe.stage));
         __syncwarp();
-        turn.skip(SLICES);
+        pipe.skip(SLICES);
         stage = (stage + SLICES) % STAGES;
     }
 };
@@ -284,13 +284,13 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
-    const Pipeline<TURNS> turns(shared_address(shared) + BARRIERS);
-    const Requests requests{&a, &w, &factors, shared_address(shared), block, turns};
+    const Pipeline<PHASED> ring(shared_address(shared) + BARRIERS);
+    const Requests requests{&a, &w, &factors, shared_address(shared), block, ring};
     const bool requesting = threadIdx.x == CONSUMERS;
     grid_dependency_launch();
     if (requesting) {
         prefetch_map(&a);
-        turns.begin(1, GROUPS * 4);
+        ring.begin(1, GROUPS * 4);
         requests.begin();
     }
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);

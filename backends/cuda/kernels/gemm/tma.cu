@@ -136,16 +136,16 @@ struct Barriers {
 __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int stage_bytes,
                                         const Barriers& barriers, const Work& work, const Windows& w)
 {
-    PipelineState<STAGES_A> turn;
+    PipelineState<STAGES_A> pipe;
     bool waited = false;  // for the preceding kernel, which is done as late as possible
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const Tile at(tile, work);
         const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? at.m0 / 64 : at.m0, w);
         Step step(work.begin, w);
         for (int number = work.begin; number < work.end; step.next(w)) {
-            const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
+            const u32 full = barriers.full_a + pipe.stage * 8, to = tiles + pipe.stage * stage_bytes;
             const int channel = at.channel + step.chunk * CHUNK;
-            mbarrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
+            mbarrier_wait(barriers.empty_a + pipe.stage * 8, pipe.parity ^ 1);
             mbarrier_expect_tx(full, w.loaded);
             if (!waited) grid_dependency_sync(), waited = true;
             if constexpr (LAYOUT == MATRIX) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
                                 first.y * w.stride_h + w.first_h, first.n, LAYOUT == RUN ? 0 : step.column * w.tap_w,
                                 LAYOUT == RUN ? 0 : step.row * w.tap_h);
             }
-            turn.next();
+            pipe.next();
             if constexpr (LAYOUT == TAPWISE || LAYOUT == MATRIX) {
                 ++number;
             } else {  // the remaining taps of the chunk read it, too
@@ -177,18 +177,18 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
 __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const Barriers& barriers,
                                         const Work& work)
 {
-    PipelineState<STAGES_B> turn;
+    PipelineState<STAGES_B> pipe;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int n0 = Tile(tile, work).n0;
         int chunk = work.begin / work.taps, tap = work.begin - chunk * work.taps;
         for (int number = work.begin; number < work.end; ++number) {
             if (number == work.begin + EARLY_B && tile == (int)blockIdx.x) grid_dependency_sync();
-            const u32 full = barriers.full_b + turn.stage * 8;
-            mbarrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
+            const u32 full = barriers.full_b + pipe.stage * 8;
+            mbarrier_wait(barriers.empty_b + pipe.stage * 8, pipe.parity ^ 1);
             mbarrier_expect_tx(full, BYTES_B);
-            tma_load_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
+            tma_load_3d(tiles + pipe.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
             if (++tap == work.taps) tap = 0, ++chunk;
-            turn.next();
+            pipe.next();
         }
         if constexpr (KEPT) return;
     }

@@ -5,13 +5,13 @@
 // Persistent and warp-specialized: a CTA processes tile after tile. One warp loads tiles of `b`, one those of `a`, and
 // one manages the buffers of results in shared memory, each of 64 columns of a tile: it first loads an operand of
 // `epilogue` into a buffer, and stores the results that the consumer warpgroups, GROUPS of them, write there instead,
-// while they finish the next columns. The groups share a tile (cooperative); or, with TURNS, each has its own tiles, and one runs its epilogue while the other multiplies
+// while they finish the next columns. The groups share a tile (cooperative); or, with PING_PONG, each has its own tiles, and one runs its epilogue while the other multiplies
 // (ping-pong).
 //
 // Tiles of `a` and `b` have rows of 64 elements, as do results and b[k][n]: one strip of rows for every 64
 // columns, all in swizzled order.
 //
-// Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; TURNS; PLACES, the buffers for results;
+// Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; PING_PONG; PLACES, the buffers for results;
 // ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
 // second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
@@ -25,7 +25,7 @@
 #include "ptx/tma.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
-constexpr int SHARING = TURNS ? 1 : GROUPS;  // groups that have a tile together
+constexpr int SHARING = PING_PONG ? 1 : GROUPS;  // groups that have a tile together
 constexpr int ROWS = BLOCKS * 64, BM = SHARING * ROWS, TN = BN / 8;
 constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
 constexpr int WIDTH = BN / PRODUCTS;                    // of the results of a tile
@@ -39,19 +39,19 @@ constexpr int PLACE = STAGED ? 4 * CHUNKS * CHUNK * 4 : SHARING * STRIP;
 constexpr bool AHEAD = !STAGED && BLOCKS * BN <= 256;  // operands of a strip are read one ahead, as registers allow
 // Sums begin with the bias, which is read while another group multiplies. Otherwise a turn ends with two steps under
 // way, not one, which hides how long it takes to begin; begun sums take as long or longer with that.
-constexpr bool BEGUN = BIAS && TURNS && PRODUCTS == 1, EARLY = TURNS && !BEGUN;
-static_assert(!STAGED || TURNS, "rows of wider results pass while another group multiplies");
-constexpr int CYCLE = TURNS ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
+constexpr bool BEGUN = BIAS && PING_PONG && PRODUCTS == 1, EARLY = PING_PONG && !BEGUN;
+static_assert(!STAGED || PING_PONG, "rows of wider results pass while another group multiplies");
+constexpr int CYCLE = PING_PONG ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
 static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
 
 // The barriers: of the stages of `a` and of `b`; for each group's part of the results of CYCLE pieces, that it is free
 // and that it is complete; and of each group, that it is its turn.
 struct Barriers {
     Pipeline<STAGES> of_a, of_b;
-    u32 ready, done, turn;
+    u32 ready, done, order;
     __device__ __forceinline__ explicit Barriers(u32 at)
         : of_a(at), of_b(at + STAGES * 16), ready(at + STAGES * 32),
-          done(ready + CYCLE * SHARING * 8), turn(done + CYCLE * SHARING * 8) {}
+          done(ready + CYCLE * SHARING * 8), order(done + CYCLE * SHARING * 8) {}
 
     __device__ __forceinline__ void begin() const
     {
@@ -59,7 +59,7 @@ struct Barriers {
             mbarrier_init(ready + i * 8, 1);
             mbarrier_init(done + i * 8, 4);
         }
-        for (int i = 0; i < GROUPS; ++i) mbarrier_init(turn + i * 8, 4);
+        for (int i = 0; i < GROUPS; ++i) mbarrier_init(order + i * 8, 4);
         of_a.begin(1, SHARING * 4);
         of_b.begin(1, SHARING * 4);
     }
@@ -89,13 +89,13 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
                                       const Work& work)
 {
     constexpr int BYTES = OF_A ? BYTES_A : BYTES_B;
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     bool waited = !OF_A && CONSTANT;  // for the preceding kernel, which is done as late as possible
     for (int tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
         const Corner corner = work.corner(tile);
         for (int step = 0; step < work.steps; ++step) {
-            const u32 full = ring.full(turn.stage), here = to + turn.stage * BYTES;
-            mbarrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = ring.full(pipe.stage), here = to + pipe.stage * BYTES;
+            mbarrier_wait(ring.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, BYTES);
             if (!waited) grid_dependency_sync(), waited = true;
             if constexpr (ACROSS && !OF_A)
@@ -103,7 +103,7 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
                     tma_load_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
             else
                 tma_load_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
-            turn.next();
+            pipe.next();
         }
     }
 }
@@ -335,11 +335,11 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         setmaxnreg_inc<MANY>();
         grid_dependency_sync();
         const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
-        const int part = TURNS ? 0 : group, own = TURNS ? group : 0;
-        PipelineState<STAGES> turn;
-        if constexpr (TURNS) turn.skip(own * steps);
+        const int part = PING_PONG ? 0 : group, own = PING_PONG ? group : 0;
+        PipelineState<STAGES> pipe;
+        if constexpr (PING_PONG) pipe.skip(own * steps);
         for (Round round = {own * PIECES}; round.tile() < work.tiles();
-             round.count += TURNS ? (GROUPS - 1) * PIECES : 0) {
+             round.count += PING_PONG ? (GROUPS - 1) * PIECES : 0) {
             Corner corner = {};
             const T *of_group0 = z0, *of_group1 = z1;  // with the row of its sample
             const auto find = [&] {
@@ -355,7 +355,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             float sums[BLOCKS][TN][4];
             begin(sums, bias, corner.n, n);
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
-            if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
+            if constexpr (PING_PONG) mbarrier_wait(barriers.order + own * 8, round.parity() ^ (own == 0));
             int left = -1;  // the stage that the products under way still read
             const auto leave = [&] {
                 if (lane == 0 && left >= 0) {
@@ -364,15 +364,15 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 }
             };
             const auto pass = [&] {  // once all stages of the tile are full
-                if (lane == 0) mbarrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
+                if (lane == 0) mbarrier_arrive(barriers.order + (own + 1) % GROUPS * 8);
             };
 #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
-                mbarrier_wait(barriers.of_a.full(turn.stage), turn.parity);
-                mbarrier_wait(barriers.of_b.full(turn.stage), turn.parity);
+                mbarrier_wait(barriers.of_a.full(pipe.stage), pipe.parity);
+                mbarrier_wait(barriers.of_b.full(pipe.stage), pipe.parity);
                 if (EARLY && step == steps - 1) pass();
-                const uint64 from_a = smem_descriptor(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
-                const u32 tile_b = tiles_b + turn.stage * BYTES_B;
+                const uint64 from_a = smem_descriptor(tiles_a + pipe.stage * BYTES_A + part * ROWS * BK * 2);
+                const u32 tile_b = tiles_b + pipe.stage * BYTES_B;
                 const uint64 from_b = ACROSS ? smem_descriptor_across<STRIP_B>(tile_b) : smem_descriptor(tile_b);
                 settle(sums);
                 wgmma_fence();
@@ -389,14 +389,14 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 wgmma_commit();
                 wgmma_wait<1>();
                 leave();
-                left = turn.stage;
-                turn.next();
+                left = pipe.stage;
+                pipe.next();
             }
-            if constexpr (TURNS && !EARLY) pass();
+            if constexpr (PING_PONG && !EARLY) pass();
             wgmma_wait<0>();
             settle(sums);
             leave();
-            if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
+            if constexpr (PING_PONG) pipe.skip((GROUPS - 1) * steps);
 
             if constexpr (!AHEAD && !BEGUN) find();
             const int m0 = corner.m + part * ROWS;

@@ -82,15 +82,15 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
     };
     LoaderA loader = loader_of(item);
     grid_dependency_sync();
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     for (int next = blockIdx.x;;) {
         for (int step = 0; step < item.count; ++step) {
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             if (early > 0) --early;
-            else if (thread == 0) load_b(item, step, turn.stage);
-            loader.copy(shared + turn.stage * BYTES_STAGE, (item.first + step) * BK, work.k, table);
-            mbarrier_arrive_cp_async(barriers.full(turn.stage));
-            turn.next();
+            else if (thread == 0) load_b(item, step, pipe.stage);
+            loader.copy(shared + pipe.stage * BYTES_STAGE, (item.first + step) * BK, work.k, table);
+            mbarrier_arrive_cp_async(barriers.full(pipe.stage));
+            pipe.next();
         }
         next += gridDim.x;
         if (next >= work.items) break;

@@ -75,17 +75,17 @@ struct Strip {
 __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Work& work)
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     if constexpr (!CONSTANT) grid_dependency_sync();
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int n0 = Corner(tile, work).n, rows = min(BN, work.rows_b - n0);
         for (int step = 0; step < work.steps; ++step) {
-            const u32 full = barriers.full(turn.stage);
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = barriers.full(pipe.stage);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, rows * 128);
-            bulk_copy(shared + turn.stage * BYTES_STAGE + BYTES_A, b + ((long long)step * work.rows_b + n0) * BK,
+            bulk_copy(shared + pipe.stage * BYTES_STAGE + BYTES_A, b + ((long long)step * work.rows_b + n0) * BK,
                       rows * 128, full);
-            turn.next();
+            pipe.next();
         }
     }
 }
@@ -94,20 +94,20 @@ __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Wo
 __device__ __forceinline__ void fetch_rows(u32 shared, const TensorMap* a, const Work& work)
 {
     const Pipeline<STAGES> barriers(shared + BARRIERS);
-    PipelineState<STAGES> turn;
+    PipelineState<STAGES> pipe;
     grid_dependency_sync();
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int m0 = Corner(tile, work).m, n = m0 / work.pixels, pixel = m0 - n * work.pixels;
         const int row = pixel / work.columns;
         const int y = row * work.stride_h, x = (pixel - row * work.columns) * work.stride_w;
         for (int step = 0; step < work.steps; ++step) {
-            const u32 full = barriers.full(turn.stage);
-            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            const u32 full = barriers.full(pipe.stage);
+            mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             mbarrier_expect_tx(full, BYTES_A);
-            const u32 to = shared + turn.stage * BYTES_STAGE;
+            const u32 to = shared + pipe.stage * BYTES_STAGE;
             if constexpr (APART) tma_load_im2col(to, a, full, step * BK, x, y, n, 0, 0);
             else tma_load_2d(to, a, full, step * BK, m0);
-            turn.next();
+            pipe.next();
         }
     }
 }
@@ -159,7 +159,7 @@ struct Columns {  // operands that are the same in all rows
 
 // A thread has two adjacent results of every eight columns, in two rows. Odd rows take the eights of a strip in another order,
 // so that no bank of shared memory has two words of a half warp.
-__device__ __forceinline__ int turned() { return threadIdx.x / 4 % 2 * 2; }
+__device__ __forceinline__ int swizzled() { return threadIdx.x / 4 % 2 * 2; }
 
 // What a thread needs of the columns of a strip.
 struct OfStrip {
@@ -170,7 +170,7 @@ struct OfStrip {
     {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int column = min(column0 + (i ^ turned()) * 8 + (int)threadIdx.x % 4 * 2, n - 2);
+            const int column = min(column0 + (i ^ swizzled()) * 8 + (int)threadIdx.x % 4 * 2, n - 2);
             scale[i] = *(const float2*)(columns.scales + column);
             with[i] = columns.at(column);
         }
@@ -184,7 +184,7 @@ __device__ __forceinline__ void finish_strip(const float (&totals)[TN][4], int p
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128, row = lane / 4;
     mbarrier_wait(shared + strip.ready(group), strip.parity());
     unsigned char* const part = memory + strip.part(group) + warp * 2048 + row * 128;
-    const int place = ((lane % 4 / 2 ^ row) * 16 + lane % 2 * 8) ^ turned() * 32;
+    const int place = ((lane % 4 / 2 ^ row) * 16 + lane % 2 * 8) ^ swizzled() * 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ __forceinline__ void finish_strip(const float (&totals)[TN][4], int p
 #pragma unroll
             for (int q = 0; q < 2; ++q) {
                 const float straight = totals[piece * 4 + i][half * 2 + q], across = totals[piece * 4 + (i ^ 2)][half * 2 + q];
-                pair[q] = (turned() ? across : straight) * (q ? of.scale[i].y : of.scale[i].x);
+                pair[q] = (swizzled() ? across : straight) * (q ? of.scale[i].y : of.scale[i].x);
             }
             if constexpr (Z0 == 1) of.with[i].first = at;
             if constexpr (Z1 == 1) of.with[i].second = at;

@@ -101,8 +101,8 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
     Index first = warp * ITEMS * 32 + lane;  // those of a warp are adjacent
     Index slices[ITEMS], next[ITEMS];
     read(slices, first);
-    int count = 0, turn = 0;
-    for (Index base = 0; base < rows; base += AT_ONCE, first += AT_ONCE, turn ^= 1) {
+    int count = 0, half = 0;
+    for (Index base = 0; base < rows; base += AT_ONCE, first += AT_ONCE, half ^= 1) {
         unsigned own[ITEMS];
         int number = 0;
 #pragma unroll
@@ -110,14 +110,14 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
             own[k] = __ballot_sync(~0u, slices[k] >= 0 && slices[k] % blocks == blockIdx.x);
             number += __popc(own[k]);
         }
-        if (lane == 0) numbers[turn][warp] = number;
+        if (lane == 0) numbers[half][warp] = number;
         read(next, first + AT_ONCE);  // these arrive while the others are listed
         __syncthreads();
         int at = count;
 #pragma unroll
         for (int other = 0; other < WARPS; ++other) {
-            at += other < warp ? numbers[turn][other] : 0;
-            count += numbers[turn][other];
+            at += other < warp ? numbers[half][other] : 0;
+            count += numbers[half][other];
         }
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {

@@ -24,14 +24,14 @@ struct Folds {  // outermost first
 };
 
 #define PARAMETER(i) \
-    , const A##i *a##i, Ints strides##i, Folds steps##i, const int *table##i, Ints turns##i, Folds swings##i, Index origin##i
+    , const A##i *a##i, Ints strides##i, Folds steps##i, const int *table##i, Ints slots##i, Folds slot_steps##i, Index origin##i
 #define PARAMETER_BEHIND(i) , const B##i *b##i, Ints places##i
-#define OFFSET(i) Index offset##i = origin##i, turn##i = 0;
-#define MOVE(i) offset##i += position * strides##i.at[axis], turn##i += position * turns##i.at[axis];
+#define OFFSET(i) Index offset##i = origin##i, slot##i = 0;
+#define MOVE(i) offset##i += position * strides##i.at[axis], slot##i += position * slots##i.at[axis];
 #define OFFSET_BEHIND(i) Index place##i = 0;
 #define MOVE_BEHIND(i) place##i += position * places##i.at[axis];
-#define BEGIN(i) Index from##i = offset##i, entry##i = turn##i;
-#define STEP(i) from##i += position * steps##i.at[axis], entry##i += position * swings##i.at[axis];
+#define BEGIN(i) Index from##i = offset##i, entry##i = slot##i;
+#define STEP(i) from##i += position * steps##i.at[axis], entry##i += position * slot_steps##i.at[axis];
 #define LOOK(i) const int found##i = TABLED##i ? table##i[entry##i] : 0;
 #define READ(i) const Words<A##i> words##i = words_or_zeros<INNER##i>(a##i + from##i + found##i, found##i >= 0);
 

@@ -21,14 +21,14 @@ constexpr int LINES = THREADS / SHARES;  // of a block
 #define OFFSET(i) Index offset##i = origin##i;
 #define MOVE(i) offset##i += position * strides##i.at[axis];
 #define READ(i) Words<A##i> ahead##i = read<INNER##i>(a##i + offset##i, step##i, first, size, count);
-#define TURN(i) const Words<A##i> words##i = ahead##i;
+#define ADVANCE(i) const Words<A##i> words##i = ahead##i;
 #define READ_NEXT(i) ahead##i = read<INNER##i>(a##i + offset##i, step##i, next, size, next_count);
 #define TOTAL(i) Scan##i::Sum total##i = Scan##i::start();
 #define SCAN(i)                                                                                            \
     Scan##i::Sum sums##i[VECTOR];                                                                          \
     _Pragma("unroll") for (int q = 0; q < VECTOR; ++q)                                                     \
         sums##i[q] = q < count ? Scan##i::Sum(FEED##i(q)) : Scan##i::start();                              \
-    scan<Scan##i, i>(sums##i, total##i, share, turn);
+    scan<Scan##i, i>(sums##i, total##i, share, half);
 
 // Reads the elements of a thread, zeros behind the end of the line.
 template <int INNER, typename A>
@@ -48,7 +48,7 @@ __device__ __forceinline__ Words<A> read(const A* line, Index step, Index first,
 // Returns what precedes the elements of this thread; `total` becomes that of the tile.
 template <typename Scan, int NUMBER>
 __device__ __forceinline__ typename Scan::Sum precede(typename Scan::Sum own, typename Scan::Sum& total, int share,
-                                                      int turn)
+                                                      int half)
 {
     using Sum = typename Scan::Sum;
     constexpr Scan combine;
@@ -68,25 +68,25 @@ __device__ __forceinline__ typename Scan::Sum precede(typename Scan::Sum own, ty
         }
         constexpr int WARPS = SHARES / 32;  // of a line
         __shared__ Sum parts[2][THREADS / 32];
-        if (lane == 31) parts[turn][threadIdx.x / 32] = own;
+        if (lane == 31) parts[half][threadIdx.x / 32] = own;
         __syncthreads();
 #pragma unroll
         for (int other = 0; other < WARPS; ++other) {
             if (other == share / 32) before = total;
-            total = combine(total, parts[turn][threadIdx.x / SHARES * WARPS + other]);
+            total = combine(total, parts[half][threadIdx.x / SHARES * WARPS + other]);
         }
         return lane ? combine(before, left) : before;
     } else if constexpr (SHARES > 1) {
         // Of two tiles in a row, each has its own; every thread has read those before the last ones.
         __shared__ Sum parts[2][SHARES][LINES];
         const int line = threadIdx.x % LINES;
-        parts[turn][share][line] = own;
+        parts[half][share][line] = own;
         __syncthreads();
         Sum before = total;
 #pragma unroll
         for (int other = 0; other < SHARES; ++other) {
             if (other == share) before = total;
-            total = combine(total, parts[turn][other][line]);
+            total = combine(total, parts[half][other][line]);
         }
         return before;
     } else {
@@ -99,14 +99,14 @@ __device__ __forceinline__ typename Scan::Sum precede(typename Scan::Sum own, ty
 // Scans the elements of a thread in place.
 template <typename Scan, int NUMBER>
 __device__ __forceinline__ void scan(typename Scan::Sum (&sums)[VECTOR], typename Scan::Sum& total, int share,
-                                     int turn)
+                                     int half)
 {
     using Sum = typename Scan::Sum;
     constexpr Scan combine;
     Sum own = sums[0];
 #pragma unroll
     for (int q = 1; q < VECTOR; ++q) own = combine(own, sums[q]);
-    Sum before = precede<Scan, NUMBER>(own, total, share, turn);
+    Sum before = precede<Scan, NUMBER>(own, total, share, half);
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const Sum next = combine(before, sums[q]);
@@ -138,12 +138,12 @@ scan_chain(Y* y, Ints strides, Index step, Index lines, Index size, Ints sizes, 
         return inside && first < size ? (int)min(size - first, (Index)VECTOR) : 0;
     };
     Index first = share * VECTOR;
-    int turn = 0, count = count_of(first);
+    int half = 0, count = count_of(first);
     OPERANDS(READ)
     for (Index tile = 0; tile < size; tile += SHARES * VECTOR) {
         const Index next = first + SHARES * VECTOR;  // is on its way meanwhile
         const int next_count = count_of(next);
-        OPERANDS(TURN)
+        OPERANDS(ADVANCE)
         OPERANDS(READ_NEXT)
         SCANS(SCAN)
         Words<Y> results;
@@ -155,6 +155,6 @@ scan_chain(Y* y, Ints strides, Index step, Index lines, Index size, Ints sizes, 
             const Index k = REVERSE ? size - 1 - first - q : first + q;
             *(Words<Y, STORED>*)(y + offset + k * step) = *(const Words<Y, STORED>*)(results.at + q);
         }
-        first = next, count = next_count, turn ^= 1;
+        first = next, count = next_count, half ^= 1;
     }
 }

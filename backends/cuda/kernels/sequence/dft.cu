@@ -30,8 +30,8 @@ transform(const T* x, const T* window, T* y, long long count, int size, int leng
             a *= double(A(window[j]));
             b *= double(A(window[j]));
         }
-        const double turn = 2.0 * double((long long)k * j % length) / length;
-        const double c = cospi(turn), s = INVERSE ? sinpi(turn) : -sinpi(turn);
+        const double angle = 2.0 * double((long long)k * j % length) / length;
+        const double c = cospi(angle), s = INVERSE ? sinpi(angle) : -sinpi(angle);
         real += a * c - b * s;
         imaginary += a * s + b * c;
     }

@@ -34,28 +34,28 @@ template <int P, int L> __device__ __forceinline__ void combine(const Complex* f
         for (int s = 0; s < P; ++s) own[s] = roots[s * APART];
         for (int i = threadIdx.x; i < APART; i += THREADS) {
             const int j = i % L;
-            Complex turned[P];
-            turned[0] = from[i];
+            Complex rotated[P];
+            rotated[0] = from[i];
 #pragma unroll
             for (int s = 1; s < P; ++s) {
-                turned[s] = {};
-                add_product(turned[s], from[i + s * APART], roots[s * j * (APART / L)]);
+                rotated[s] = {};
+                add_product(rotated[s], from[i + s * APART], roots[s * j * (APART / L)]);
             }
 #pragma unroll
             for (int q = 0; q < P; ++q) {
-                Complex sum = turned[0];
+                Complex sum = rotated[0];
 #pragma unroll
-                for (int s = 1; s < P; ++s) add_product(sum, turned[s], own[s * q % P]);
+                for (int s = 1; s < P; ++s) add_product(sum, rotated[s], own[s * q % P]);
                 to[(i - j) * P + j + q * L] = sum;
             }
         }
     } else {
         for (int e = threadIdx.x; e < LENGTH; e += THREADS) {
-            const int q = e / APART, i = e % APART, j = i % L, turn = (j + q * L) * (APART / L);
+            const int q = e / APART, i = e % APART, j = i % L, step = (j + q * L) * (APART / L);
             Complex sum = from[i];
             int at = 0;
             for (int s = 1; s < P; ++s) {
-                at += turn;
+                at += step;
                 if (at >= LENGTH) at -= LENGTH;
                 add_product(sum, from[i + s * APART], roots[at]);
             }

@@ -15,8 +15,8 @@ from .pattern import pairs
 _VIEWS = (Reshape, Transpose)
 
 
-def turn_before_sums(graph: Graph) -> Iterator[str]:
-    """Replace ``back(turn(x) + y)`` by ``x + back(y)`` where the views undo one another.
+def transpose_before_sums(graph: Graph) -> Iterator[str]:
+    """Replace ``back(transpose(x) + y)`` by ``x + back(y)`` where the views undo one another.
 
     Set Transformer adds queries to the results of an attention while both are heads, and joins
     these afterwards: the attention's results alone become rows, which it can write.
@@ -27,14 +27,17 @@ def turn_before_sums(graph: Graph) -> Iterator[str]:
         back = _views_after(graph, node)
         if not any(isinstance(view.op, Transpose) for view in back) or _adds_axes(node, back):
             continue
-        for turned, other in pairs(node):
-            is_same = shape_of(turned) == shape_of(other) == shape_of(node.output)
-            x = _undone(turned, back) if is_same else None
-            if x is None and not (is_same and turned.is_constant):
+        for transposed, other in pairs(node):
+            is_same = shape_of(transposed) == shape_of(other) == shape_of(node.output)
+            x = _undone(transposed, back) if is_same else None
+            if x is None and not (is_same and transposed.is_constant):
                 continue
             add, name = Builder(graph, back[-1], node.name, (node, *back)), node.name
-            x, y = (x or _turned_back(add, turned, back)), _turned_back(add, other, back)
-            operands = (x, y) if turned is node.operands[0] else (y, x)
+            x, y = (
+                (x or _transposed_back(add, transposed, back)),
+                _transposed_back(add, other, back),
+            )
+            operands = (x, y) if transposed is node.operands[0] else (y, x)
             before = back[-1].operands[0].producer
             graph.replace(back[-1], [add(node.op, *operands)])
             drop(graph, before)
@@ -42,7 +45,7 @@ def turn_before_sums(graph: Graph) -> Iterator[str]:
             break
 
 
-def _turned_back(add: Builder, value: Value, back: Sequence[Node]) -> Value:
+def _transposed_back(add: Builder, value: Value, back: Sequence[Node]) -> Value:
     """Return a value behind views; of a constant, they are computed before a plan is made."""
     for view in back:
         value = add(view.op, value, *view.inputs[1:], name=view.name)

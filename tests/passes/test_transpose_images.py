@@ -67,8 +67,8 @@ def test_positions_of_coat(heads: int) -> None:
 
     def build(g: Graph, x: Value) -> Value:
         rows = apply(g, Reshape(), x, ints(N, TOKENS + 1, 3, heads, size))
-        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), rows)
-        parts = [apply(g, Slice(), turned, ints(i), ints(i + 1), ints(0)) for i in range(3)]
+        transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), rows)
+        parts = [apply(g, Slice(), transposed, ints(i), ints(i + 1), ints(0)) for i in range(3)]
         q, k, v = (apply(g, Squeeze(), part, ints(0)) for part in parts)
         q, v = (apply(g, Slice(), each, ints(1), ints(99), ints(2)) for each in (q, v))
         v = apply(g, Transpose(perm=(0, 1, 3, 2)), v)

@@ -28,48 +28,48 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 
-def turned(graph: Graph, x: Value, *perm: int) -> Value:
+def transposed(graph: Graph, x: Value, *perm: int) -> Value:
     return graph.insert(Transpose(perm=perm), [x]).output
 
 
 def cast(graph: Graph, x: Value) -> Value:
     """Heads of half precision, as float32."""
-    return graph.insert(Cast(to=float32), [turned(graph, x, 0, 2, 1, 3)]).output
+    return graph.insert(Cast(to=float32), [transposed(graph, x, 0, 2, 1, 3)]).output
 
 
 def added(graph: Graph, x: Value) -> Value:
     """A sum with the same elements in order, and a constant of some axes."""
     some = graph.constant(normal(3, 1, 1, 8).astype(float16))
-    y = graph.insert(Add(), [turned(graph, x, 0, 2, 1, 3, 4), x]).output
+    y = graph.insert(Add(), [transposed(graph, x, 0, 2, 1, 3, 4), x]).output
     return graph.insert(Mul(), [some, graph.insert(Relu(), [y]).output]).output
 
 
 def square(graph: Graph, x: Value) -> Value:
     """As many elements as before, which must not take their place."""
     y = graph.insert(Neg(), [x]).output
-    return graph.insert(Relu(), [turned(graph, y, 1, 0, 2)]).output
+    return graph.insert(Relu(), [transposed(graph, y, 1, 0, 2)]).output
 
 
 def both(graph: Graph, x: Value) -> Value:
     """Two operands, each in its own order."""
-    one, other = turned(graph, x, 1, 0, 2), turned(graph, x, 1, 0, 2)
+    one, other = transposed(graph, x, 1, 0, 2), transposed(graph, x, 1, 0, 2)
     return graph.insert(Add(), [graph.insert(Neg(), [one]).output, other]).output
 
 
 def columns(graph: Graph, x: Value) -> Value:
     """Adjacent elements are far apart."""
-    return graph.insert(Relu(), [turned(graph, x, 1, 2, 0)]).output
+    return graph.insert(Relu(), [transposed(graph, x, 1, 2, 0)]).output
 
 
 def behind_a_product(graph: Graph, x: Value) -> Value:
     """The sum belongs to the product."""
     product = graph.insert(MatMul(), [x, graph.constant(normal(8, 8).astype(float16))]).output
-    return graph.insert(Add(), [product, turned(graph, x, 1, 0, 2)]).output
+    return graph.insert(Add(), [product, transposed(graph, x, 1, 0, 2)]).output
 
 
 def shared(graph: Graph, x: Value) -> Value:
     """Two nodes of a chain read the same transposed tensor."""
-    y = turned(graph, x, 1, 0, 2)
+    y = transposed(graph, x, 1, 0, 2)
     return graph.insert(Mul(), [y, graph.insert(Relu(), [y]).output]).output
 
 
@@ -79,7 +79,7 @@ def stored(graph: Graph, x: Value) -> Value:
     y = graph.insert(Mul(), [x, factors]).output
     y = graph.insert(Add(), [y, graph.constant(normal(3, 1, 8).astype(float16))]).output
     rows = graph.constant(np.array([2, 4, 24]))
-    return graph.insert(Reshape(), [turned(graph, y, 0, 2, 1, 3), rows]).output
+    return graph.insert(Reshape(), [transposed(graph, y, 0, 2, 1, 3), rows]).output
 
 
 def corners(graph: Graph, x: Value) -> Value:

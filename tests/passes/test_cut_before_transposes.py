@@ -39,8 +39,8 @@ def test_queries_keys_and_values(name: str) -> None:
     shape, cut, left = CASES[name]
 
     def build(g: Graph, x: Value) -> Value:
-        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
-        q, k, v = (apply(g, Softmax(axis=-1), part(g, turned, i, cut=cut)) for i in range(3))
+        transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        q, k, v = (apply(g, Softmax(axis=-1), part(g, transposed, i, cut=cut)) for i in range(3))
         return apply(g, Add(), q, apply(g, Mul(), k, v))
 
     graph = make(build, shape)
@@ -51,8 +51,10 @@ def test_queries_keys_and_values(name: str) -> None:
 
 def test_a_reader_of_all_keeps_the_transpose() -> None:
     def build(g: Graph, x: Value) -> Value:
-        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
-        return apply(g, Mul(), apply(g, Softmax(axis=1), turned), part(g, turned, 1, cut=True))
+        transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        return apply(
+            g, Mul(), apply(g, Softmax(axis=1), transposed), part(g, transposed, 1, cut=True)
+        )
 
     graph = make(build, (2, 5, 3, 1, 8))
     after, _ = optimised(graph)
@@ -65,8 +67,8 @@ def test_heads_that_only_products_read(cut: bool) -> None:
     """Scores that constants weigh are no attention, and products read heads wherever they are."""
 
     def build(g: Graph, x: Value) -> Value:
-        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
-        q, k, v = (part(g, turned, i, cut=cut) for i in range(3))
+        transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        q, k, v = (part(g, transposed, i, cut=cut) for i in range(3))
         if cut:
             q, k, v = (apply(g, Squeeze(), each, np.array([0])) for each in (q, k, v))
         scores = apply(g, MatMul(), apply(g, Mul(), q, np.full(1, 0.3, np.float32)), k)

@@ -18,7 +18,7 @@ from .editing import Builder, drop, shape_of, static_dims
 _WORD = 8
 
 
-def cut_before_turns(graph: Graph) -> Iterator[str]:
+def cut_before_transposes(graph: Graph) -> Iterator[str]:
     """Cut the source of a Transpose all of whose readers take one place of the same axis.
 
     Queries, keys and values of a single head: behind the axis that tells them apart, all others
@@ -135,27 +135,27 @@ def _is_multiplied(graph: Graph, reader: Node) -> bool:
     return False
 
 
-def slice_before_turns(graph: Graph) -> Iterator[str]:
+def slice_before_transposes(graph: Graph) -> Iterator[str]:
     """Cut rows before they are transposed, where the part is only transposed again."""
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Slice) or len(node.inputs) < 4:
             continue
-        turn = node.operands[0].producer
+        transpose = node.operands[0].producer
         reader = graph.sole_consumer(node.output)
         axes, dims = node.operands[3].data, shape_of(node.output)
-        if turn is None or not isinstance(turn.op, Transpose) or axes is None or not dims:
+        if transpose is None or not isinstance(transpose.op, Transpose) or axes is None or not dims:
             continue
         if reader is None or not isinstance(reader.op, Transpose):
             continue
-        perm = turn.op.order(len(dims))
+        perm = transpose.op.order(len(dims))
         places = [perm[normalize_axis(int(axis), len(dims))] for axis in axes.reshape(-1)]
         add = Builder(graph, node, node.name, (node,))
         _, starts, ends, _, *steps = node.inputs
-        part = add(Slice(), turn.inputs[0], starts, ends, add.integers(places, "axes"), *steps)
+        part = add(Slice(), transpose.inputs[0], starts, ends, add.integers(places, "axes"), *steps)
         name = node.name
-        graph.replace(node, [add(turn.op, part)])
-        drop(graph, turn)
-        yield f"Slice '{name}' cuts what Transpose '{turn.name}' reads"
+        graph.replace(node, [add(transpose.op, part)])
+        drop(graph, transpose)
+        yield f"Slice '{name}' cuts what Transpose '{transpose.name}' reads"
 
 
 def place_of(reader: Node) -> tuple[int, int] | None:
@@ -181,10 +181,10 @@ def place_of(reader: Node) -> tuple[int, int] | None:
 
 
 def _cut_first(
-    graph: Graph, reader: Node, source: Value, turn: tuple[int, tuple[int, ...]]
+    graph: Graph, reader: Node, source: Value, transpose: tuple[int, tuple[int, ...]]
 ) -> None:
     """Replace the part of a transposed tensor by the transposed part of it."""
-    (cut, perm), last = turn, reader
+    (cut, perm), last = transpose, reader
     add = Builder(graph, reader, reader.name, (reader,))
     if isinstance(reader.op, Gather):
         part = add(Gather(axis=cut), source, reader.inputs[1])
@@ -200,7 +200,7 @@ def _cut_first(
             part = add(Squeeze(), part, add.integers([cut], "axes"))
             rest = [place - (place > cut) for place in perm if place != cut]
             last = view
-    turned = part if rest == sorted(rest) else add(Transpose(perm=tuple(rest)), part)
-    graph.redirect(last.output, turned)
+    transposed = part if rest == sorted(rest) else add(Transpose(perm=tuple(rest)), part)
+    graph.redirect(last.output, transposed)
     for node in dict.fromkeys((last, reader)):
         graph.remove(node)

@@ -17,7 +17,7 @@ from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 SIZE, HEADS, ROWS = 8, 3, 5
 WIDTH = SIZE * HEADS
-TURN = Transpose(perm=(1, 0, 2))
+TRANSPOSE = Transpose(perm=(1, 0, 2))
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -52,11 +52,11 @@ def attention(spelling: str, batch: int) -> Graph:
     """Return x + MultiheadAttention(relu(x)) of samples in front, of a sequence in front inside."""
 
     def build(g: Graph, x: Value) -> Value:
-        rows = apply(g, TURN, apply(g, Relu(), x))
+        rows = apply(g, TRANSPOSE, apply(g, Relu(), x))
         heads: list[Value] = []
         for part in SPELLINGS[spelling](g, rows):
             y = apply(g, Reshape(), part, ints(ROWS, batch * HEADS, SIZE))
-            y = apply(g, TURN, y)
+            y = apply(g, TRANSPOSE, y)
             heads.append(apply(g, Reshape(), y, ints(batch, HEADS, ROWS, SIZE)))
         q, k, v = heads
         q = apply(g, Mul(), q, np.array(0.3, np.float32))
@@ -64,7 +64,7 @@ def attention(spelling: str, batch: int) -> Graph:
         y = apply(g, MatMul(), apply(g, Softmax(axis=-1), scores), v)
         y = apply(g, Reshape(), apply(g, Transpose(perm=(2, 0, 1, 3)), y), ints(-1, WIDTH))
         y = apply(g, Gemm(transB=1), y, normal(WIDTH, WIDTH), normal(WIDTH))
-        y = apply(g, TURN, apply(g, Reshape(), y, ints(ROWS, batch, WIDTH)))
+        y = apply(g, TRANSPOSE, apply(g, Reshape(), y, ints(ROWS, batch, WIDTH)))
         return apply(g, Add(), x, y)
 
     return make(build, (batch, ROWS, WIDTH))
@@ -75,7 +75,7 @@ def attention(spelling: str, batch: int) -> Graph:
 def test_no_transpose_is_left(spelling: str, batch: int) -> None:
     graph = attention(spelling, batch)
     after, log = optimised(graph)
-    assert log.counts["turn_rows"] == (4 if spelling == "separate" else 2)
+    assert log.counts["transpose_rows"] == (4 if spelling == "separate" else 2)
     wanted = ["Relu", "MatMul", "Add", "Split", "Attention", "MatMul", "Add", "Add"]
     assert kinds(after) == wanted
     assert_same(graph, after, rel=5e-6)
@@ -85,22 +85,22 @@ def test_layers_between_other_nodes_stay() -> None:
     """Nothing is gained where neither side of a layer moves elements anyway."""
 
     def build(g: Graph, x: Value) -> Value:
-        y = apply(g, MatMul(), apply(g, TURN, apply(g, Relu(), x)), normal(WIDTH, 7))
+        y = apply(g, MatMul(), apply(g, TRANSPOSE, apply(g, Relu(), x)), normal(WIDTH, 7))
         return apply(g, Relu(), y)
 
     graph = make(build, (2, ROWS, WIDTH))
     after, log = optimised(graph)
-    assert "turn_rows" not in log.counts
+    assert "transpose_rows" not in log.counts
     assert_same(graph, after, rel=5e-6)
 
 
 def test_rows_that_others_read_in_their_order_stay() -> None:
     def build(g: Graph, x: Value) -> Value:
-        rows = apply(g, TURN, apply(g, Relu(), x))
+        rows = apply(g, TRANSPOSE, apply(g, Relu(), x))
         y = apply(g, Reshape(), apply(g, MatMul(), rows, normal(WIDTH, WIDTH)), ints(-1, WIDTH))
         return apply(g, Add(), y, apply(g, Reshape(), rows, ints(-1, WIDTH)))
 
     graph = make(build, (2, ROWS, WIDTH))
     after, log = optimised(graph)
-    assert "turn_rows" not in log.counts
+    assert "transpose_rows" not in log.counts
     assert_same(graph, after, rel=5e-6)

@@ -1,8 +1,8 @@
 // How warps that have whole rows store them: the threads of a quad exchange their pairs, so that each stores eight adjacent
 // results. See warp_parts.cuh, also for the compile-time constants.
 
-// Turns four words of each thread of a quad: the one of number i gets word i of each.
-__device__ __forceinline__ void turn_in_quad(u32 (&words)[4])
+// Transposes four words of each thread of a quad: the one of number i gets word i of each.
+__device__ __forceinline__ void transpose_in_quad(u32 (&words)[4])
 {
     const bool high = threadIdx.x & 2, odd = threadIdx.x & 1;
 #pragma unroll
@@ -20,7 +20,7 @@ __device__ __forceinline__ void turn_in_quad(u32 (&words)[4])
 }
 
 // Stores the results of a warp's rows, from `first` of `rows` on, of those that exist; `y` is that of their sample.
-__device__ __forceinline__ void store_turned(const Accumulators& from, T* y, int first, int rows, const Sizes& s,
+__device__ __forceinline__ void store_transposed(const Accumulators& from, T* y, int first, int rows, const Sizes& s,
                                              const Steps& by)
 {
     const int lane = threadIdx.x % 32;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_turned(const Accumulators& from, T* y, int
 #pragma unroll
             for (int j = 0; j < SIZE_V / 8; j += 2) {  // a thread of a quad stores an eight of one of two rows
                 alignas(16) u32 own[4] = {words[0][j], words[0][j + 1], words[1][j], words[1][j + 1]};
-                turn_in_quad(own);
+                transpose_in_quad(own);
                 const int half = lane % 4 / 2, column = (j + lane % 2) * 8;
                 if (half * 8 < left && column < s.size_v)
                     *(Elements<8>*)((half ? to[1] : to[0]) + column) = *(const Elements<8>*)own;

@@ -29,7 +29,7 @@ WORD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Rotated:
     """Heads that are normalized and rotated.
 
     Attributes:
@@ -69,11 +69,11 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedHeads:
+class RotatedHeads:
     """Queries and keys of an attention."""
 
-    q: Turned
-    k: Turned
+    q: Rotated
+    k: Rotated
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -81,7 +81,7 @@ class TurnedHeads:
         return self.q.nodes | self.k.nodes
 
 
-def turned_heads_at(graph: Graph, norm: Node, free: Set[Node]) -> TurnedHeads | None:
+def rotated_heads_at(graph: Graph, norm: Node, free: Set[Node]) -> RotatedHeads | None:
     """Return what normalizes and rotates the queries and keys of an attention, if both are.
 
     Args:
@@ -97,14 +97,14 @@ def turned_heads_at(graph: Graph, norm: Node, free: Set[Node]) -> TurnedHeads | 
     attention = graph.sole_consumer(after.output)
     if attention is None or not isinstance(attention.op, Attention):
         return None
-    q, k = (_turned(graph, value, free) for value in attention.operands[:2])
+    q, k = (_rotated(graph, value, free) for value in attention.operands[:2])
     if q is None or k is None or q.rotation is k.rotation or not _are_alike(q, k):
         return None
-    found = TurnedHeads(q, k)
+    found = RotatedHeads(q, k)
     return found if are_together(graph, found.nodes) else None
 
 
-def _turned(graph: Graph, value: Value, free: Set[Node]) -> Turned | None:
+def _rotated(graph: Graph, value: Value, free: Set[Node]) -> Rotated | None:
     rotation = value.producer
     if rotation is None or not isinstance(rotation.op, RotaryEmbedding):
         return None
@@ -119,7 +119,7 @@ def _turned(graph: Graph, value: Value, free: Set[Node]) -> Turned | None:
         return None
     if join is not None and (cut is None or not isinstance(cut.op, Reshape)):
         return None
-    found = Turned(cut, norm, join, rotation)
+    found = Rotated(cut, norm, join, rotation)
     inner = [node for node in (cut, norm, join) if node is not None]
     alone = all(graph.sole_consumer(node.output) in found.nodes for node in inner)
     unread = not any(v.consumers or graph.is_output(v) for v in norm.outputs[1:])
@@ -130,10 +130,10 @@ def _turned(graph: Graph, value: Value, free: Set[Node]) -> Turned | None:
     return found if fits and found.rows.tensor.dims == x.tensor.dims else None
 
 
-def _are_alike(q: Turned, k: Turned) -> bool:
+def _are_alike(q: Rotated, k: Rotated) -> bool:
     """Whether both are normalized and rotated in the same way; scales and tables may differ."""
     ops = [each.rotation.op for each in (q, k)]
-    turns = {
+    rotations = {
         (op.interleaved, op.rotary_embedding_dim) for op in ops if isinstance(op, RotaryEmbedding)
     }
     places = q.rotation.inputs[3:] == k.rotation.inputs[3:]
@@ -141,10 +141,10 @@ def _are_alike(q: Turned, k: Turned) -> bool:
     sizes = {each.rows.tensor.dims[2] // each.heads for each in (q, k)}
     lengths = {each.rows.tensor.dims[:2] for each in (q, k)}
     alike = places and norms and (q.cut is None) == (k.cut is None)
-    return alike and len(turns) == len(sizes) == len(lengths) == 1
+    return alike and len(rotations) == len(sizes) == len(lengths) == 1
 
 
-def turned_heads(found: TurnedHeads, operand: Callable[[Value], Tensor]) -> Answer:
+def rotated_heads(found: RotatedHeads, operand: Callable[[Value], Tensor]) -> Answer:
     """Return the launch, or why there is none."""
     sides, norm, op = (found.q, found.k), found.q.norm.op, found.q.rotation.op
     assert isinstance(op, RotaryEmbedding)

@@ -71,7 +71,7 @@ class Heads:
             feeds["places"] = np.array([[0, 3, 2, 4, 1], [4, 4, 1, 0, 2]])
             places = graph.add_input("places", TensorType(np.dtype(np.int64), (BATCH, LENGTH)))
         shape = (LENGTH, (self.rotated or self.size) // 2)
-        turned, normed = list[Value](), list[Value]()
+        rotated, normed = list[Value](), list[Value]()
         for number, count in enumerate(self.counts):
             angles = normal(*shape if self.placed else (BATCH, *shape))
             tables = [graph.constant(f(angles).astype(self.dtype)) for f in (np.cos, np.sin)]
@@ -80,9 +80,9 @@ class Heads:
             )
             more = 0.1 if self.others and number else 0
             normed.append(self._normed(graph, parts[number], count, more))
-            turned.append(graph.insert(op, [normed[-1], *tables, places]).output)
+            rotated.append(graph.insert(op, [normed[-1], *tables, places]).output)
         attention = Attention(q_num_heads=q, kv_num_heads=k)
-        outputs = {"y": graph.insert(attention, [*turned, parts[2]]).output}
+        outputs = {"y": graph.insert(attention, [*rotated, parts[2]]).output}
         graph.set_outputs(outputs | ({"kept": normed[0]} if self.kept else {}))
         infer(graph)
         return Sample(graph, feeds)

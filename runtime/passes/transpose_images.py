@@ -21,7 +21,7 @@ IMAGES = (4, 5)
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
-def turn_images(graph: Graph) -> Iterator[str]:
+def transpose_images(graph: Graph) -> Iterator[str]:
     """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with all axes."""
     for node in list(graph.nodes):
         if node not in graph:
@@ -42,10 +42,10 @@ def turn_images(graph: Graph) -> Iterator[str]:
                 continue
             if not isinstance(channels, int):
                 continue
-            turned = add(Transpose(perm=to_channels_last(len(before))), source.inputs[0])
+            transposed = add(Transpose(perm=to_channels_last(len(before))), source.inputs[0])
             counts = (0,) if len(outer) == 1 else (n for n in outer if isinstance(n, int))
             sizes = add.integers((*counts, -1, channels), f"{node.name}.shape")
-            value = add(Reshape(), turned, sizes)
+            value = add(Reshape(), transposed, sizes)
         elif isinstance(node.op, RESHAPES) and _swaps_last(source) and len(after) in IMAGES:
             sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
             *outer, channels, _ = between
@@ -56,8 +56,8 @@ def turn_images(graph: Graph) -> Iterator[str]:
                 continue
             images = 0 if same else static_size(outer)
             shape = add.integers((images or 0, *sizes, channels), f"{node.name}.shape")
-            turn = Transpose(perm=to_channels_first(len(after)))
-            value = add(turn, add(Reshape(), source.inputs[0], shape))
+            transpose = Transpose(perm=to_channels_first(len(after)))
+            value = add(transpose, add(Reshape(), source.inputs[0], shape))
         elif (windows := _windows(add, node, source)) is not None:
             value = windows
         elif (moved := _pixels_moved(add, node, source)) is not None:
@@ -136,8 +136,8 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
             return None
         rows = add(Transpose(perm=to_channels_last(len(before))), x)
         rows = add(Reshape(), rows, add.integers((n, pixels, heads, size), "heads"))
-        turned = add(Transpose(perm=(0, 2, 1, 3)), rows)
-        return turned if len(after) == 4 else add.view(turned, after)
+        transposed = add(Transpose(perm=(0, 2, 1, 3)), rows)
+        return transposed if len(after) == 4 else add.view(transposed, after)
     if isinstance(node.op, RESHAPES) and order_of(source) == (0, 2, 3, 1) and len(after) in IMAGES:
         if _ints(after, 0, 1) != [n, heads * size]:
             return None
@@ -167,8 +167,8 @@ def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
     inner = range(2, len(between))
     rows = add(Transpose(perm=TO_CHANNELS_LAST), image)
     rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "cut"))
-    turned = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
-    rows = add(Transpose(perm=turned), rows)
+    transposed = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
+    rows = add(Transpose(perm=transposed), rows)
     rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
     return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
 

@@ -1,4 +1,4 @@
-"""What is added to turned tensors that are turned back is turned instead."""
+"""What is added to transposed tensors that are transposed back is transposed instead."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def heads(g: Graph, x: Value) -> Value:
 
 
 def rows(g: Graph, x: Value) -> Value:
-    turned = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
-    return apply(g, Reshape(), turned, np.array([B, T, H * D]))
+    transposed = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
+    return apply(g, Reshape(), transposed, np.array([B, T, H * D]))
 
 
 def mixed(g: Graph, x: Value) -> Value:
@@ -50,13 +50,13 @@ def test_rows_are_added_to(build: Build) -> None:
     graph = make(build, (B, T, H * D))
     after, log = optimised(graph, skip=("sink_transposes", "compose_moves"))
     assert log.counts["compose_views"] >= 1
-    assert kinds(after)[-1] in ("Add", "Sub", "Mul")  # nothing is turned behind the sum
+    assert kinds(after)[-1] in ("Add", "Sub", "Mul")  # nothing is transposed behind the sum
     assert_same(graph, after)
 
 
 def other_order(g: Graph, x: Value) -> Value:
-    turned = apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Add(), heads(g, x), mixed(g, x)))
-    return apply(g, Reshape(), turned, np.array([B, T, H * D]))
+    transposed = apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Add(), heads(g, x), mixed(g, x)))
+    return apply(g, Reshape(), transposed, np.array([B, T, H * D]))
 
 
 def read_twice(g: Graph, x: Value) -> Value:
@@ -70,8 +70,8 @@ def repeated(g: Graph, x: Value) -> Value:
 
 def made_heads(g: Graph, x: Value) -> Value:
     """Rows of [t, b, c], added before they become heads (Conditional DETR)."""
-    turned = apply(g, Transpose(perm=(1, 0, 2)), x)
-    total = apply(g, Add(), turned, normal(T, B, H * D))
+    transposed = apply(g, Transpose(perm=(1, 0, 2)), x)
+    total = apply(g, Add(), transposed, normal(T, B, H * D))
     back = apply(g, Transpose(perm=(1, 0, 2)), total)
     return apply(g, Reshape(), back, np.array([B, T, H, D]))
 

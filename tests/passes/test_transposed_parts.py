@@ -34,9 +34,9 @@ def squeezed_first(graph: Graph, x: Value) -> list[Value]:
     return [apply(graph, HEADS, apply(graph, Squeeze(), v, axis)) for v in parts(graph, x)]
 
 
-def turned_first(graph: Graph, x: Value) -> list[Value]:
-    turn, axis = Transpose(perm=(2, 0, 3, 1, 4)), np.array([0])
-    return [apply(graph, Squeeze(), apply(graph, turn, v), axis) for v in parts(graph, x)]
+def transposed_first(graph: Graph, x: Value) -> list[Value]:
+    transpose, axis = Transpose(perm=(2, 0, 3, 1, 4)), np.array([0])
+    return [apply(graph, Squeeze(), apply(graph, transpose, v), axis) for v in parts(graph, x)]
 
 
 def with_lengths(graph: Graph, x: Value) -> list[Value]:
@@ -44,11 +44,11 @@ def with_lengths(graph: Graph, x: Value) -> list[Value]:
     found: list[Value] = []
     for i, part in enumerate(parts(graph, x)):
         heads = apply(graph, Squeeze(), part, np.array([2]))
-        turned = apply(graph, HEADS, heads)
+        transposed = apply(graph, HEADS, heads)
         if i < 2:
             lengths = apply(graph, ReduceL2(), heads, np.array([-1]))
-            turned = apply(graph, Div(), turned, apply(graph, HEADS, lengths))
-        found.append(turned)
+            transposed = apply(graph, Div(), transposed, apply(graph, HEADS, lengths))
+        found.append(transposed)
     return found
 
 
@@ -66,7 +66,7 @@ def summed(build: Heads) -> Graph:
 OTHERS = ("merge_products", "compose_moves", "sink_transposes", "hoist_reshapes")
 
 
-@pytest.mark.parametrize("build", [squeezed_first, turned_first, with_lengths])
+@pytest.mark.parametrize("build", [squeezed_first, transposed_first, with_lengths])
 def test_one_transpose_of_everything(build: Heads) -> None:
     graph = summed(build)
     after, log = optimised(graph, skip=OTHERS)

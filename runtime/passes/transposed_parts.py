@@ -16,7 +16,7 @@ from ..ops.shapes import normalize_axes, normalize_axis
 from .editing import Builder, drop, shape_of
 
 
-def reduce_turned(graph: Graph) -> Iterator[str]:
+def reduce_transposed(graph: Graph) -> Iterator[str]:
     """Replace ``transpose(reduce(x))`` by ``reduce(transpose(x))`` where x is transposed anyway.
 
     onnxruntime's optimiser moves transposes behind reductions, so that lengths of queries and keys
@@ -32,19 +32,19 @@ def reduce_turned(graph: Graph) -> Iterator[str]:
             continue
         add = Builder(graph, node, reduction.name, (reduction, node))
         if graph.in_order((node, other))[0] is node:
-            turned = Builder(graph, node, other.name, (other,))(other.op, other.inputs[0])
-            graph.replace(other, (turned,))
+            transposed = Builder(graph, node, other.name, (other,))(other.op, other.inputs[0])
+            graph.replace(other, (transposed,))
         else:
-            turned = other.output
+            transposed = other.output
         along = normalize_axes(tuple(int(axis) for axis in axes), len(perm))
         places = add.integers(sorted(perm.index(axis) for axis in along), "axes")
         name = reduction.name
-        graph.replace(node, (add(reduction.op, turned, places),))
+        graph.replace(node, (add(reduction.op, transposed, places),))
         drop(graph, reduction)
-        yield f"{reduction.kind} '{name}' reduces the transposed '{turned.name}'"
+        yield f"{reduction.kind} '{name}' reduces the transposed '{transposed.name}'"
 
 
-def turn_whole(graph: Graph) -> Iterator[str]:
+def transpose_whole(graph: Graph) -> Iterator[str]:
     """Transpose a tensor before its places along an axis are cut, if each of them is transposed.
 
     onnxruntime's optimiser cuts queries, keys and values before it moves heads: three transposes in
@@ -55,30 +55,32 @@ def turn_whole(graph: Graph) -> Iterator[str]:
             continue
         rank = len(shape_of(node.inputs[0]) or ())
         axis = normalize_axis(node.op.axis, rank) if rank else 0
-        turns = [graph.sole_consumer(value) for value in node.outputs]
-        direct = _same_order(turns)
-        places = [_turn_of_place(graph, value, axis) for value in node.outputs]
+        transposes = [graph.sole_consumer(value) for value in node.outputs]
+        direct = _same_order(transposes)
+        places = [_transpose_of_place(graph, value, axis) for value in node.outputs]
         order = direct or _same_order(places)
         if not order or len(node.outputs) < 2:
             continue
-        found = [turn for turn in (turns if direct else places) if turn is not None]
+        found = [
+            transpose for transpose in (transposes if direct else places) if transpose is not None
+        ]
         perm = direct or (axis, *(place + (place >= axis) for place in order))
         whole = Builder(graph, node, found[0].name, tuple(found))
-        turned = whole(Transpose(perm=perm), node.inputs[0])
+        transposed = whole(Transpose(perm=perm), node.inputs[0])
         if direct:
             op = with_attributes(node.op, axis=perm.index(axis))
             made = Builder(graph, node, node.name, (node,)).node(
-                op, turned, *node.inputs[1:], outputs=len(found)
+                op, transposed, *node.inputs[1:], outputs=len(found)
             )
             parts = list(made.outputs)
         else:
             add = Builder(graph, node, node.name, (node,))
             numbers = [add.constant(np.array(i, np.int64), "place") for i in range(len(found))]
-            parts = [add(Gather(axis=0), turned, number) for number in numbers]
+            parts = [add(Gather(axis=0), transposed, number) for number in numbers]
         name = node.name
-        for turn, part in zip(found, parts, strict=True):
-            view = turn.operands[0].producer
-            graph.replace(turn, (part,))
+        for transpose, part in zip(found, parts, strict=True):
+            view = transpose.operands[0].producer
+            graph.replace(transpose, (part,))
             drop(graph, view)
         yield f"'{name}' cuts what is transposed as a whole, instead of {len(found)} parts"
 
@@ -89,15 +91,15 @@ def _same_order(nodes: Sequence[Node | None]) -> tuple[int, ...]:
     return orders.pop() if len(orders) == 1 else ()
 
 
-def _turn_of_place(graph: Graph, value: Value, axis: int) -> Node | None:
+def _transpose_of_place(graph: Graph, value: Value, axis: int) -> Node | None:
     """Return the Transpose that alone reads one place of an axis, which a Squeeze removes."""
     shape, view = shape_of(value), graph.sole_consumer(value)
     if shape is None or shape[axis] != 1 or view is None or not isinstance(view.op, Squeeze):
         return None
     if shape_of(view.output) != (*shape[:axis], *shape[axis + 1 :]):
         return None
-    turn = graph.sole_consumer(view.output)
-    return turn if turn is not None and _order(turn) else None
+    transpose = graph.sole_consumer(view.output)
+    return transpose if transpose is not None and _order(transpose) else None
 
 
 def _order(node: Node) -> tuple[int, ...]:

@@ -29,14 +29,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if node not in graph or not _is_product(node):
             continue
         last = _bias_of(graph, node) or node
-        before, turn = _turn(_source(node)), _turn(graph.sole_consumer(last.output))
+        before, transpose = _transpose(_source(node)), _transpose(graph.sole_consumer(last.output))
         if before is not None and not _moves(_source(before)):
             if all(_is_moved_behind(graph, reader) for reader in before.output.consumers):
                 _put_behind(graph, before, node, last)
                 yield f"Transpose '{before.name}' moved after '{node.name}'"
-        elif turn is not None and _moves(_source(node)):
-            _put_in_front(graph, node, turn)
-            yield f"Transpose '{turn.name}' moved before '{node.name}'"
+        elif transpose is not None and _moves(_source(node)):
+            _put_in_front(graph, node, transpose)
+            yield f"Transpose '{transpose.name}' moved before '{node.name}'"
 
 
 def _is_product(node: Node) -> bool:
@@ -71,7 +71,7 @@ def _is_moved_behind(graph: Graph, product: Node) -> bool:
     return bool(readers) and not graph.is_output(node.output) and all(map(_moves, readers))
 
 
-def _turn(node: Node | None) -> Node | None:
+def _transpose(node: Node | None) -> Node | None:
     """Return a Transpose that leaves the last axis in place."""
     rank = None if node is None else rank_of(node.output)
     if node is None or rank is None or not isinstance(node.op, Transpose):
@@ -79,27 +79,27 @@ def _turn(node: Node | None) -> Node | None:
     return node if rank > 2 and node.op.order(rank)[-1] == rank - 1 else None
 
 
-def _put_behind(graph: Graph, turn: Node, product: Node, last: Node) -> None:
+def _put_behind(graph: Graph, transpose: Node, product: Node, last: Node) -> None:
     """Make a product read the input of a Transpose, and the Transpose the product's result."""
     follower = graph.in_order(set(last.output.consumers))[0]
-    value = turn.inputs[0]
+    value = transpose.inputs[0]
     for node in dict.fromkeys((product, last)):
-        old = turn.output if node is product else product.output
+        old = transpose.output if node is product else product.output
         add = Builder(graph, last, node.name, (node,))
         value = add(node.op, *(value if v is old else v for v in node.inputs))
-    turned = Builder(graph, follower, turn.name, (turn,))(turn.op, value)
-    graph.redirect(last.output, turned)
+    transposed = Builder(graph, follower, transpose.name, (transpose,))(transpose.op, value)
+    graph.redirect(last.output, transposed)
     drop(graph, last)
 
 
-def _put_in_front(graph: Graph, product: Node, turn: Node) -> None:
+def _put_in_front(graph: Graph, product: Node, transpose: Node) -> None:
     """Make a product read a transposed value, and replace the Transpose of its result."""
-    last = turn.inputs[0].producer if turn.inputs[0] is not None else None
+    last = transpose.inputs[0].producer if transpose.inputs[0] is not None else None
     assert last is not None
-    value = Builder(graph, product, turn.name, (turn,))(turn.op, product.inputs[0])
+    value = Builder(graph, product, transpose.name, (transpose,))(transpose.op, product.inputs[0])
     for node in dict.fromkeys((product, last)):
         old = product.inputs[0] if node is product else product.output
-        add = Builder(graph, turn, node.name, (node,))
+        add = Builder(graph, transpose, node.name, (node,))
         value = add(node.op, *(value if v is old else v for v in node.inputs))
-    graph.redirect(turn.output, value)
-    drop(graph, turn)
+    graph.redirect(transpose.output, value)
+    drop(graph, transpose)

@@ -15,23 +15,23 @@ from ....runtime.ir.types import Array
 from ..recipe.operands import Packed, Tensor
 
 #: Adjacent rows of one constant.
-TURN = 8
+INTERLEAVE = 8
 
 
-def in_turns(one: Packed, other: Packed) -> Packed:
-    """Return the interleaved rows of two constants; both have as many, a multiple of `TURN`."""
-    pack = partial(_turns, one.pack, other.pack, len(one.sources))
-    return Packed((*one.sources, *other.sources), ("in turns", one.layout, other.layout), pack)
+def interleaved(one: Packed, other: Packed) -> Packed:
+    """Return the interleaved rows of two constants, as many each, a multiple of `INTERLEAVE`."""
+    pack = partial(_interleave, one.pack, other.pack, len(one.sources))
+    return Packed((*one.sources, *other.sources), ("interleaved", one.layout, other.layout), pack)
 
 
-def biases_in_turns(
+def interleaved_biases(
     biases: Sequence[Tensor | Packed | None], n: int, dtype: DType
 ) -> Packed | None:
     """Return two interleaved biases of `n` elements, zeros for an absent one; None for both."""
     if not any(biases):
         return None
     one, other = (_bias(bias, n, dtype) for bias in biases)
-    return in_turns(one, other)
+    return interleaved(one, other)
 
 
 def _bias(bias: Tensor | Packed | None, n: int, dtype: DType) -> Packed:
@@ -40,10 +40,10 @@ def _bias(bias: Tensor | Packed | None, n: int, dtype: DType) -> Packed:
     return bias or Packed((), ("zeros", n, dtype), lambda: np.zeros(n, dtype))
 
 
-def _turns(
+def _interleave(
     one: Callable[..., Array], other: Callable[..., Array], count: int, *sources: Array
 ) -> Array:
     """Return the interleaved rows of two packed arrays; `count` sources are the first's."""
     rows = [one(*sources[:count]), other(*sources[count:])]
-    both = np.stack([r.reshape(-1, TURN, *r.shape[1:]) for r in rows], axis=1)
+    both = np.stack([r.reshape(-1, INTERLEAVE, *r.shape[1:]) for r in rows], axis=1)
     return both.reshape(-1, *rows[0].shape[1:])
