@@ -186,6 +186,23 @@ def test_weights_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
     compare(Sample(graph, {"x": x}), emulated, options=HALF, error=2**-11)
 
 
+@needs_compiler
+def test_values_whose_places_are_in_a_table(emulated: CudaBackend) -> None:
+    """Parts of rows of 24 elements, cut into rows of 16."""
+    heads = Heads(16, 16, 20, float16, wide=False)
+    x = heads.graph.add_input("z", TensorType(float16, (2 * 20 * HEADS * 16 // 24, 72)))
+    heads.add(Split(axis=1, num_outputs=3), x, outputs=3)
+    part = heads.graph.nodes[-1].outputs[1]
+    rows = heads.add(Reshape(), part, np.array([2, 20, HEADS, 16]))
+    q, k = heads.heads(0, 0, 2, 1, 3), heads.heads(1, 0, 2, 3, 1)
+    values = heads.add(Transpose(perm=(0, 2, 1, 3)), rows)
+    y = heads.add(MatMul(), decayed(heads, heads.add(MatMul(), q, k)), values)
+    heads.graph.set_outputs({"y": y})
+    assert "copy_strided" in {launch.entry for launch in launches(planned(heads.graph))}
+    feeds = {v.name: heads.number(*v.tensor.dims) for v in heads.graph.inputs}
+    compare(Sample(heads.graph, feeds), emulated, error=2**-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_compiles(target: Target, cache: Path) -> None:

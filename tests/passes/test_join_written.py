@@ -19,7 +19,7 @@ PARTS = {
     "in order": ("0, 1, 2, 3", "4, 5"),
     "the last first": ("4, 5", "0, 1, 2, 3"),
 }
-PLACES = {
+STRIDED = {
     "in order": ("0, 2, 4", "1, 3, 5"),
     "the last first": ("1, 3, 5", "0, 2, 4"),
 }
@@ -75,9 +75,9 @@ def test_all_rows_are_joined_where_they_are(name: str) -> None:
     assert_as_onnxruntime(proto)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", STRIDED)
 def test_every_other_place_is_stacked_where_it_is(name: str) -> None:
-    proto = model(*PLACES[name])
+    proto = model(*STRIDED[name])
     kinds, log = optimised_file(proto)
     assert log.counts["join_written"] == 1
     assert "ScatterND" not in kinds

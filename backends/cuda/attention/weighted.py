@@ -251,7 +251,10 @@ def _arranged(
     if of_y is None or len(scores) > rank:
         return "a result that is moved in parts"
     factors = (found.q, q), (found.k, k), (found.product.factors[1], v)
-    placed = [factor.axes(x, rank) for factor, x in factors]
+    found_axes = [factor.axes(x, rank) for factor, x in factors]
+    placed = [axes for axes in found_axes if axes is not None]
+    if len(placed) < len(found_axes):
+        return "a factor whose places are in a table"
     placed[1][0][-2:] = reversed(placed[1][0][-2:])
     placed.append((of_y, 0))
     for x in read:
