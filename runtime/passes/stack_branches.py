@@ -164,15 +164,16 @@ class _Stack:
 
     def rewrite(self) -> str:
         """Replace the branches; return a sentence about it."""
-        count, name = len(self.values), self.node.name
+        count, name, given = len(self.values), self.node.name, self.node.operands
+        place = next(i for i in range(len(given)) if given[i : i + count] == self.values)
         stack = self._stacked(self.values)
         nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
         inside = {self.node, *nodes}
         for values, whole in self.made.items():
-            for place, value in enumerate(values):
+            for number, value in enumerate(values):
                 if not inside.issuperset(value.consumers) or self.graph.is_output(value):
                     cut = Builder(self.graph, self.before, value.name)
-                    part = cut(Gather(axis=0), whole, cut.constant(np.array(place)))
+                    part = cut(Gather(axis=0), whole, cut.constant(np.array(number)))
                     part.type = value.type
                     self.graph.redirect(value, part)
         add = Builder(self.graph, self.node, name, (self.node,))
@@ -182,7 +183,6 @@ class _Stack:
         result = shaped(add, joined(add, stack, axis), whole, "joined")
         read = self.node.operands
         if count < len(read):
-            place = read.index(self.values[0])
             self.graph.set_inputs(self.node, (*read[:place], result, *read[place + count :]))
         else:
             result.type = self.node.output.type

@@ -129,6 +129,15 @@ def test_what_others_read_is_stored() -> None:
     assert second.entry == "elementwise"
 
 
+@needs_compiler
+def test_an_output_in_front_of_a_scan_is_stored(emulated: CudaBackend) -> None:
+    net = Net()
+    negative = net.apply(Neg(), net.input(3, 40))
+    total = net.scan(net.apply(Exp(), negative), 1)
+    net.graph.set_outputs({"negative": negative, "y": total})
+    compare(Sample(net.graph, net.feeds), emulated)
+
+
 def test_few_long_lines_are_cut() -> None:
     net = Net()
     net.graph.set_outputs({"y": net.scan(net.apply(Exp(), net.input(2, 5000)), 1)})

@@ -9,7 +9,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
-from tercet.runtime.ops.elementwise import Add, Clip, Elu, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Clip, Elu, Mul, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
@@ -118,6 +118,24 @@ def test_branches_of_several_widths(name: str, batch: Dim) -> None:
     assert log.counts.get("stack_branches", 0) == 2 * stacks
     assert kinds(after).count("MatMul") == 2 * (stacks + left)
     assert_same(graph, after, 2, ROWS, sum(widths))
+
+
+@pytest.mark.parametrize("read", ["as an output", "twice"])
+def test_runs_whose_parts_others_read(read: str) -> None:
+    parts: list[Value] = []
+
+    def build(g: Graph, x: Value) -> Value:
+        layers = [apply(g, MatMul(), apply(g, Relu(), x), normal(WIDTH, 3)) for _ in range(COUNT)]
+        parts.extend(apply(g, Tanh(), layer) for layer in layers)
+        front = [parts[0]] if read == "twice" else []
+        return apply(g, Concat(axis=-1), *front, x, *parts)
+
+    graph = make(build, (2, ROWS, WIDTH))
+    if read == "as an output":
+        graph.set_outputs(graph.outputs | {"part": parts[0]})
+    after, log = optimised(graph)
+    assert log.counts["stack_branches"] == 1
+    assert_same(graph, after)
 
 
 def test_what_is_computed_alike_is_no_branch() -> None:

@@ -94,10 +94,7 @@ def _behind(graph: Graph, scan: Node, free: Set[Node]) -> list[Node]:
         found.append(node)
         if not _is_small(found):
             break
-        outside = [
-            n for n in found if graph.is_output(n.output) or n.output.consumers.keys() - found
-        ]
-        if outside == [node]:
+        if [n for n in found if _is_read_outside(graph, n, found)] == [node]:
             fitting = len(found)
     return found[:fitting]
 
@@ -110,11 +107,8 @@ def _before(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
         sources = {value.producer for value in _operands(found)}
         for source in graph.in_order(node for node in sources if node is not None):
             fits = source in free and source.output not in made and _joins(source, nodes[0])
-            if (
-                fits
-                and source.output.consumers.keys() <= set(found)
-                and _is_small([*found, source])
-            ):
+            fits = fits and not _is_read_outside(graph, source, found)
+            if fits and _is_small([*found, source]):
                 found.append(source)
                 break
         else:
