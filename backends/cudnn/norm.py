@@ -20,6 +20,7 @@ from ...runtime.ops.norm import (
     InstanceNormalization,
     LayerNormalization,
     RMSNormalization,
+    are_of_rows,
 )
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.options import Options
@@ -124,8 +125,9 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGro
     centred = isinstance(op, LayerNormalization)
     axis = normalize_axis(getattr(op, "axis", -1), len(x.tensor.dims))
     groups, count = prod(x.tensor.dims[:axis]), prod(x.tensor.dims[axis:])
-    if any(given.tensor.size != count for given in (scale, *shift)):
-        return f"scale {scale.tensor} for rows of {count} elements"
+    for name, given in zip(("scale", "shift"), (scale, *shift), strict=False):
+        if not are_of_rows(x.tensor.dims, axis, given.tensor.dims):
+            return f"{name} {given.tensor} for rows of {count} elements"
     if centred and not shift and not scale.is_constant:
         return "no shift with a computed scale; cuDNN needs both"
     slow = "" if is_wanted_anyway(node, options) else _slow(x, count)

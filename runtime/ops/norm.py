@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ..errors import ShapeError
@@ -23,6 +24,17 @@ from .shapes import (
 def _need_axis(axis: int, x: TensorType) -> None:
     if x.rank is not None:
         normalize_axis(axis, x.rank)
+
+
+def are_of_rows(x: Sequence[int], axis: int, *parameters: Sequence[int]) -> bool:
+    """Whether parameters of these sizes are the same for all rows of x.
+
+    They then have one element per element of the axes from `axis` on; others differ from row to
+    row, or are the same for several elements of one.
+    """
+    first = axis % max(1, len(x))
+    wanted = (*(1,) * first, *x[first:])
+    return all((*(1,) * (len(x) - len(dims)), *dims) == wanted for dims in parameters)
 
 
 @op

@@ -14,15 +14,21 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
+from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.op import OPERATORS, Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.movement import Split
-from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, LayerNormalization
+from tercet.runtime.ops.norm import (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
@@ -244,6 +250,28 @@ def test_parts_that_begin_between_words_are_copied(emulated: CudaBackend) -> Non
     sample = halves(float16, 9)
     assert "copy_strided" in [launch.entry for launch in recipe(sample.graph)]
     compare(sample, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", [LayerNormalization, RMSNormalization])
+@pytest.mark.parametrize("dims", [(5, 1), (1, 5), (5,), (5, 5), (1,), (5, 1, 1)], ids=str)
+def test_parameters_of_rows_and_of_elements(
+    kind: type[Op], dims: tuple[int, ...], emulated: CudaBackend
+) -> None:
+    """As many elements as a row has may be one for each row instead, which is refused."""
+    graph = Graph("rows")
+    x = graph.add_input("x", TensorType(float32, (5, 5, 5) if len(dims) == 3 else (5, 5)))
+    parameters = [graph.constant(normal(*dims), "scale")]
+    if kind is LayerNormalization:
+        parameters.append(graph.constant(normal(*dims), "shift"))
+    graph.set_outputs({"y": graph.insert(kind(), [x, *parameters]).output})
+    infer(graph)
+    sample = Sample(graph, {"x": normal(*x.tensor.dims)})
+    if dims[0] == 5 and dims[-1] == 1:
+        with pytest.raises(UnsupportedError, match="scale of float32"):
+            compare(sample, emulated)
+    else:
+        compare(sample, emulated)
 
 
 def test_a_constant_of_the_last_axis_is_not_one_of_a_row_of_two(emulated: CudaBackend) -> None:

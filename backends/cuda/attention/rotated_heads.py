@@ -14,7 +14,7 @@ from math import gcd
 from ....runtime.ir.dtypes import FLOATS, float64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
-from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
@@ -126,6 +126,7 @@ def _rotated(graph: Graph, value: Value, free: Set[Node]) -> Rotated | None:
     dims, rank = norm.output.tensor.dims, len(norm.output.tensor.dims)
     size = x.tensor.dims[2] // found.heads
     whole = dims[-1] == (x.tensor.dims[2] if cut is None else size)
+    whole = whole and are_of_rows(dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
     fits = alone and unread and whole and norm.op.axis in (-1, rank - 1) and found.nodes <= free
     return found if fits and found.rows.tensor.dims == x.tensor.dims else None
 

@@ -13,7 +13,7 @@ from math import prod
 
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
-from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.packed import MatMulNBits
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, RecipeContext, Setting, need_dtypes
@@ -93,7 +93,9 @@ def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
     few = y.tensor.size == size or isinstance(products[0].op, MatMulNBits)
     few = few and size <= MAX_NORMALIZED // y.tensor.dtype.itemsize
     whole = all(
-        v.is_constant and v.tensor.size == size and v.tensor.dtype == x.tensor.dtype
+        v.is_constant
+        and are_of_rows(y.tensor.dims, -1, v.tensor.dims)
+        and v.tensor.dtype == x.tensor.dtype
         for v in parameters
     )
     return norm if alone and unread and rows and few and whole else None

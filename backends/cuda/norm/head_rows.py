@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.movement import Split
-from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
@@ -61,7 +61,9 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
     if isinstance(node.op, LayerNormalization | RMSNormalization):
         norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
         alone = not any(v.consumers or graph.is_output(v) for v in node.outputs[1:])
-        if node.op.axis not in (-1, len(x.tensor.dims) - 1) or not alone:
+        dims, parameters = x.tensor.dims, (v.tensor.dims for v in node.operands[1:])
+        alone = alone and are_of_rows(dims, -1, *parameters)
+        if node.op.axis not in (-1, len(dims) - 1) or not alone:
             return None
     else:
         norm = unit_rows_at(graph, node, free, tail)

@@ -22,6 +22,7 @@ from ....runtime.ops.norm import (
     MeanVarianceNormalization,
     RMSNormalization,
     Softmax,
+    are_of_rows,
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
@@ -163,7 +164,8 @@ def layer_normalization(
     """Normalize the last axes."""
     mean, deviation = (*more, None, None)[:2]
     axis = normalize_axis(op.axis, x.rank)
-    if y is not None and mean is None and deviation is None:
+    of_rows = are_of_rows(x.dims, axis, *(t.dims for t in (scale, b) if t is not None))
+    if y is not None and mean is None and deviation is None and of_rows:
         target = setting.target
         quick = normalize_rows(
             y, x, scale, b, axis, op.epsilon, epilogue, centred=True, target=target
@@ -197,11 +199,12 @@ def rms_normalization(
     if epilogue.reads_channels and are_divided(op, x.value, scale.value):
         by_channel = ScaleShift(channel=1)
         return standardize(y, x, _last_axes(2, x.rank), how, target, by_channel, epilogue=epilogue)
-    quick = normalize_rows(
-        y, x, scale, None, axis, op.epsilon, epilogue, centred=False, target=target
-    )
-    if quick is not None:
-        return quick
+    if are_of_rows(x.dims, axis, scale.dims):
+        quick = normalize_rows(
+            y, x, scale, None, axis, op.epsilon, epilogue, centred=False, target=target
+        )
+        if quick is not None:
+            return quick
     axes = _last_axes(op.axis, x.rank)
     return standardize(y, x, axes, how, target, ScaleShift(scale), epilogue=epilogue)
 
