@@ -250,6 +250,17 @@ def test_candidates_fit_with_buffers_of_odd_rows(filters: int) -> None:
     assert max(shared) <= H200.shared
 
 
+def test_logits_of_odd_rows_keep_their_tile() -> None:
+    """With the buffers one block per multiprocessor fits instead of two (GPT-2: 50257 columns)."""
+    graph = Graph("logits")
+    x = graph.add_input("x", TensorType(float16, (128, 768)))
+    matrix = graph.constant(np.zeros((768, 50257), np.float16), "matrix")
+    graph.set_outputs({"y": graph.insert(MatMul(), [x, matrix]).output})
+    infer(graph)
+    (launch,) = launches(planned(graph, precision="float16"))
+    assert launch.title == "mma_bulk matrix 128x128"
+
+
 def shared_by_candidates(filters: int, size: int) -> Iterator[int]:
     """Yield the shared memory of all forms of a convolution of 256 x 256 pixels."""
     side = 255 + size

@@ -236,10 +236,14 @@ def fits(
     pooled: bool = False,
     whole: bool = True,
 ) -> bool:
-    """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`."""
+    """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`.
+
+    With the buffers of rows that are not whole words, fewer may fit than otherwise, but one must.
+    """
     resident = 1 if config.splits > 1 else config.tile.resident
+    usual = shared(config, stage, chunk, pooled=pooled)
     nbytes = shared(config, stage, chunk, pooled=pooled, whole=whole)
-    return (nbytes + 1024) * resident <= target.shared + 1024
+    return (usual + 1024) * resident <= target.shared + 1024 and nbytes <= target.shared
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
