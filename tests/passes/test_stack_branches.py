@@ -132,7 +132,7 @@ def test_runs_whose_parts_others_read(read: str) -> None:
 
     graph = make(build, (2, ROWS, WIDTH))
     if read == "as an output":
-        graph.set_outputs(graph.outputs | {"part": parts[0]})
+        graph.set_outputs({**graph.outputs, "part": parts[0]})
     after, log = optimised(graph)
     assert log.counts["stack_branches"] == 1
     assert_same(graph, after)
