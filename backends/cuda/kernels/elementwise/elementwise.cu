@@ -22,16 +22,11 @@ elementwise(R* y, Ints strides, Index count, Ints sizes, Ints factors, Ints shif
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
     OPERANDS(OFFSET)
-    Index offset = 0, rest = i;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next =
-            axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index position = rest - next * sizes.at[axis];
+    Index offset = 0;
+    for_each_axis(i, sizes, factors, shifts, [&](int axis, Index position) {
         offset += position * strides.at[axis];
         OPERANDS(MOVE)
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     OPERANDS(READ)
     Words<R> results;

@@ -26,16 +26,12 @@ recurrence(R* y, Ints strides, Index origin, Index step, const R* first, Ints st
     const Index i = blockIdx.x * (Index)THREADS + threadIdx.x;
     if (i >= count) return;
     OPERANDS(OFFSET)
-    Index offset = origin, before = 0, rest = i;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index position = rest - next * sizes.at[axis];
+    Index offset = origin, before = 0;
+    for_each_axis(i, sizes, factors, shifts, [&](int axis, Index position) {
         offset += position * strides.at[axis];
         before += position * strides_first.at[axis];
         OPERANDS(MOVE)
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     if (FIRST) y[offset - step] = first[before];
     STATES(START)

@@ -24,18 +24,14 @@ copy_tiles(const T* x, T* y, Index offset, Ints sizes, Ints tiles, Ints factors,
 {
     constexpr int TILE[] = TILE_OF, INNER[] = INNER_OF, NEXT[] = NEXT_OF;
     __shared__ __align__(8) T tile[COUNT / RUN_Y * PITCH];
-    Index rest = blockIdx.x;
     int room[RANK];
     x += offset;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? quotient(rest, tiles.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index first = (rest - next * tiles.at[axis]) * TILE[axis];
+    for_each_axis(blockIdx.x, tiles, factors, shifts, [&](int axis, Index position) {
+        const Index first = position * TILE[axis];
         x += (long long)first * strides.at[axis];
         y += (long long)first * places.at[axis];
         room[axis] = sizes.at[axis] - first;
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     for (int word = threadIdx.x; word < COUNT / LOAD; word += THREADS) {
         int number = word * LOAD;

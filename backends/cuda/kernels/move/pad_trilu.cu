@@ -25,18 +25,14 @@ pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, I
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
-    Index rest = i, from = offset, to = 0;
+    Index from = offset, to = 0;
     bool inside = true;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = quotient(rest, results.at[axis], factors.at[axis], shifts.at[axis]);
-        const Index place = rest - next * results.at[axis];
+    for_each_axis(i, results, factors, shifts, [&](int axis, Index place) {
         const Index at = source(place - before.at[axis], sizes.at[axis]);
         inside = inside && at >= 0;
         from += at * strides.at[axis];
         to += place * places.at[axis];
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     y[to] = inside ? x[from] : value ? *value : T(0);
 }

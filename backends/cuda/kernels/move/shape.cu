@@ -17,15 +17,11 @@ copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints facto
 {
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
-    Index rest = i, from = offset, to = 0;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index position = rest - next * sizes.at[axis];
+    Index from = offset, to = 0;
+    for_each_axis(i, sizes, factors, shifts, [&](int axis, Index position) {
         from += position * strides.at[axis];
         to += position * places.at[axis];
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     *(Words*)(y + (GAPS ? to : i)) = *(const Words*)(x + from);
 }

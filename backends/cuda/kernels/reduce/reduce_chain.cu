@@ -42,18 +42,14 @@ reduce_chain(Y* y, Ints strides, Index results, Ints sizes, Ints factors, Ints s
     const int share = ALONG ? threadIdx.x % SHARES : threadIdx.x / OF_BLOCK;
     const int column = ALONG ? threadIdx.x / SHARES : threadIdx.x % OF_BLOCK;
     const Index i = (blockIdx.x * (Index)OF_BLOCK + column) * COLUMNS;
-    Index offset = 0, rest = i;
+    Index offset = 0;
     OPERANDS(OFFSET)
     BEHIND(OFFSET_BEHIND)
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index position = rest - next * sizes.at[axis];
+    for_each_axis(i, sizes, factors, shifts, [&](int axis, Index position) {
         offset += position * strides.at[axis];
         OPERANDS(MOVE)
         BEHIND(MOVE_BEHIND)
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     State state[COLUMNS];
 #pragma unroll
@@ -62,15 +58,9 @@ reduce_chain(Y* y, Ints strides, Index results, Ints sizes, Ints factors, Ints s
 #pragma unroll 4
         for (Index k = share * ADJACENT; k < count; k += SHARES * ADJACENT) {
             OPERANDS(BEGIN)
-            Index left = k;
-#pragma unroll
-            for (int axis = FOLDED - 1; axis >= 0; --axis) {
-                const Index next =
-                    axis ? quotient(left, folds.at[axis], fold_factors.at[axis], fold_shifts.at[axis]) : 0;
-                const Index position = left - next * folds.at[axis];
+            for_each_axis<FOLDED>(k, folds, fold_factors, fold_shifts, [&](int axis, Index position) {
                 OPERANDS(STEP)
-                left = next;
-            }
+            });
             OPERANDS(LOOK)
             OPERANDS(READ)
 #pragma unroll

@@ -122,16 +122,12 @@ scan_chain(Y* y, Ints strides, Index step, Index lines, Index size, Ints sizes, 
     const int share = ALONG ? threadIdx.x % SHARES : threadIdx.x / LINES;
     const Index line = blockIdx.x * (Index)LINES + (ALONG ? threadIdx.x / SHARES : threadIdx.x % LINES);
     const bool inside = line < lines;
-    Index offset = 0, rest = inside ? line : 0;
+    Index offset = 0;
     OPERANDS(OFFSET)
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
-        const Index position = rest - next * sizes.at[axis];
+    for_each_axis(inside ? line : 0, sizes, factors, shifts, [&](int axis, Index position) {
         offset += position * strides.at[axis];
         OPERANDS(MOVE)
-        rest = next;
-    }
+    });
     grid_dependency_sync();
     SCANS(TOTAL)
     const auto count_of = [=](Index first) {
