@@ -93,7 +93,7 @@ def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
     add = Builder(graph, node, node.name, (node,))
     for source, order in sources:
         part = _Part(source, order[rows.axis], rows.first, rows.size)
-        result = _sum(add, node, _unturned(rows.updates, order), part)
+        result = _sum(add, node, _untransposed(rows.updates, order), part)
         if result is None:
             continue
         if order != same:
@@ -180,7 +180,7 @@ def _hidden(graph: Graph, node: Node) -> Value | None:
     return add(Where(), condition, part.source, zero)
 
 
-def _unturned(value: Value, order: Order) -> Value | None:
+def _untransposed(value: Value, order: Order) -> Value | None:
     """Return the first value of which Transposes in a row make another one in this order."""
     found, source, best = tuple(range(len(order))), value, None
     while True:

@@ -77,7 +77,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
-            operands = list(dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value))
+            operands = list(
+                dict.fromkeys(_rows_before(value) for value in node.inputs[:3] if value)
+            )
             yield from _merge(graph, operands)
             for stream in _streams(operands):
                 yield from _merge(graph, stream)
@@ -124,17 +126,17 @@ def _streams(operands: Sequence[Value]) -> Iterator[list[Value]]:
     if len(joins) < len(operands) or len({len(node.inputs) for node in joins}) != 1:
         return
     for parts in zip(*(node.operands for node in joins), strict=True):
-        stream = [rows for value in parts if (rows := _unturned(value)) is not value]
+        stream = [rows for value in parts if (rows := _rows_before(value)) is not value]
         sizes = [static_dims(shape_of(value)) for value in stream]
         if all(each is not None and prod(each[:-1]) <= _SHORT for each in sizes):
             yield stream
 
 
-def _unturned(value: Value) -> Value:
+def _rows_before(value: Value) -> Value:
     """Return the rows whose heads are rotated or normalized to a value, or the value itself."""
     node = value.producer
     if node is not None and isinstance(node.op, RotaryEmbedding) and node.inputs[0] is not None:
-        return _unturned(node.inputs[0])
+        return _rows_before(node.inputs[0])
     if _is_norm(node):  # of all heads at once: OLMo 2, Wan
         return node.operands[0]
     norm = _input_of(node, Reshape)

@@ -50,7 +50,7 @@ class WeightStore:
         self._taken: dict[_Key, int] = {}
         self._views: dict[_Key, View] = {}
         self._sources: dict[int, Array] = {}
-        self._coming: list[Generator[None]] = []
+        self._coming: list[tuple[frozenset[_Key], Generator[None]]] = []
         self._lock = forks.rlock()
 
     @property
@@ -68,8 +68,8 @@ class WeightStore:
         """Return ``pack(*arrays of sources)``, computed once per (sources, layout)."""
         key, arrays = _key(sources, layout)
         with self._lock:
-            for coming in self._coming:
-                while key not in self._views and next(coming, _END) is not _END:
+            for keys, coming in self._coming:
+                while key in keys and key not in self._views and next(coming, _END) is not _END:
                     pass
             if key not in self._views:
                 self._store(key, arrays, self._made(arrays, pack))
@@ -106,7 +106,8 @@ class WeightStore:
             others = [each for each, n in zip(found, sizes, strict=True) if _SLIGHT <= n < _LARGE]
             coming = self._storing(slight, others)
             next(coming, None)
-            self._coming.append(coming)
+            entry = frozenset(key for key, _, _ in others), coming
+            self._coming.append(entry)
         try:
             yield
             with self._lock:
@@ -114,7 +115,7 @@ class WeightStore:
                     pass
         finally:
             with self._lock:
-                self._coming.remove(coming)
+                self._coming.remove(entry)
                 coming.close()
 
     def _storing(self, slight: list[_Wanted], others: list[_Wanted]) -> Generator[None]:

@@ -121,7 +121,7 @@ def test_parts_of_a_network_compute_what_it_computes() -> None:
 # ── planted faults ───────────────────────────────────────────────────────────────────────────────
 
 
-def _unturned(data: np.ndarray, *_: object, **__: object) -> np.ndarray:
+def _untransposed(data: np.ndarray, *_: object, **__: object) -> np.ndarray:
     return data
 
 
@@ -132,7 +132,7 @@ def _always(*_: object) -> bool:
 @pytest.mark.parametrize(
     ("motif", "place", "name", "wrong"),
     [
-        ("motifs_blocks.flattened", flatten_pixels, "_permuted", _unturned),
+        ("motifs_blocks.flattened", flatten_pixels, "_permuted", _untransposed),
         ("motifs_decoders.last_row", select_early._Selection, "is_few", _always),
     ],
     ids=["weights in the old order", "a selection of nothing"],

@@ -110,6 +110,17 @@ def test_one_is_there_while_others_are_packed(monkeypatch: pytest.MonkeyPatch, c
     assert store.nbytes == 9 * 24
 
 
+def test_others_are_not_waited_for_by_one_that_is_not_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weights, "_SLIGHT", 0)
+    store, (other, *values) = WeightStore(FakeDevice()), constants(9)
+    with store.preparing(map(as_it_is, values)):
+        store.view(other)
+        assert store.nbytes == 2 * 24  # the first of them, and the other
+    assert store.nbytes == 9 * 24
+
+
 def test_what_is_being_packed_ends_with_a_block_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_SLIGHT", 0)
     device = FakeDevice()
