@@ -253,14 +253,9 @@ def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
 def _is_packed(conv: Node) -> bool:
     """Whether a convolution of 16-bit floats packs its image, which has few channels."""
     x, w = conv.operands[:2]
-    if (
-        not isinstance(conv.op, Conv)
-        or conv.op.group > 1
-        or w.data is None
-        or x.tensor.rank not in (4, 5)
-    ):
+    if not isinstance(conv.op, Conv) or conv.op.group > 1 or w.data is None:
         return False
-    return is_packed(w.tensor.dims[1])
+    return x.tensor.rank in (4, 5) and is_packed(w.tensor.dims[1])
 
 
 def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
-from tercet.backends.cuda.gemm.schedules.tma import SmemLayout, Staging, TmaProduct
+from tercet.backends.cuda.gemm.schedules import tma, tma_persistent, tma_staging
+from tercet.backends.cuda.gemm.schedules.tma_staging import SmemLayout, Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PAIRS, TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import ceil_div
@@ -93,12 +93,15 @@ def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[st
 
 def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
     """Let convolutions be done in one layout by one tile after the other; return those left."""
-    left = [tile for tile in TMA if layout in tma.layouts(tile)]
+    left = [tile for tile in TMA if layout in tma_staging.layouts(tile)]
 
     def take(
         p: TmaProduct, target: Target, *, along: bool = False
     ) -> tuple[TimedConfig, Staging] | None:
-        staging, splits = tma.staged(p, left[0], layout), min(2, ceil_div(p.channels, p.chunk))
+        staging, splits = (
+            tma_staging.staged(p, left[0], layout),
+            min(2, ceil_div(p.channels, p.chunk)),
+        )
         config = Config(left[0], splits if len(left) % 2 else 1)
         stage = 0 if staging is None else staging.stage(p.chunk)
         if staging is None or not tma.fits(config, stage, p.chunk, target, whole=p.whole):

@@ -13,7 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.gemm import f16, int8
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import multistage, tma
-from tercet.backends.cuda.gemm.schedules.tma import Staging, TmaProduct
+from tercet.backends.cuda.gemm.schedules.tma_staging import Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig, inbox
 from tercet.backends.cuda.recipe.operands import ceil_div

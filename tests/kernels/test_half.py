@@ -15,12 +15,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.codegen.epilogue import no_epilogue
-from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
-from tercet.backends.cuda.gemm.pack import EIGHTS, filters_of, joined_groups, padded
-from tercet.backends.cuda.gemm.problem import GemmArguments, Image, Problem, RowKind, divisor
-from tercet.backends.cuda.gemm.schedules import multistage, tma
+from tercet.backends.cuda.gemm.problem import GemmArguments, Image, Problem, RowKind
+from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_staging
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
-from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
+from tercet.backends.cuda.gemm.schedules.tma_staging import SmemLayout
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
@@ -274,7 +272,7 @@ def shared_by_candidates(filters: int, size: int) -> Iterator[int]:
     shape = (256 * 256, filters, image.terms)
     weights = Packed((), "none", np.asarray)
     gemm = GemmArguments(image, weights, result, shape, image.terms, filters, dtype=float16)
-    product = tma.TmaProduct(gemm)
+    product = tma_staging.TmaProduct(gemm)
     for timed, staging in tma.candidates(product, H200):
         yield tma.multiply(product, no_epilogue(float16), timed.config, staging, H200).shared
 
@@ -297,34 +295,13 @@ def test_a_chain_of_convolutions_has_no_reformat_inside() -> None:
     assert all(row.outputs[0].format is Format.CHANNELS_LAST for row in products)
 
 
-# ── packing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("dims", [(1, 1), (3, 130), (257, 128), (200, 300), (2, 140, 9)])
-def test_rows_are_padded_whichever_way_they_lie(dims: tuple[int, ...]) -> None:
-    columns = normal(*dims).swapaxes(-1, -2)
-    for rows in (columns, np.ascontiguousarray(columns)):
-        found = padded(rows, 8)
-        count = rows.shape[-1]
-        assert found.shape == (*rows.shape[:-1], -(-count // 8) * 8)
-        np.testing.assert_array_equal(found[..., :count], rows)
-        assert not found[..., count:].any()
-
-
-def test_filters_are_rows_of_eights() -> None:
-    w = normal(6, 5, 3, 3)
-    packed = EIGHTS(filters_of(w, 2, 8))
-    assert packed.shape == (2, 3, 72)
-    np.testing.assert_array_equal(packed[1, 2].reshape(9, 8)[4, :5], w[5, :, 1, 1])
-    assert not packed.reshape(6, 9, 8)[..., 5:].any()
-
-
-def test_strips_hold_the_rows_of_windows() -> None:
-    w = normal(6, 3, 7, 7)
-    packed = pack_strips(w, 8).reshape(6, 7, 8, 4)
-    np.testing.assert_array_equal(packed[:, 2, 5, :3], w[:, :, 2, 5])
-    assert not packed[:, :, 7].any()
-    assert not packed[..., 3].any()
+def test_rows_of_windows_may_overlap() -> None:
+    graph = conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4)
+    _, launch = launches(planned(graph, conv="tensor_cores"))
+    image = launch.args["a"]
+    assert isinstance(image, TensorMap)
+    assert image.dims == (16, 224, 224, 32)
+    assert image.strides[0] == 8  # elements from one window to its neighbour: 16 bytes
 
 
 @pytest.mark.parametrize("side", [1024, 4096])
@@ -398,7 +375,7 @@ def bulk_sources() -> Iterator[KernelSource]:
     for i, tile in enumerate(TMA):
         channels = (64, 32, 16)[i % 3]
         x = Tensor(value(32, channels, 32, 32), Format.CHANNELS_LAST)
-        for layout in tma.layouts(tile):
+        for layout in tma_staging.layouts(tile):
             whole = layout is SmemLayout.MATRIX
             view = Window(
                 kernel=(1, 1) if whole else (3, 3),
@@ -424,8 +401,8 @@ def bulk_sources() -> Iterator[KernelSource]:
             shape = (32 * 900, 256, image.terms)
             gemm = GemmArguments(image, weights, result, shape, image.terms, 256, dtype=float16)
             pooled = layout is SmemLayout.SQUARES and i % 2 == 0
-            product = tma.TmaProduct(gemm, result if pooled else None)
-            staging = tma.staged(product, tile, layout)
+            product = tma_staging.TmaProduct(gemm, result if pooled else None)
+            staging = tma_staging.staged(product, tile, layout)
             assert staging is not None
             for config in (Config(tile), Config(tile, 1 + i % 8)):
                 made = tma.multiply(product, no_epilogue(float16), config, staging, H200)
@@ -459,52 +436,10 @@ def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
     assert found == [(9,), (3,), (15,), (1,)]
 
 
-def test_rows_of_windows_may_overlap() -> None:
-    graph = conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4)
-    _, launch = launches(planned(graph, conv="tensor_cores"))
-    image = launch.args["a"]
-    assert isinstance(image, TensorMap)
-    assert image.dims == (16, 224, 224, 32)
-    assert image.strides[0] == 8  # elements from one window to its neighbour: 16 bytes
-
-
-def test_spans_hold_the_rows_of_windows() -> None:
-    w = normal(6, 3, 7, 3)
-    packed = pack_spans(w, 16, 2).reshape(6, 7, 2, 2, 4)
-    for column, (place, pixel) in enumerate([(0, 0), (1, 0), (1, 1)]):
-        np.testing.assert_array_equal(packed[:, 2, place, pixel, :3], w[:, :, 2, column])
-    assert not packed[:, :, 0, 1].any()
-    assert not packed[..., 3].any()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_every_tile_compiles(target: Target, cache: Path) -> None:
     all_compile(list(tile_sources(target)), target, cache, every=True)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3, 7, 49, 196, 3136, 12544, 2**20, 2**30 - 1])
-def test_division_by_multiplication(d: int) -> None:
-    factor, shift = divisor(d)
-    for n in (0, 1, d - 1, d, d + 1, 2 * d - 1, 2**31 - 1):
-        assert (n * (factor % 2**32)) >> shift == n // d
-
-
-@pytest.mark.parametrize("joined", [1, 2, 6])
-def test_joined_groups_compute_what_groups_do(joined: int) -> None:
-    """Against a convolution that is told nothing of it."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((1, 24, 5, 6)).astype(np.float32)
-    w = rng.standard_normal((12, 4, 3, 3)).astype(np.float32)
-    wide = joined_groups(w, 6 // joined, joined)
-    assert wide.shape == (12, 4 * joined, 3, 3)
-    plain, found = (
-        evaluate(Conv(group=group), [x, weights, None], 1)
-        for group, weights in ((6, w), (6 // joined, wide))
-    )
-    assert plain is not None
-    assert found is not None
-    np.testing.assert_allclose(found[0], plain[0], rtol=1e-5, atol=1e-5)
 
 
 def test_convolutions_beside_others_take_half_of_the_multiprocessors() -> None:

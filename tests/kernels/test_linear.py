@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
-from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
+from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent, tma_staging
 from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
+from tercet.backends.cuda.gemm.schedules.tma_staging import SmemLayout
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
@@ -269,7 +269,7 @@ def test_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each way to lay images out for `gemm/tma.cu`; tiles reach over rows and images."""
-    staged = tma.staged
+    staged = tma_staging.staged
     monkeypatch.setattr(
         tma,
         "staged",

@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import f16, problem
-from tercet.backends.cuda.gemm.problem import MAX_REACH
+from tercet.backends.cuda.gemm.windows import MAX_REACH
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer

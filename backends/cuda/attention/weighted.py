@@ -17,16 +17,8 @@ from ..algorithms.registry import Answer, Setting
 from ..codegen.elementwise import ElementwiseChain, chain_of, in_chains
 from ..gemm.atoms import HALVES, TF32, atom_of
 from ..gemm.problem import widest
-from ..gemm.strided import (
-    Factor,
-    Factors,
-    StridedProduct,
-    common_factors,
-    factor_of,
-    landing,
-    moved_behind,
-    single_stride,
-)
+from ..gemm.strided import StridedProduct, landing, moved_behind
+from ..gemm.strided_factors import Factor, Factors, common_factors, factor_of, single_stride
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Tensor, broadcast_strides, ceil_div, merge

@@ -19,9 +19,8 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
-from ..gemm.problem import divisor
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div, three
+from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div, divisor, three
 from .estimates import WORD
 
 THREADS = 128

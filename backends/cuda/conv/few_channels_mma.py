@@ -28,8 +28,8 @@ from ..gemm.atoms import atom_of
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
 from ..gemm.first_layer import CHANNELS, pack_strips
-from ..gemm.problem import plane_of
 from ..gemm.tile import LAUNCH, MEMORY
+from ..gemm.windows import plane_of
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, TensorMap, by_axis, ceil_div, sizes
 from .few_channels import need_windows

@@ -21,8 +21,9 @@ from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
 from ..gemm.pack import EIGHTS, pack_windows
-from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, packed_filters, widest
+from ..gemm.problem import GemmArguments, Matrix, Problem, packed_filters, widest
 from ..gemm.schedules import multistage, simt
+from ..gemm.windows import image_of
 from ..recipe.launch import Launch, Recipe, each, launches_of
 from ..recipe.operands import Ints, Packed, Scratch, Tensor, by_axis, ceil_div, index_type
 from ..recipe.source import arithmetic

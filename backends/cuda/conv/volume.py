@@ -26,8 +26,6 @@ from ..gemm.forms import tma_tile
 from ..gemm.pack import EIGHTS, filters_of, padded
 from ..gemm.pack_image import padded_channels
 from ..gemm.problem import (
-    MAX_REACH,
-    VOLUME_REACH,
     Frames,
     GemmArguments,
     Image,
@@ -35,11 +33,11 @@ from ..gemm.problem import (
     Problem,
     RowKind,
     image_source,
-    reach_of,
     widest,
 )
-from ..gemm.schedules import multistage, simt, tma
+from ..gemm.schedules import multistage, simt, tma, tma_staging
 from ..gemm.tile import LAUNCH, MARGIN, MEMORY, TimedConfig
+from ..gemm.windows import MAX_REACH, VOLUME_REACH, reach_of
 from ..recipe.launch import Launch, launches_of, sharing
 from ..recipe.operands import Ints, Packed, Scratch, ceil_div
 from .estimates import MIN_CHANNELS
@@ -136,7 +134,7 @@ def _packing_time(conv: ConvProblem, planes: _Planes) -> float:
     return LAUNCH + moved / MEMORY if planes.packing else 0.0
 
 
-_Fed = tuple[tma.TmaProduct, TimedConfig, tma.Staging]
+_Fed = tuple[tma_staging.TmaProduct, TimedConfig, tma_staging.Staging]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,7 @@ def _fed(conv: ConvProblem, planes: _Planes) -> _Fed | None:
         return None
     if image.channels % 8 or image.row % 8:
         return None
-    product, along = tma.TmaProduct(_gemm(conv, planes)), conv.epilogue.reads_along
+    product, along = tma_staging.TmaProduct(_gemm(conv, planes)), conv.epilogue.reads_along
     in_place = image.frames is not None
     key = (conv.signature, *conv.formats, conv.x.row, along, in_place)
     found = tma_tile([product], conv.setting, *key, along=along)

@@ -14,7 +14,7 @@ from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.operands import Ints, Tensor
 from .atoms import HALVES
-from .problem import MAX_REACH, reach_of
+from .windows import MAX_REACH, reach_of
 
 #: Maximum number of elements of an image: kernels count in 32 bits.
 MAX_ELEMENTS = 2**31

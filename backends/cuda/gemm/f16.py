@@ -46,7 +46,7 @@ from .problem import (
     packed_matrix,
     widest,
 )
-from .schedules import multistage, stationary, swap_ab, tma, tma_persistent
+from .schedules import multistage, stationary, swap_ab, tma, tma_persistent, tma_staging
 from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 from .tma_choice import fed_by_tma, persistent
 
@@ -97,7 +97,7 @@ def linear_forms(layer: Linear, epilogue: Epilogue, target: Target) -> tuple[For
     if gemm.shape[2] % 8 == 0 and target.has_wgmma:
         kernels.append(by_persistent(gemm, epilogue, target))
         if not epilogue.reads_along:
-            kernels.append(by_tma([(tma.TmaProduct(gemm), ())], epilogue, target))
+            kernels.append(by_tma([(tma_staging.TmaProduct(gemm), ())], epilogue, target))
     return worth_measuring(*kernels)
 
 
@@ -146,7 +146,7 @@ def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -
     found = time_from_workspace(gemm, epilogue, setting.target)
     if epilogue.reads_along or gemm.shape[2] % 8:
         return found
-    fed = tma_tile([tma.TmaProduct(gemm)], setting, "product", gemm.shape)
+    fed = tma_tile([tma_staging.TmaProduct(gemm)], setting, "product", gemm.shape)
     return found if fed is None else min(found, fed[1].microseconds)
 
 
@@ -399,8 +399,8 @@ class _Fed:
     """
 
     choice: TimedConfig
-    product: tma.TmaProduct
-    staging: tma.Staging | None
+    product: tma_staging.TmaProduct
+    staging: tma_staging.Staging | None
     packing: tuple[Launch, ...]
 
     def launches(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...]:
@@ -435,7 +435,7 @@ def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
 
 def _tma_products(
     conv: ConvProblem, pooled: Tensor | None = None
-) -> list[tuple[tma.TmaProduct, tuple[Launch, ...]]]:
+) -> list[tuple[tma_staging.TmaProduct, tuple[Launch, ...]]]:
     """Return the products by which `tma.cu` can convolve, with the launches before each."""
     x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
     if not target.has_wgmma or x.rank > 4 or not conv.y.is_channels_last:
@@ -445,16 +445,16 @@ def _tma_products(
         padded = conv.group == 1 and w.dims[1] % 2 == 1
         counts = (1,) if conv.group == 1 else joinable(conv)
         fitting = [n for n in counts if padded or (even and n * w.dims[1] % 8 == 0)]
-        ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
+        ways: list[tuple[tma_staging.TmaProduct, tuple[Launch, ...]]] = []
         for groups in (JoinedGroups(conv, n) for n in fitting):
             source, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
             image = in_plane(source)
             gemm = groups.gemm(image, groups.filters(image.channels))
-            ways.append((tma.TmaProduct(gemm, pooled, conv.setting.concurrent), packing))
+            ways.append((tma_staging.TmaProduct(gemm, pooled, conv.setting.concurrent), packing))
         return ways
     if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made
-        return [(tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,))]
+        return [(tma_staging.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,))]
     return []
 
 

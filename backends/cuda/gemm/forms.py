@@ -17,7 +17,7 @@ from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.targets import Target
 from .atoms import atom_of
 from .problem import GemmArguments
-from .schedules import multistage, stationary, tma, tma_persistent
+from .schedules import multistage, stationary, tma, tma_persistent, tma_staging
 from .tile import Config, CtaTile, TimedConfig
 
 #: How many forms of one kernel are worth measuring, and of one of its tiles.
@@ -73,8 +73,11 @@ def by_multistage(source: Source, epilogue: Epilogue, target: Target) -> Iterato
 
 
 def tma_tile(
-    products: Sequence[tma.TmaProduct], setting: Setting, *key: Hashable, along: bool = False
-) -> tuple[int, TimedConfig, tma.Staging] | None:
+    products: Sequence[tma_staging.TmaProduct],
+    setting: Setting,
+    *key: Hashable,
+    along: bool = False,
+) -> tuple[int, TimedConfig, tma_staging.Staging] | None:
     """Return the fastest tile of any of these products, whose number comes first.
 
     Args:
@@ -95,13 +98,13 @@ def tma_tile(
     if tiles[key] is None:
         return None
     number, choice, layout = tiles[key]
-    staging = tma.staged(products[number], choice.tile, layout)
+    staging = tma_staging.staged(products[number], choice.tile, layout)
     assert staging is not None, "it was staged before"
     return number, choice, staging
 
 
 def by_tma(
-    products: Iterable[tuple[tma.TmaProduct, tuple[Launch, ...]]],
+    products: Iterable[tuple[tma_staging.TmaProduct, tuple[Launch, ...]]],
     epilogue: Epilogue,
     target: Target,
 ) -> Iterator[Form]:
@@ -115,15 +118,19 @@ def by_tma(
     found: list[Form] = []
     for number, (product, packing) in enumerate(products):
         for timed, staging in tma.candidates(product, target):
-            tapwise = staging.layout is tma.SmemLayout.TAPWISE
-            if tapwise and tma.staged(product, timed.tile, tma.SmemLayout.MATRIX) is not None:
+            tapwise = staging.layout is tma_staging.SmemLayout.TAPWISE
+            if (
+                tapwise
+                and tma_staging.staged(product, timed.tile, tma_staging.SmemLayout.MATRIX)
+                is not None
+            ):
                 continue  # the same as a matrix
 
             def made(
-                product: tma.TmaProduct = product,
+                product: tma_staging.TmaProduct = product,
                 packing: tuple[Launch, ...] = packing,
                 config: Config = timed.config,
-                staging: tma.Staging = staging,
+                staging: tma_staging.Staging = staging,
             ) -> Recipe:
                 return sharing(*packing, tma.multiply(product, epilogue, config, staging, target))
 
@@ -134,7 +141,7 @@ def by_tma(
 
 
 def by_stationary(
-    products: Iterable[tuple[tma.TmaProduct, tuple[Launch, ...]]],
+    products: Iterable[tuple[tma_staging.TmaProduct, tuple[Launch, ...]]],
     epilogue: Epilogue,
     target: Target,
 ) -> Iterator[Form]:
@@ -144,7 +151,7 @@ def by_stationary(
         for timed in sorted(found, key=lambda timed: timed.microseconds):
 
             def made(
-                product: tma.TmaProduct = product,
+                product: tma_staging.TmaProduct = product,
                 packing: tuple[Launch, ...] = packing,
                 tile: CtaTile = timed.tile,
             ) -> Recipe:

@@ -20,21 +20,12 @@ from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .atoms import atom_of
 from .pack import padded
-from .problem import (
-    MAX_REACH,
-    Batch,
-    GemmArguments,
-    Matrix,
-    Problem,
-    image_source,
-    packed_filters,
-    reach_of,
-    widest,
-)
+from .problem import Batch, GemmArguments, Matrix, Problem, image_source, packed_filters, widest
 from .schedules import multistage
 from .schedules.multistage import End, SplitK
 from .tables.f16 import MULTISTAGE
 from .tile import Config, TimedConfig, ranked, with_splits
+from .windows import MAX_REACH, reach_of
 
 #: The element types.
 BYTES = frozenset({int8, uint8})

@@ -8,7 +8,7 @@ nothing bounds a product: such nodes only bring matrices into an order that kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -16,11 +16,11 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
-from ....runtime.ops.movement import Slice, Transpose
+from ....runtime.ops.movement import Transpose
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
-from ..codegen.moves import MAX_NODES, VIEWS, Movement, movement, moves
+from ..codegen.moves import VIEWS, movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
 from .atoms import HALVES
 from .multiplication import Multiplication, multiplication
@@ -28,60 +28,18 @@ from .pack import EIGHTS
 from .problem import Batch, GemmArguments, Matrix, Problem, packed_matrix, widest
 from .schedules import multistage
 from .schedules.strided import StridedMatrix, StridedProducts, choose, is_direct
+from .strided_factors import Factor, Factors, common_factors, factor_of, single_stride
 from .tile import LAUNCH, MEMORY
 
 #: Elements of A per copy of `multistage.cu`, and of B unless its columns are adjacent.
 VECTORS, EIGHT = (8, 4, 2), 8
 #: Maximum number of blocks along the third grid axis.
 MAX_STACKED = 65535
-#: Rows of an instruction, and bytes of a word.
-ROWS, WORD = 16, 16
+#: Rows of an instruction.
+ROWS = 16
 #: Factor by which a product of float32 must be estimated to be faster where nothing is moved: on
 #: CUDA cores its errors are half as large.
 MARGIN = 0.85
-#: Sizes and strides of the factors of an axis, outermost first.
-Factors = list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """A factor of a product, and the nodes through which it is read.
-
-    Attributes:
-        x: the tensor that is read.
-        nodes: in order; only the next one reads the result of each.
-        movement: what they do, but for the Cast; None if nothing is moved.
-    """
-
-    x: Value
-    nodes: tuple[Node, ...] = ()
-    movement: Movement | None = None
-
-    @property
-    def is_strided(self) -> bool:
-        """Whether its rows are equally far apart, and its columns, too."""
-        found = self.axes(Tensor(self.x), 2)
-        return found is not None and all(single_stride(axis) is not None for axis in found[0][-2:])
-
-    def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int] | None:
-        """Return the factors of each of the last `rank` axes, and the place of the first element.
-
-        None if only a table has the places, as where views cut rows anew that are parts of others.
-
-        Args:
-            x: the tensor that is read, in its layout.
-            rank: the number of axes; missing ones have no factors.
-        """
-        if self.movement is None:
-            found = [[(size, stride)] for size, stride in zip(x.dims, x.strides, strict=True)]
-            return [[]] * (rank - len(found)) + found, 0
-        walk = self.movement.walk(x)
-        if walk.table is not None:
-            return None
-        strides, axes = iter(walk.strides), list[Factors]()
-        for sizes in self.movement.factors:
-            axes.append([(size, next(strides)) for size in sizes])
-        return [[]] * (rank - len(axes)) + axes, walk.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,69 +122,6 @@ def strided_product_at(
         behind = moved_behind(graph, last, free, narrows=not epilogue)
     found = StridedProduct(product, (left, right), epilogue, behind)
     return found if found.copies else None
-
-
-def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Factor:
-    """Return a factor through as many nodes as possible that move it by strides, and one Cast.
-
-    What only a table describes is left to one kernel that moves it all, if that is worth it, and
-    parts of rows are slices.
-    """
-    chain: list[Node] = []
-    reader, read = product, value
-    while len(chain) < MAX_NODES:
-        maker = read.producer
-        if maker is None or maker not in free or graph.sole_consumer(read) is not reader:
-            break
-        widened = any(isinstance(node.op, Cast) for node in chain)
-        if not moves(maker) and (widened or not _widens(maker)):
-            break
-        chain.insert(0, maker)
-        reader, read = maker, maker.operands[0]
-    for begin in range(len(chain)):
-        nodes = tuple(chain[begin:])
-        if all(isinstance(node.op, VIEWS) for node in nodes):
-            break
-        if nodes[1:] and _is_part_of_rows(nodes[0]) and not _is_divided(nodes):
-            continue
-        moving = [node for node in nodes if not isinstance(node.op, Cast)]
-        if not moving:
-            return Factor(nodes[0].operands[0], nodes)
-        found = movement(moving)
-        if found is None:
-            continue
-        factor = Factor(nodes[0].operands[0], nodes, found)
-        if factor.is_strided:
-            return factor
-        if found.is_worth and len(moving) == len(nodes):
-            break
-    return Factor(value)
-
-
-def _is_part_of_rows(node: Node) -> bool:
-    """Whether a node cuts words out of rows, which is a slice of the larger tensor in memory."""
-    if not isinstance(node.op, Slice) or (part := movement([node])) is None:
-        return False
-    x, y = part.x.tensor, part.y.tensor
-    elements = WORD // x.dtype.itemsize
-    walk = part.walk(Tensor(part.x))
-    sizes = x.dims[-1], y.dims[-1], walk.origin
-    return (
-        x.dims[:-1] == y.dims[:-1] and walk.table is None and not any(n % elements for n in sizes)
-    )
-
-
-def _is_divided(nodes: Sequence[Node]) -> bool:
-    """Whether a part of rows becomes several rows each, not a slice of the larger tensor."""
-    part, *views = (node.output.tensor.dims for node in nodes)
-    return views[-1][-1] != part[-1] and all(isinstance(node.op, VIEWS) for node in nodes[1:])
-
-
-def _widens(node: Node) -> bool:
-    """Whether a node makes float32 of a computed tensor of 16-bit floats."""
-    if not isinstance(node.op, Cast) or node.output.tensor.dtype != float32:
-        return False
-    return node.operands[0].tensor.dtype in HALVES and not node.operands[0].is_constant
 
 
 def moved_behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
@@ -413,31 +308,6 @@ def _arranged(
     if c.term == 1 or n == 1:
         return products
     return products.transposed if c.line == 1 or m == 1 else "results that are not adjacent"
-
-
-def single_stride(factors: Factors) -> int | None:
-    """Return the stride of an axis, 0 for one element; None if it has several."""
-    sizes, (strides,) = merge([size for size, _ in factors], [tuple(s for _, s in factors)])
-    if len(sizes) > 1:
-        return None
-    return sum(strides) if prod(sizes) > 1 else 0
-
-
-def common_factors(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Ints]] | None:
-    """Return factors of a batch axis with the strides of all tensors; None if there are none."""
-    left = [[(n, s) for n, s in factors if n > 1] or [(size, 0)] for factors in of_axis]
-    found: list[tuple[int, Ints]] = []
-    while size > 1:
-        inner = min(factors[-1][0] for factors in left)
-        if any(factors[-1][0] % inner for factors in left):
-            return None
-        found.insert(0, (inner, tuple(factors[-1][1] for factors in left)))
-        for factors in left:
-            count, stride = factors.pop()
-            if count > inner:
-                factors.append((count // inner, stride * inner))
-        size //= inner
-    return found
 
 
 def landing(found: StridedProduct) -> list[Factors] | None:

@@ -9,7 +9,7 @@ from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .forms import tma_tile
 from .problem import GemmArguments
-from .schedules import multistage, tma, tma_persistent
+from .schedules import multistage, tma, tma_persistent, tma_staging
 from .tile import MARGIN, STEPS_AHEAD, WEIGHTS_MARGIN
 
 
@@ -18,7 +18,7 @@ def fed_by_tma(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Lau
     target = setting.target
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
-    least, product = multistage.time_of(gemm, target, epilogue), tma.TmaProduct(gemm)
+    least, product = multistage.time_of(gemm, target, epilogue), tma_staging.TmaProduct(gemm)
     tile = None if epilogue.reads_along else tma_tile([product], setting, "product", gemm.shape)
     fed = None if tile is None else tile[1:]
     if fed and fed[0].microseconds >= MARGIN * multistage.time_of(gemm, target):

@@ -13,8 +13,9 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Members, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, RowKind, divided_image
+from ..problem import GemmArguments, Image, RowKind
 from ..tile import Config, CtaTile
+from ..windows import divided_image
 from .halves import shared, spread
 from .multistage import SplitK
 from .wgmma_rs import fitted, registers, threads

@@ -11,13 +11,13 @@ from math import prod
 
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, ceil_div
+from ...recipe.operands import Ints, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..problem import divisor
 from ..tables.f16 import STATIONARY
 from ..tile import LAUNCH, TMA_CACHE, BlockWork, Config, CtaTile, TimedConfig, estimate, overlapped
-from .tma import ALIGNMENT, MAX_ROWS, NARROWEST, ROWS, SIDE, TmaProduct, image_map, weights_map
+from .tma import NARROWEST
+from .tma_staging import ALIGNMENT, MAX_ROWS, ROWS, SIDE, TmaProduct, image_map, weights_map
 
 
 @dataclass(frozen=True, slots=True)
