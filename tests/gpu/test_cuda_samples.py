@@ -20,6 +20,8 @@ from ..kernels import (
     test_chunks,
     test_dots,
     test_pad_channels,
+    test_rotated_heads,
+    test_scan_chain,
     test_short,
     test_short_stacks,
 )
@@ -38,6 +40,17 @@ ALL = [
 @pytest.mark.parametrize("sample", ALL, ids=str)
 def test_kernels(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize("name", test_scan_chain.BUILDS)
+def test_kernels_of_scans(name: str) -> None:
+    sample = test_scan_chain.made(test_scan_chain.BUILDS[name])
+    compare(sample, *open_backends("cuda", OPTIONS), error=test_scan_chain.limit(name))
+
+
+@pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)
+def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
+    compare(heads.sample(), *open_backends("cuda", OPTIONS))
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,18 @@ def made(build: Callable[[Net], Value]) -> Sample:
     return Sample(net.graph, net.feeds)
 
 
+def limit(name: str) -> float:
+    """The error that a sample may have."""
+    return 2e-3 if "16" in name else 5e-6
+
+
 @needs_compiler
 @pytest.mark.parametrize("name", BUILDS)
 def test_one_kernel(name: str, emulated: CudaBackend) -> None:
     sample = made(BUILDS[name])
     (launch,) = launches(planned(sample.graph))
     assert launch.file == FILE
-    compare(sample, emulated, error=2e-3 if "16" in name else 5e-6)
+    compare(sample, emulated, error=limit(name))
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
