@@ -54,6 +54,7 @@ from . import (
     lower_einsum,
     lower_gather_elements,
     lower_gather_nd,
+    lower_norms,
     merge_branches,
     merge_convolutions,
     merge_duplicates,
@@ -218,6 +219,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fuse_groups",
         fuse_groups.run,
         "likewise",
+    ),
+    Pass(
+        "lower_norms",
+        lower_norms.run,
+        "after them, and before the patterns below, whose normalizations have scales of rows",
     ),
     Pass(
         "fold_row_norms",
