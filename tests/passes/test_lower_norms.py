@@ -49,4 +49,4 @@ def test_against_onnxruntime(case: str, outputs: str) -> None:
     with tercet.load(proto, "numpy") as model:
         found = model.run(feeds)
     for name, want in zip(names, wanted, strict=True):
-        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[name], np.asarray(want), rtol=1e-5, atol=1e-6)
