@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
+from ...runtime.base.record import record
 from ...runtime.errors import OperatorError, TercetError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType
@@ -18,7 +19,7 @@ from .recipe.source import UserSource
 MAX_OUTPUTS = 1 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CudaKernel:
     """One launch of a user's kernel.
 

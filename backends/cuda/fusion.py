@@ -7,10 +7,10 @@ leaves a group and re-enters it, and intermediate values need no memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
@@ -80,7 +80,7 @@ Separable = (
 Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FusionGroup:
     """Nodes that become one step.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.graph import Graph, Node, Value
@@ -28,7 +29,7 @@ from ..cuda.tuning.tuner import digest
 from .registry import NodeGroup
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CudaTime:
     """The time that the cuda kernels take for some nodes.
 
@@ -41,7 +42,7 @@ class CudaTime:
     formats: tuple[Format, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BackendComparison:
     """Times of cuDNN and the cuda kernels for the same nodes, including format changes.
 
@@ -171,7 +172,7 @@ class CudaTimer:
                 buffer.close()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arbiter:
     """Decides between cuDNN and the cuda kernels for the nodes of one graph.
 

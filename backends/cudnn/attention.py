@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
@@ -24,7 +24,7 @@ WORD = 8
 TILE, FEW = 64, 132
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaledDotProduct:
     """softmax(softcap(scale * q @ k') + mask) @ v, head by head; scores are float32.
 
@@ -122,7 +122,7 @@ class ScaledDotProduct:
 # ── a node in cuDNN's terms ──────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionPattern:
     """An Attention node and its inputs.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...runtime.base import forks
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
 from ..cuda.tuning.records import Records
@@ -31,7 +32,7 @@ GLANCE, HOPELESS = 8, 1.3
 MAX_COMPILED = 6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Division:
     """One division of a task between cuDNN and a kernel.
 
@@ -56,7 +57,7 @@ class Division:
         return f"{text}, then {self.rest}" if self.rest else text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineTask:
     """The computation for which an engine is chosen.
 
@@ -101,7 +102,7 @@ class EngineTask:
         return f"{' or '.join(map(str, self.divisions))}, {limit} workspace"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineChoice:
     """The chosen engine, and the kernels before and after it.
 
@@ -156,7 +157,7 @@ class EngineChoice:
         return f"{text} ({self.microseconds:.1f} us, best of {self.among}{cuda})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """A measured engine.
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from time import perf_counter
 from typing import Any
 
+from ...runtime.base.record import record
 from ..cuda.driver.device import CudaStream
 from .library import NoPlan
 from .operation import DATA_TYPES, SLOW, Operand, Operation, Ranked
 from .session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CudnnEngine:
     """One built plan of a graph.
 

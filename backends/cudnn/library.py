@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.errors import BackendUnavailable, DeviceError
 
 #: The frontend whose calls this package uses. Older ones have no handles; newer ones depend on
@@ -26,7 +26,7 @@ class NoPlan(Exception):
     """CuDNN has no engine for a graph, or none that is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CudnnLibrary:
     """CuDNN, loaded into this process.
 

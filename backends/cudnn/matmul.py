@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
@@ -36,7 +37,7 @@ _SLOWER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatMulProblem:
     """A batch of matrix products, accumulated in float32, with an epilogue.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array
@@ -40,7 +41,7 @@ STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
 # ── what is computed ─────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Normalization:
     """Groups of elements normalized to mean 0 and variance 1, or by their root mean square.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import (
     DType,
     bfloat16,
@@ -55,7 +55,7 @@ DATA_TYPES: dict[DType, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operand:
     """A tensor of a graph with its memory layout.
 

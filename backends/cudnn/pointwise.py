@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import DType, bool_, int8, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
@@ -38,7 +39,7 @@ FEW = 1 << 21
 # ── what is computed ─────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pointwise:
     """Elementwise operators over three axes, with broadcast operands.
 
@@ -88,7 +89,7 @@ class Pointwise:
 # ── nodes as stages ──────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Read:
     """An input of a chain.
 

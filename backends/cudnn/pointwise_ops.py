@@ -15,11 +15,11 @@ infinities, NaN and the limits of the range:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import bool_
 from ...runtime.ir.graph import Node
 from ...runtime.ir.op import Op
@@ -27,7 +27,7 @@ from ...runtime.ops import elementwise as ops
 from .operation import HALVES
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PointwiseWriter:
     """Adds pointwise operations to a graph; a number becomes a scalar passed by value.
 

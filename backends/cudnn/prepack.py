@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
+from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import TensorType
 from ..cuda.device import CudaDevice
@@ -20,7 +20,7 @@ from .operation import Operand
 ALIGNMENT = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Front:
     """A kernel that packs an image into the workspace: channels last, padded with zero channels.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.options import Options
@@ -17,7 +18,7 @@ from .names import CUDNN
 Source = Value | Packed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeGroup:
     """Nodes that cuDNN could run as one step.
 

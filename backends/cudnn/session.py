@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Any
 
+from ...runtime.base.record import record
 from ..cuda.driver.device import CudaStream
 from .library import CudnnLibrary
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Session:
     """Plans and executes graphs on one GPU.
 

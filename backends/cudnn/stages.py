@@ -7,9 +7,9 @@ goes into cuDNN's graph, and a kernel applies the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
@@ -28,7 +28,7 @@ FLOW = "·"
 Input = str | float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PointwiseStage:
     """One elementwise operator.
 
@@ -57,7 +57,7 @@ class PointwiseStage:
         return f"{self.op}({inputs})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tail:
     """An epilogue: stages with the tensors that they read.
 
@@ -104,7 +104,7 @@ NO_TAIL = Tail()
 MAX_OPERANDS = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Followers:
     """Elementwise nodes after a value, each the only consumer of its predecessor.
 
@@ -121,7 +121,7 @@ class Followers:
     across: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Followed:
     """A node and the epilogue nodes in the same step.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array
@@ -60,7 +60,7 @@ def runner(device: CudaDevice, choice: EngineChoice, at: Mapping[str, int], scra
     return run if len(runs) > 1 else runs[0]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GraphStep:
     """Nodes with their chosen engine.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ...runtime.base.cache import Cache
+from ...runtime.base.record import record
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MIN_NODES_VARIABLE = "TERCET_OPENVINO_MIN_NODES"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenvinoOptions:
     """Options of the openvino backend.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...runtime.base import forks
 from ...runtime.base.cache import Cache
+from ...runtime.base.record import record
 from ...runtime.base.worker import Worker
 from ...runtime.errors import DeviceError
 from ...runtime.ir.types import Array
@@ -242,7 +243,7 @@ def check_results(made: Any, shapes: Mapping[str, Sequence[int]]) -> None:
             raise RegionRefused("", f"it infers {shape} for '{name}', whose shape is {list(dims)}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExecutedLayer:
     """A layer that a compiled region executes.
 

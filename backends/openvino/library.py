@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.errors import BackendUnavailable
 
 #: The oldest supported release.
@@ -30,7 +31,7 @@ _NOISE = (
 _MAX_TEXT = 300
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenvinoLibrary:
     """OpenVINO, loaded into this process.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.base.worker import Ended, Worker
 from ...runtime.ir.dtypes import name_of
 from ...runtime.ir.types import Array
@@ -30,7 +30,7 @@ _STEP = 64
 Spec = tuple[str, str, Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """A section that can be run.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Run, View
 from ...runtime.plan.host import array
@@ -12,7 +11,7 @@ from .compiler import CompiledRegion, layers_of
 from .library import gist
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompiledRegionStep:
     """A region with its engine.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from hashlib import sha256
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from ...runtime.base import forks
 from ...runtime.base.guard import check_time
+from ...runtime.base.record import record
 from ...runtime.base.worker import Ended
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.dtypes import name_of
@@ -47,7 +48,7 @@ NOTHING = 1e-36
 _NUMPY = NumpyBackend()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrialVerdict:
     """The outcome of a trial.
 

@@ -17,6 +17,7 @@ from ...importers.onnx.writing.export import export
 from ...importers.onnx.writing.save import save
 from ...importers.onnx.writing.versions import refusal
 from ...importers.onnx.writing.versions import results_of as live_results
+from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.types import Array, TensorType
@@ -33,7 +34,7 @@ Profile = tuple[Ints, Ints, Ints]
 Ranges = Mapping[str, tuple[int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SectionTensor:
     """An input or output of a section: its name there, dtype and, for this plan, shape."""
 

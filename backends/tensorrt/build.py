@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.base.cache import Cache
+from ...runtime.base.record import record
 from ...runtime.ir import dtypes
 from ...runtime.ir.dtypes import name_of
 from ..regions.section import Ints, Profile, Section
@@ -48,7 +48,7 @@ class SectionRefused(Exception):
         self.node, self.reason, self.stage = node, reason, stage
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineSettings:
     """The settings of an engine.
 
@@ -65,7 +65,7 @@ class EngineSettings:
     strip: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineIO:
     """Inputs and outputs of an engine.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.base.cache import Cache
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceError
 from ..regions.section import Ints
 from .build import to_bytes
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import tensorrt as trt
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorrtEngine:
     """An engine that is ready to run.
 
@@ -78,7 +78,7 @@ class TensorrtEngine:
         return f"{self.key}.kernels"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExecutionContext:
     """An execution context of an engine: shapes, addresses and scratch memory.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ...runtime.base.record import record
 
 _NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineLayer:
     """A layer of an engine.
 

@@ -8,12 +8,12 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...runtime.base.record import record
 from ...runtime.errors import BackendUnavailable
 from .products import PRODUCTS, LibraryProduct
 
@@ -27,7 +27,7 @@ _INSTALL = "pip install 'tercet[tensorrt]', or 'tercet[tensorrt-rtx]' for GeForc
 _KEPT = 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorrtLibrary:
     """TensorRT or TensorRT-RTX, loaded into this process.
 

@@ -7,9 +7,10 @@ GPU. The layers of an engine can be inspected only on a GPU that runs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ...runtime.base.record import record
 from ...runtime.base.worker import Worker
 from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Device, View
@@ -21,7 +22,7 @@ from .step import Pointer
 from .worker import Remote
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Blueprint:
     """The step of an engine that was built only to be inspected.
 

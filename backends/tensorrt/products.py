@@ -9,14 +9,15 @@ runtime cache.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ...runtime.base.record import record
 
 if TYPE_CHECKING:
     import tensorrt as trt
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LibraryProduct:
     """A library that this backend can use.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...runtime.base.record import record
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section, SectionTensor
@@ -18,7 +18,7 @@ from .layers import layers as layers_of
 Pointer = Callable[[View], int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorrtStep:
     """A region with its engine.
 

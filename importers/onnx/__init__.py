@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...runtime import ops as _ops
+from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.mapped import Mapped
 from ...runtime.ir.op import OPERATORS, Op
@@ -21,7 +22,7 @@ __all__ = ["Imported", "Limits", "Loadable", "load"]
 assert _ops  # registers the operators
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Imported:
     """An imported model.
 

@@ -16,13 +16,14 @@ import stat
 import tempfile
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
 from ..errors import PerformanceWarning
 from . import forks
 from .files import replacing
+from .record import record
 
 _HEAD = b"tercet entry 2\n"
 _DIGEST = 32
@@ -47,7 +48,7 @@ def default_cache() -> Path:
         return Path(tempfile.gettempdir()) / f"tercet-{os.getuid() if _HAS_OWNERS else 0}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cache:
     """A folder of named entries that several processes may read and write concurrently.
 

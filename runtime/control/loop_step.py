@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 
+from ..base.record import record
 from ..ir.dtypes import int64, uint8
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
@@ -22,7 +22,7 @@ NUMBER = TensorType(int64, ())
 UNROLLED = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Elements:
     """How a tensor holds one element per iteration.
 
@@ -35,7 +35,7 @@ class Elements:
     backward: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BodySignature:
     """The roles of the inputs and results of a node and its body.
 

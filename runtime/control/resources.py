@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from threading import RLock
 from typing import TypeGuard
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ..base import forks
 from ..base.budget import Budget
+from ..base.record import record
 from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Node
@@ -29,7 +30,7 @@ Types = tuple[ValueType | None, ...]
 DECIDING = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resources:
     """What programs are made with.
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from ..base.record import record
 from ..errors import ShapeError
 from . import dtypes
 from .dtypes import COMPLEX, FLOAT6S, FLOATS, INTEGERS, DType, name_of
@@ -205,7 +205,7 @@ SIGNATURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constraint:
     """The element types allowed for one input or output.
 
@@ -220,7 +220,7 @@ class Constraint:
     repeats: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Signature:
     """The element types allowed for the inputs and outputs of an operator, in order."""
 

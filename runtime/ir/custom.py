@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from ..base.arguments import refused
+from ..base.record import record
 from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
@@ -19,7 +20,7 @@ from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base, with_arrays, wit
 from .types import Array, HostValue, TensorType, ValueType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CustomOperator:
     """The implementation of a custom operator.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from mmap import mmap
 from weakref import ref
 
+from ..base.record import record
 from ..errors import ModelFileError
 from .graph import Graph
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mapped:
     """A file whose mapping backs arrays of a model.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from sys import getsizeof
 from typing import Any, cast
@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..base.record import record
 from .dtypes import DType, int64, name_of, string
 
 #: Approximate overhead in bytes of a dictionary entry.
@@ -24,7 +25,7 @@ def _dim_text(dim: Dim) -> str:
     return "?" if dim is None else str(dim)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorType:
     """Dtype and shape of a tensor, and its elements if known.
 
@@ -110,7 +111,7 @@ class TensorType:
         return self if self.value is None else replace(self, value=None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SequenceType:
     """A list of values of one type."""
 
@@ -120,7 +121,7 @@ class SequenceType:
         return f"sequence({self.element or '?'})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OptionalType:
     """A value that may be absent."""
 
@@ -130,7 +131,7 @@ class OptionalType:
         return f"optional({self.element or '?'})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MapType:
     """A dictionary of ai.onnx.ml; scalars in it are numpy scalars."""
 

@@ -6,9 +6,9 @@ dtype that the file declares, and no backend runs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ..base.record import record
 from ..errors import UnsupportedError
 from ..text import printable
 from .op import Inferred, Op, op_base
@@ -20,7 +20,7 @@ NOBODY, REASON = "nobody", "the operator is unknown"
 SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnknownOperator:
     """An operator of a model that tercet does not have.
 

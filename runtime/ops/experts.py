@@ -5,9 +5,9 @@ ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnx
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..base.record import record
 from ..errors import ShapeError
 from ..ir.constraints import is_wide
 from ..ir.dtypes import bfloat16, float16, float32, float64, name_of, uint8
@@ -68,7 +68,7 @@ class Mixture(Op):
             raise ShapeError(f"use_sparse_mixer=1 with k={self.k}; it is defined for k=2")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpertLayer:
     """One layer of all experts: weights [experts, columns, rows].
 

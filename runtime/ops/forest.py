@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import DType, float32
 from ..ir.types import Array
 from .ml import TRANSFORMS
@@ -156,7 +157,7 @@ def _ints(values: Sequence[int] | None) -> Array:
     return np.array(() if values is None else values, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _NodeIndex:
     """Finds nodes by (tree id, node id)."""
 

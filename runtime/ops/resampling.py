@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import DType, int64
 from ..ir.types import Array
 from .resize import Resize
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResizeAxis:
     """An axis being resized.
 

@@ -8,10 +8,11 @@ their defaults.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, cast
 
+from ..base.record import record
 from ..errors import ShapeError
 from ..ir.op import Op
 from ..ir.types import Dim, Shape
@@ -21,7 +22,7 @@ Ints = tuple[int, ...]
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Window:
     """Windows over the spatial axes; every field has one integer per spatial axis.
 
@@ -65,7 +66,7 @@ class Window:
         return any(d != 1 for d in self.dilations)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Axis:
     """The attributes of one spatial axis."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.elementwise import Add
@@ -21,7 +21,7 @@ from .pattern import pairs, without_addend
 MAX_SUMS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """Adjacent columns of a layer's result.
 

@@ -8,11 +8,12 @@ stacked results themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.control import Scan
 from ..ops.elementwise import BitCast, CastLike, Clip, PRelu, SwiGLU
@@ -37,7 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield f"Scan '{node.name}' computes its {count} elements at once"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Made:
     """A value of a body, to be computed for all elements: its shape in the body."""
 

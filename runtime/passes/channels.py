@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew
@@ -23,7 +24,7 @@ from ..ops.shapes import normalize_axes, normalize_axis
 from .editing import shape_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """Channels of a tensor that are all channels of another.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
 from ..ops.gather import Gather
@@ -23,7 +24,7 @@ _MOVES = (*_RESHAPES, Transpose, Slice, Split, Gather)
 _LENGTH = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadColumns:
     """Heads [b, h, t, d] whose elements are elements of rows [b, t, w].
 
@@ -159,7 +160,7 @@ def _transposed(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:
     return HeadColumns(source, counts, heads * size, columns, (node,)) if columns.size else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layout:
     """How the elements of rows are arranged in a tensor.
 

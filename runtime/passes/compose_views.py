@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer
 from ..ir.op import Op
@@ -114,7 +114,7 @@ def _chain(last: Node, passes: Callable[[Node], bool]) -> list[Node]:
     return chain
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Form:
     """The shortest form of a chain.
 

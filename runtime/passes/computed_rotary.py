@@ -9,10 +9,11 @@ transformers, from any exporter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS, float64
 from ..ir.graph import Node, Value
 from ..ir.op import Op
@@ -32,7 +33,7 @@ from .row_sums import RowSums, Term, sources
 ROTATED = FLOATS - {float64}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rotated:
     """Elements of the rows of x, moved and negated."""
 
@@ -49,7 +50,7 @@ class _Rotated:
 # ── one element for each pair ────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pairs:
     """A tensor with one element per pair, from which one with two equal elements is computed.
 

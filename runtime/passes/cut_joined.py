@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.movement import Concat, Slice, Split
@@ -16,7 +16,7 @@ from .editing import Builder, drop, rank_of, shape_of
 from .joined_parts import cut
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Joined:
     """What a Concat joined along the axis that is cut.
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ..base.guard import check_time
+from ..base.record import record
 from ..ir.graph import Graph
 from ..ir.op import Op
 from ..ir.types import Array
@@ -60,7 +61,7 @@ class Context:
     refused: list[RewriteRefusal] = field(default_factory=list["RewriteRefusal"])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """One kind of rewrite.
 
@@ -75,7 +76,7 @@ class Pass:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rewrite:
     """One change of a graph.
 
@@ -100,7 +101,7 @@ class Reason(StrEnum):
     NUMBERS = "numbers"  # constants would overflow, underflow or lose digits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RewriteRefusal:
     """A rewrite that was refused.
 
@@ -115,7 +116,7 @@ class RewriteRefusal:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RefusedRewrite:
     """A refused rewrite with its pass.
 

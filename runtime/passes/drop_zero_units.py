@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node
 from ..ir.types import Array, Dim
 from ..ops import elementwise as ew
@@ -35,7 +35,7 @@ _ACTIVATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layers:
     """Two layers, and the activations between them, without other readers."""
 

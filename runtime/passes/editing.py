@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
@@ -116,7 +116,7 @@ def to_sizes(sizes: Sequence[int]) -> Reshape:
     return Reshape(allowzero=int(0 in sizes and -1 not in sizes))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Builder:
     """Inserts nodes before one, with inferred types.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from string import ascii_letters
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
@@ -19,7 +19,7 @@ PER_ELEMENT = 64
 MAX_ORDERED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contraction:
     """An Einsum of floats whose operands have one axis for each letter of their terms.
 

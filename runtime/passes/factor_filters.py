@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
@@ -49,7 +50,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             context.refused.append(refusal(graph, {node}, Reason.NUMBERS, str(error)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Factors:
     """Filters of each image, in factors.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import pi, sqrt
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node
 from ..ir.op import Op
@@ -53,7 +53,7 @@ _SOFT = Apply(Tanh, Apply(Softplus, "x"), name="t")
 _LONGEST = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Is:
     """Replaces a formula by an operator of x."""
 

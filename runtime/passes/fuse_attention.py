@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
@@ -33,7 +34,7 @@ LONGEST_HEAD = 256
 MASKED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Result:
     """The nodes from a Softmax to the product with the values.
 
@@ -52,7 +53,7 @@ class _Result:
     sinks: Sinks | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _AttentionMatch:
     """Nodes that compute attention.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
@@ -39,7 +40,7 @@ from .row_sums import RowSums, Term, sources
 _PARTS, _WORTH = 64, 12
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Sums:
     """Matches any sum of moved and scaled elements of one tensor, and names that tensor x.
 
@@ -59,7 +60,7 @@ class _Sums:
                 yield bound
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rotation:
     """``y[j] = cos[j] x[j] + sin[j] x[pair of j]`` for the first elements of a row.
 

@@ -9,10 +9,10 @@ but nothing is rewritten, a `RewriteRefusal` gives the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from .driver import Context, Reason, RewriteRefusal
@@ -21,7 +21,7 @@ from .pattern import Apply, Match, Pattern
 from .rounding import Unfit
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """A match of a fusion's pattern, before any change.
 
@@ -49,7 +49,7 @@ class Found:
         return refusal(self.graph, self.match.nodes, reason, text)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replacement:
     """The node that replaces a match.
 
@@ -68,7 +68,7 @@ class Replacement:
 Outcome = Replacement | RewriteRefusal | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fusion:
     """A rule.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
 from ..ops.elementwise import Mul
@@ -17,7 +16,7 @@ from .editing import Builder, shape_of
 _HEADS = (0, 2, 1, 3)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadStep:
     """A node that reads heads [batch, heads, rows, size] alone, and gives as many.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
@@ -30,7 +31,7 @@ _HEADS_BEHIND = (0, 2, 1, 3)
 _PIXELS_BEHIND = (0, 1, 3, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rows:
     """The rows that the heads [b, h, t, d] of an operand come from.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -19,7 +19,7 @@ from .editing import Builder, drop, rank_of, shape_of
 _COUNT = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Series:
     """What the products of several steps read, apart from the place.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
 from ..ops.gather import Gather
@@ -16,7 +16,7 @@ from .editing import Builder, cuts_of, drop, shape_of, split_sizes
 _VIEWS = (Reshape, Squeeze, Unsqueeze)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """A part of a tensor, as it is joined.
 

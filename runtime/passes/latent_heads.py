@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim
@@ -25,7 +25,7 @@ from .stack_products import part_of, shaped
 _HEADS = (0, 2, 1, 3)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """Elements of all heads that a layer computes.
 
@@ -61,7 +61,7 @@ class _Part:
         return self.rows is other.rows and self.heads == other.heads and adjacent
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rotated:
     """Elements of heads that are rotated.
 
@@ -76,7 +76,7 @@ class _Rotated:
     nodes: frozenset[Node]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Latent:
     """An attention to heads [rotated elements, others], in this order or the other.
 

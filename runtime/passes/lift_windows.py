@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
 from ..ops.attention import Attention
@@ -22,7 +23,7 @@ HIDDEN = -1e30
 _MASK, _PAST, _LENGTHS = 3, 4, 6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeyWindow:
     """The keys visible to query i: those from i - left to i + right, -1 for no bound."""
 

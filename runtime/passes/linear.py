@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node
 from ..ir.op import with_attributes
 from ..ir.types import Array
@@ -20,7 +20,7 @@ from .rounding import check, rounded_bias
 LAYER = Apply((Conv, ConvTranspose, Gemm), name="layer")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinearLayer:
     """A Conv, ConvTranspose or Gemm whose weight and bias are constants of float type.
 

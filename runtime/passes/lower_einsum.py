@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from string import ascii_letters
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Dim
@@ -22,7 +22,7 @@ from .einsum_terms import Contraction, contraction, split
 from .pattern import pairs
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _EinsumProduct:
     """An Einsum as a product a @ b.
 
@@ -218,7 +218,7 @@ def _bias(
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Writer:
     """Adds nodes before an Einsum; what is constant is changed at once."""
 

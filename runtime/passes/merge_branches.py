@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
@@ -24,7 +24,7 @@ from .pattern import Apply
 _BRANCH = (Conv, Gemm, BatchNormalization)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Window:
     """What a convolution reads along each axis: begin, end, kernel, stride, dilation."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
@@ -40,7 +40,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield _merge(graph, alike)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Branch:
     """A convolution of one group, and its activation if there is one."""
 

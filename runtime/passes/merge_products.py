@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TypeGuard
 
 import numpy as np
 
 from ..base.parallel import joined
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
@@ -30,7 +31,7 @@ from .pattern import without_addend
 _SHORT = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _MergeableProduct:
     """x @ weight + bias, with constant weight and bias.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
@@ -19,7 +20,7 @@ from .editing import Builder, rank_of, split_sizes
 ROUNDING = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rotation:
     """Heads that are rotated, of rows that a Split yields.
 

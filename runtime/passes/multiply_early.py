@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS, float16
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
@@ -27,7 +27,7 @@ _REPEATED = 2
 _LONGER = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layer:
     """A product of joined columns by a constant matrix.
 
@@ -46,7 +46,7 @@ class _Layer:
     top: Node
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """Columns of a layer's input.
 

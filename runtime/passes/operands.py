@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.movement import Expand, Transpose
 from .editing import Builder, rank_of, shape_of, to_sizes
@@ -18,7 +19,7 @@ Order = tuple[int, ...]
 _DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaledOperand:
     """A value as `factor` times a permuted and repeated source.
 

@@ -7,11 +7,12 @@ parts of a product that do not begin at a word are copied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
@@ -30,7 +31,7 @@ WORD = 8
 LARGER = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layer:
     """A linear layer whose columns are the heads of some operands of an attention.
 

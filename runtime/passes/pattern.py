@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
@@ -26,7 +27,7 @@ from .polynomial import Expansion, Terms, agree, sources
 COMMUTATIVE: frozenset[type[Op]] = frozenset({Add, Mul, Max, Min, And, Or, Xor, Equal})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Match:
     """An occurrence of a pattern.
 
@@ -84,7 +85,7 @@ class Pattern(Protocol):
 Spelled = Pattern | str | float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Var:
     """Any value; the same one wherever the name occurs."""
 
@@ -98,7 +99,7 @@ class Var:
                 yield found
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Number:
     """A one-element constant: this number, or any number with a name."""
 
@@ -205,7 +206,7 @@ class OneOf:
                 yield from choice.find(value, start)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scaled:
     """A pattern times a number, in any number of steps including none.
 

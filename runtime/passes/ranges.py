@@ -19,13 +19,14 @@ neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from math import hypot, inf, isfinite, sqrt
 
 import numpy as np
 
 from ..base.parallel import in_parallel
+from ..base.record import record
 from ..ir.dtypes import DType, bool_, int8, uint8
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
@@ -50,7 +51,7 @@ _ROW = 1 << 13
 _LARGE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ValueRange:
     """What is known about the elements of a tensor.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
@@ -27,7 +27,7 @@ _COUNT = 1 << 22
 _REACH = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """Number and length of a tensor's rows; the last axis is one row."""
 
@@ -46,7 +46,7 @@ class Rows:
         return cls(prod(sizes[:-1]), sizes[-1]) if sizes else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Move:
     """``top[i] = source[index[i]]``, row by row.
 

@@ -9,12 +9,12 @@ a few elements, and products with constants are followed, in whatever order an e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
@@ -36,7 +36,7 @@ _FOLLOWED: frozenset[type[Op]] = frozenset(
 _REACH, _SUMMED = 24, 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Term:
     """One addend.
 

@@ -7,11 +7,12 @@ Softmax back to the product, and expresses everything as one scale, one cap and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import DType
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape
@@ -27,7 +28,7 @@ HIDDEN = -1e30
 _DEPTH = 12
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mask:
     """A mask or bias of scores.
 
@@ -44,7 +45,7 @@ class Mask:
     choice: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scores:
     """``cap * tanh(scale * product / cap) + masks``, as far as explained.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..base.record import record
 from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
@@ -42,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
                 yield text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Selection:
     """A node that takes some indices along one axis of its first input.
 

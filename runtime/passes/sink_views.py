@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Unary
@@ -32,7 +32,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield found.rewrite(graph)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _LayerSum:
     """A sum of a layer behind views and another tensor.
 

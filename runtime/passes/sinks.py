@@ -8,10 +8,9 @@ writes the sinks of com.microsoft.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
@@ -21,7 +20,7 @@ from ..ops.reduce import ReduceLogSumExp
 from .editing import Builder, cuts_of, shape_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sinks:
     """The sinks of a Softmax, and the nodes that account for them.
 

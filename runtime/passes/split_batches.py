@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape
@@ -19,7 +19,7 @@ from .factors import follow
 _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Batch:
     """What the batches of an attention consist of.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import int32, int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
@@ -25,7 +25,7 @@ _VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COUNT, _LARGE = 4, 2**28
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rows:
     """Rows of a table, as a Concat reads them.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Swish
@@ -26,7 +26,7 @@ _EACH = (Add, Mul, Sub, Relu, Sigmoid, Swish)
 _Cut = dict[tuple[Value, "_Axis"], tuple[Value, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Axis:
     """The axis of branches, counted from the front, and how many there are."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
@@ -19,7 +20,7 @@ from .editing import Builder, first_input, is_static
 DEPTH = 6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Walk:
     """The element of `source` for each element of a tensor.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, HostValue, TensorType
 from ..options import Options
@@ -193,7 +194,7 @@ class Screening(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """A tensor in a buffer; steps see tensors only as views.
 
@@ -259,7 +260,7 @@ class Weights(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Formats:
     """The physical formats of a claim's inputs and outputs; contiguous unless given.
 
@@ -284,7 +285,7 @@ class Formats:
     rows: Set[Value] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BuildContext:
     """What `Claim.build` needs to know: operands, their formats, and weights.
 
@@ -425,7 +426,7 @@ class Interpreter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decline:
     """A node that a backend does not run, and the reason, which placements and errors show."""
 
@@ -433,7 +434,7 @@ class Decline:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """An offer to run some nodes as one step.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from ..base.record import record
 from .backend import Device, Run, Step, View
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rounds:
     """How often a body runs.
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..base.record import record
 from ..ir.types import Array, HostValue, TensorType
 from .backend import Device, Format, Stream, View
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IOPlacement:
     """Where the inputs and results of a plan are.
 
@@ -35,7 +36,7 @@ class IOPlacement:
 HOST_IO = IOPlacement()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lent:
     """A caller's array in device memory.
 

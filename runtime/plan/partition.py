@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from ..base.guard import check_time
+from ..base.record import record
 from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
@@ -17,7 +18,7 @@ from .backend import Backend, Claim, Decline, measured
 from .contract import answers_of, asked_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assigned:
     """Nodes that run as one step, with their backend; views need none."""
 
@@ -26,7 +27,7 @@ class Assigned:
     claim: Claim | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Partition:
     """Every node of a graph, in an order in which steps can run.
 

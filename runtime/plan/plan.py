@@ -13,6 +13,7 @@ from itertools import groupby
 from ..base.budget import Budget
 from ..base.guard import check_time, is_timed, planning
 from ..base.parallel import copy
+from ..base.record import record
 from ..errors import DeviceError, LimitError
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
@@ -42,7 +43,7 @@ from .transfers import Download, Screen, Upload, set_apart
 from .weights import WeightStore
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """Bytes held by a plan or model.
 

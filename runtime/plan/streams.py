@@ -9,9 +9,9 @@ memory: `StreamSchedule.begins` tells the arena from which row on a row may be r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..base.record import record
 from .backend import Filling, Forking, Run, Stream
 from .host import HOST
 
@@ -24,7 +24,7 @@ LAUNCH, CROSSING, MEMORY = 2.0, 1.5, 2e6
 MAX_FILL = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StreamSchedule:
     """The order in which the rows of a plan run.
 

@@ -8,8 +8,8 @@ and a scatter in place moves its updates only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ..base.record import record
 from ..ir.dtypes import int8, name_of, uint8
 from ..ir.graph import Node, Value
 from ..ir.op import Op
@@ -26,7 +26,7 @@ _SELECTS = (Gather, GatherElements, GatherND, Slice)
 _SCATTERS: dict[type[Op], int] = {ScatterElements: 2, ScatterND: 2, TensorScatter: 1}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Work:
     """What one call of a row has to do.
 

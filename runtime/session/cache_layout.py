@@ -8,9 +8,10 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from ..base.record import record
 from ..errors import ModelError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph, Value
@@ -74,7 +75,7 @@ SIZES: tuple[Role, ...] = ("cache_positions", "past_length", "total_length", "us
 ENCODED: frozenset[Role] = frozenset({"encoder_states", "encoder_mask"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CachePair:
     """A cache that a step takes as input and returns, longer or changed, for the next one.
 
@@ -112,7 +113,7 @@ class CachePair:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecoderLayout:
     """The inputs and outputs of a decoder by role.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import (
     DType,
     bfloat16,
@@ -59,7 +59,7 @@ _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayDescription:
     """The description of another library's array.
 

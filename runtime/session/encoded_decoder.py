@@ -8,10 +8,11 @@ the decoder, which is then a separate file (``decoder_model.onnx``) or a branch 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ..base.record import record
 from ..errors import ModelError, UsageError
 from ..ir.types import Array, Shape
 from .cache_layout import DecoderLayout
@@ -23,7 +24,7 @@ from .sampling import GREEDY, SamplingSettings
 from .step_inputs import fitted
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Encoded:
     """The outputs of an encoder.
 

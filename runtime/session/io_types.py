@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
 
 from ..base import arguments
+from ..base.record import record
 from ..errors import InputError, did_you_mean
 from ..ir.dtypes import FLOATS, INTEGERS, DType, name_of, string
 from ..ir.graph import Value
@@ -31,7 +32,7 @@ from ..text import printable
 from .dlpack import on_host, place_name, place_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorInfo:
     """An input or output as callers see it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from html import escape
 from typing import Any, cast
@@ -14,6 +14,7 @@ from ..base.budget import Budget
 from ..base.closable import Closable
 from ..base.guard import bounded
 from ..base.notebook import one_line
+from ..base.record import record
 from ..control.program import Program
 from ..control.resources import Resources
 from ..errors import DeviceError, InputError, UsageError, did_you_mean
@@ -42,7 +43,7 @@ from .program_pool import PoolEntry
 from .select_rows import RowsOf
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelSource:
     """Where a model comes from.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base.notebook import Shown
+from ..base.record import record
 from ..control.if_step import Branches
 from ..control.loop_step import Repetition
 from ..control.program import Program
@@ -23,7 +24,7 @@ from ..text import printable
 LATER = "its bodies are planned when they first run"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlacedRow:
     """One row of a plan.
 

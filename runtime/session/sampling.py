@@ -7,12 +7,12 @@ float64.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.types import Array
 
 #: Takes the place of a token if the greatest logit of a sequence is not finite.
@@ -25,7 +25,7 @@ _BLOCK = 4
 _AT_A_TIME = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SamplingSettings:
     """Sampling settings.
 

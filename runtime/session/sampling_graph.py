@@ -7,10 +7,10 @@ the host's generator, as a table by position.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import float64, int32, int64
 from ..ir.graph import Value
 from ..ir.types import Array, TensorType
@@ -42,7 +42,7 @@ TEMPERATURE, TOP_P, MIN_P = "state.temperature", "state.top_p", "state.min_p"
 PENALTY, LAST, DRAWS = "state.penalty", "state.last", "state.draws"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SamplingGraph:
     """The nodes that sampling needs; settings are inputs, so that one plan serves all values.
 

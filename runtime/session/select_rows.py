@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..base.record import record
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value
 from ..ir.infer import infer_node
@@ -13,7 +12,7 @@ from ..ops.gather import GatherElements, GatherND
 from ..ops.reduce import ArgMax
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RowsOf:
     """The part of a result that a program returns.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.record import record
 from ..errors import InputError, ModelError
 from ..ir.types import Array
 from .cache_layout import CachePair, DecoderLayout, Role
@@ -17,7 +17,7 @@ from .model import Model
 Embed = Callable[[Array], Array]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tokens:
     """Tokens of a batch: the same number of positions of every sequence.
 
@@ -54,7 +54,7 @@ class Tokens:
         return Tokens(np.pad(self.ids, more), np.pad(self.mask, more, constant_values=1))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepInputs:
     """Checks the tokens of a step and computes the inputs of the model from them.
 

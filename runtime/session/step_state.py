@@ -9,10 +9,11 @@ number of padding positions of each sequence, and the inputs of sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..errors import UnsupportedError
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value
@@ -35,7 +36,7 @@ NEXT_TOKENS, NEXT_COUNT = "state.tokens.next", "state.count.next"
 CHOSEN = "chosen"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Feedback:
     """Makes a step of one token read and write its own state.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
+from ....runtime.base.record import record
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
 from ....runtime.ir.graph import Node, Value
@@ -22,7 +23,7 @@ Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TunedChoice:
     """The algorithm of a selector with which a network was measured to be fastest.
 
@@ -35,7 +36,7 @@ class TunedChoice:
     variant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     """What a recipe may depend on besides its operands.
 
@@ -83,7 +84,7 @@ class Setting:
         return replace(self, asked=asked, concurrent=concurrent)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stored:
     """How a result is stored.
 
@@ -99,7 +100,7 @@ class Stored:
 PLAIN, IN_HALVES = Stored(), Stored(halves=True, plain=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecipeContext:
     """What a recipe is made for.
 
@@ -128,7 +129,7 @@ Build = Callable[[RecipeContext], Answer]
 FormatRule = Callable[[RecipeContext], tuple[Format, Format]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """How recipes for an operator are made.
 

@@ -8,11 +8,12 @@ tuned; otherwise the one with the lowest estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
+from ....runtime.base.record import record
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
@@ -94,7 +95,7 @@ UNASKED = "used only if requested by name"
 T = TypeVar("T", bound=Task)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Algorithm(Generic[T]):
     """One algorithm of an operator.
 
@@ -122,7 +123,7 @@ class Algorithm(Generic[T]):
     floor: Callable[[T], float] = lambda task: 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Candidate:
     """The answer of one algorithm to a task.
 
@@ -158,7 +159,7 @@ class Candidate:
         return workspace_of(self.recipe) if self.recipe is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Selector(Generic[T]):
     """The algorithms of an operator.
 
@@ -390,7 +391,7 @@ class Selector(Generic[T]):
         SELECTORS.update(dict.fromkeys(operators, self))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TuningTask:
     """A task with its selector.
 

@@ -9,12 +9,13 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise
 from math import gcd, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
@@ -44,7 +45,7 @@ _LENGTH = 6
 _PIXELS_FIRST = (0, 1, 3, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Places:
     """Where the elements of [images, heads, channels, pixels] are in a tensor.
 
@@ -63,7 +64,7 @@ class _Places:
         return {"first": self.first, "image": image, "head": head, "pixel": pixel}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChannelPart:
     """Queries, keys, values or results, as channels of a tensor in memory.
 
@@ -84,7 +85,7 @@ class ChannelPart:
     unit: UnitRows | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChannelAttention:
     """Nodes that compute attention of channels.
 
@@ -111,7 +112,7 @@ class ChannelAttention:
         return {part.value: part.format for part in (self.q, self.k, self.v, self.y)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Products:
     """The products between operands and the result.
 

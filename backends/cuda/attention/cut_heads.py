@@ -6,8 +6,8 @@ A head of 64 elements is a block of a row in halves: it has a scale of its own, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
@@ -25,7 +25,7 @@ BLOCK = 64
 INPUTS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CutAttention:
     """An Attention, and the Splits of rows of which it reads columns.
 

@@ -7,10 +7,11 @@ attention's own blocks normalize and rotate queries and keys, and append keys an
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import gcd
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
@@ -33,7 +34,7 @@ from .sink import Sink, sink_behind
 MAX_NEW, WARP = 8, 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecodeAttention:
     """Nodes that append keys and values to caches and attend to these.
 

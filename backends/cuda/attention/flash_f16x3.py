@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3
@@ -37,7 +38,7 @@ STAGES = 3
 WARPS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HopperShape:
     """How the warp groups of `attention_f16x3_wgmma.cu` split rows and keys.
 

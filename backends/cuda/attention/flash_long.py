@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
@@ -68,7 +68,7 @@ def _longest(task: AttentionTask) -> int:
     return LONG_OF_ROWS if task.mask_steps[2] else LONG_OF_KEYS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LongShape:
     """How a block of `attention_long.cu` divides its work.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div
@@ -17,7 +16,7 @@ MAX_HEAD = 256
 FEWEST_KEYS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WarpShape:
     """How the warps of `mma_tiles.cuh` split rows and keys.
 
@@ -60,7 +59,7 @@ MAX_STAGES = 4
 STEP = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MmaConfig:
     """The configuration of a block of `mma_tiles.cuh`, and its shared memory.
 

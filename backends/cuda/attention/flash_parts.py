@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import e, log2
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
 from ..gemm.tile import clusters_of
 from ..recipe.launch import Launch
@@ -29,7 +29,7 @@ BUSY = 0.9
 RESIDENT, MAX_CLUSTER = 2, 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sharing:
     """How blocks share heads and keys; see `attention_parts.cuh`.
 
@@ -174,7 +174,7 @@ def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FlashKernel:
     """A kernel of flash attention, compiled for an attention.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bool_, float16, uint8
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
@@ -34,7 +34,7 @@ BOXES = (128, 64, 32)
 ONE_ROW = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heads:
     """An operand as [batch, heads, length, size].
 
@@ -77,7 +77,7 @@ def by_head(x: Tensor, heads: int | None) -> Heads:
     return Heads(x, (batch, count, length, size), (of_batch, size, of_row))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadSource:
     """Where the heads of a tensor [batch, heads, length, size] lie.
 
@@ -119,7 +119,7 @@ def rows_of_mask(mask: Array, pitch: int) -> Array:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CutHeads:
     """Heads of 64 elements that are columns of rows in `Format.HALVES`.
 
@@ -138,7 +138,7 @@ class CutHeads:
         return ceil_div(prod(rows), 8) * 8, terms, self.block
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionTask:
     """An Attention with its operands.
 

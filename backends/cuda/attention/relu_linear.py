@@ -7,9 +7,10 @@ y = relu(q) (relu(k)' v) / (relu(q) sum(relu(k)) + epsilon), the divisor by a co
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
@@ -29,7 +30,7 @@ SIZES = (8, 16, 32, 64)
 MAX_IMAGES = 65535
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReluLinear:
     """Nodes that compute ReLU linear attention.
 
@@ -55,7 +56,7 @@ class ReluLinear:
         return dict.fromkeys(images, Format.CHANNELS_LAST)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """Channels of each head of an image, [images, heads, size, pixels] or transposed.
 

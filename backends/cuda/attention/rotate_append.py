@@ -8,9 +8,10 @@ appended.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
@@ -27,7 +28,7 @@ from .heads import HeadSource, by_head, source_of_heads
 WORD = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RotateAppend:
     """Nodes that rotate queries and keys and append keys and values.
 

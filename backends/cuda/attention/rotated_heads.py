@@ -8,9 +8,9 @@ little work, so that most of their time would be that of starting four kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from math import gcd
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
@@ -28,7 +28,7 @@ KEPT, TOGETHER, MAX_WARPS = 32, 128, 16
 WORD = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rotated:
     """Heads that are normalized and rotated.
 
@@ -68,7 +68,7 @@ class Rotated:
         return self.heads if self.cut is not None else 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RotatedHeads:
     """Queries and keys of an attention."""
 

@@ -7,8 +7,9 @@ of `mma_tiles.cuh` begin with the sink instead, as with a key whose value is zer
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
@@ -26,7 +27,7 @@ from .heads import AttentionTask, by_head
 MASKED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sink:
     """The nodes behind an attention that account for a sink.
 
@@ -116,7 +117,7 @@ def _is_over_keys(node: Node) -> bool:
     return bool(node.op.keepdims) and axes is not None and axes.tolist() in ([3], [-1])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SinkAttention:
     """An attention with the nodes that account for its sink."""
 

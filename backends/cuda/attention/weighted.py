@@ -7,9 +7,9 @@ mask (linear attention), a sigmoid or a squared ReLU.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import MatMul
@@ -36,7 +36,7 @@ WARPS, FEW = (4, 2), 128
 PRODUCTS = 1.2e8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightedHeads:
     """Two products, and the elementwise nodes between them.
 
@@ -123,7 +123,7 @@ def _weights(graph: Graph, scores: Node, free: Set[Node]) -> tuple[Node, ...] | 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Matrices:
     """Matrices of one tensor.
 

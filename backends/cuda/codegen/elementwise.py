@@ -7,12 +7,12 @@ convolutions and matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import (
     FLOAT8S,
     FLOATS,
@@ -51,7 +51,7 @@ QUANTA = frozenset({int8, uint8, int16, uint16})
 THREADS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Formula:
     """How an operator computes one element.
 
@@ -206,7 +206,7 @@ def in_chains(node: Node) -> bool:
 # ── chains ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ElementwiseChain:
     """Elementwise nodes as one C++ function.
 

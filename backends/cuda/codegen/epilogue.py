@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 from types import MappingProxyType
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
@@ -46,7 +47,7 @@ OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization | Conv | OF_PLANES
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Epilogue:
     """The C++ function ``epilogue(value, i, row, channel, z0, z1)``, which returns what is stored.
 
@@ -305,7 +306,7 @@ def _behind(nodes: tuple[Node, ...], y: Tensor, places: _Places) -> Epilogue | N
     return None if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS else rest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Places:
     """Where the operands of an epilogue may be.
 

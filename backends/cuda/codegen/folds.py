@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
@@ -32,7 +31,7 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReduceFormula:
     """A reduction as C++ expressions.
 

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
@@ -40,7 +41,7 @@ MAX_SCATTERED, MAX_NEAR = 1 << 17, 1 << 20
 BLOCK, SECTOR, MAX_WASTE = 1024, 32, 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Walk:
     """Where the elements of a result are in memory, by position along each factor of its axes.
 

@@ -8,11 +8,12 @@ it computed, and one Concat joins the results of all steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
@@ -26,7 +27,7 @@ from .moves import VIEWS
 MIN_STEPS, MAX_NODES, MAX_STATES = 4, 48, 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """One of several equal parts of a tensor, along an axis: what a step reads, or stores.
 
@@ -49,7 +50,7 @@ class Part:
     nodes: tuple[Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class State:
     """What one step hands to the next one.
 
@@ -63,7 +64,7 @@ class State:
     after: Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recurrence:
     """Nodes that compute a recurrence.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64
 from ....runtime.ir.graph import Value
 from ..recipe.launch import Launch
@@ -120,7 +120,7 @@ def _nothing(x: Value) -> ElementwiseChain:
     return ElementwiseChain((x,), code, "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Spread:
     """How results and their elements are shared by threads.
 

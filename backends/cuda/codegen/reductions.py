@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
@@ -22,7 +23,7 @@ MAX_BEHIND = 12
 SHORT = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChainReduction:
     """Elementwise nodes, a reduction of their result, and elementwise nodes behind it.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.reduce import CumSum, Cumulative
@@ -26,7 +26,7 @@ MANY, FEW, ENOUGH = 8, 4, 1 << 17
 LONG, LINES = 2048, 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Stage:
     """A scan, and the chain that computes what it adds up; none if that is an operand."""
 
@@ -34,7 +34,7 @@ class _Stage:
     chain: ElementwiseChain | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Scanned:
     """Scans along an axis, with the code of what is around them."""
 

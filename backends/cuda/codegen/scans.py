@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.reduce import Cumulative
 from ....runtime.ops.shapes import normalize_axis
@@ -18,7 +18,7 @@ MAX_SCANS = 4
 MAX_NODES, MAX_OPERANDS = 24, 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScanChain:
     """Scans along one axis, and elementwise nodes of as many elements before, between and behind.
 

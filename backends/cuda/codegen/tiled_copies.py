@@ -6,9 +6,9 @@ one element, and what it reads is scattered. A tile has runs of both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, int32
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, ceil_div, divisors, index_type
@@ -28,7 +28,7 @@ MAX_TILE, SECTOR, BANK = 32768, 32, 4
 MAX_RANK = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tiling:
     """How a copy is cut into tiles.
 
@@ -87,7 +87,7 @@ def tiling(sizes: Ints, moves: Ints, places: Ints, offset: int, itemsize: int) -
     return Tiling(tuple(tile), tuple(axes), runs, words)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Side:
     """The source or the result of a copy.
 

@@ -10,12 +10,13 @@ plane after the other; a warp of `depthwise_rows.cu` has a row of one plane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, prod
 from pathlib import PurePath
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
@@ -28,7 +29,7 @@ THREADS = 128
 LANES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Patch:
     """The results of a thread.
 
@@ -171,7 +172,7 @@ def weights_of(conv: ConvProblem) -> Packed:
 _SIZES = ("depth", "height", "width")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plane:
     """The geometry of a convolution; missing leading spatial axes have size 1.
 

@@ -6,9 +6,9 @@ file of another one. Estimates are in microseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from ....runtime.base.record import record
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm import batched, f16
 from ..gemm.atoms import HALVES
@@ -122,7 +122,7 @@ def transposed_time(conv: ConvProblem) -> float:
 # ── Winograd ────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WinogradBlock:
     """The block configuration of winograd.cu.
 
@@ -198,7 +198,7 @@ FFT_BLOCK_64 = 0.2
 MAX_SPECTRA = 2 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FftTiling:
     """How an image is tiled.
 

@@ -6,12 +6,12 @@ In MobileNets, float32 images between these two are most of what is stored and r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16
 from ....runtime.ir.types import Array
 from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
@@ -30,7 +30,7 @@ MAX_CHANNELS, MAX_WINDOW = 32, 9
 BEGIN, BAND = 1.9, 0.19
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PairTile(Tile):
     """Pixels of the result per block of `expanded_depthwise.cu`."""
 

@@ -12,12 +12,12 @@ of which those at the edges are computed by several blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
@@ -52,7 +52,7 @@ SQUARES = (((8, 16), (16, 8)), ((16, 16), (8, 32), (32, 8)))
 SQUARE_BEGIN, SQUARE_BLOCK, POOLED, SQUARE_STEP = 0.7, (0.6, 1.175), (0.1, 0.5), (0.0025, 0.026)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tile:
     """What a block computes.
 
@@ -76,7 +76,7 @@ class Tile:
         return 2 if self.filters > 32 or self.in_squares else 3 if self.filters > 16 else 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FewChannels:
     """A convolution, and how its results are pooled.
 

@@ -7,13 +7,13 @@ sums in global memory, is for teaching only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import gcd, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
@@ -114,7 +114,7 @@ def implicit_time(conv: ConvProblem) -> float:
     return 3.0 + steps * (0.6 + 1.45 * ceil_div(blocks, conv.setting.target.processors))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flat:
     """The geometry of a 2-D convolution; a single spatial axis counts as the width."""
 
@@ -139,7 +139,7 @@ def _flat(conv: ConvProblem) -> Flat:
 # ── transposed convolutions as implicit GEMM ─────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Phase:
     """Results of a convolution with congruent windows; each field has one number per axis.
 
@@ -166,7 +166,7 @@ class Phase:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _PhaseAxis:
     """One axis of a phase: first result, number of results, corner, and taps that hit inputs."""
 
@@ -246,7 +246,7 @@ FILTERS, TILE, PIXELS = 16, 512, 4
 SHARED = 48 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PixelBlock:
     """The pixel tile of a block of direct.cu, and the channels that it loads at a time."""
 

@@ -11,9 +11,10 @@ also be the one of `expanded_depthwise.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
@@ -56,7 +57,7 @@ LARGE = 1 << 25
 SHORT, BOUNDARY_OF_SHORT = 4.0, 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConvLayer:
     """A convolution with the elementwise nodes after it."""
 
@@ -74,7 +75,7 @@ class ConvLayer:
         return self.nodes[-1].output
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InvertedResidual:
     """Convolutions, each of which is the only reader of the previous one.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import Epilogue
 from ..gemm.convolution import ConvProblem
@@ -32,7 +33,7 @@ OTHERS, REGISTERS = 80, 1 << 16
 ISSUED, CLOCK = 6924.0, 1755.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cost:
     """The measured cost of a form, in instructions unless it says otherwise; see `time_of`.
 
@@ -176,7 +177,7 @@ class ResidualProblem:
         return self.filtering.setting.target
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tile:
     """Pixels of the result per block."""
 
@@ -195,7 +196,7 @@ class Tile:
         return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Form(Tile):
     """How a problem is divided among blocks.
 

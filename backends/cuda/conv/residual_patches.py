@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 from math import ceil, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ..gemm.tile import MAX_KEPT, MEMORY
 from ..recipe.launch import Launch
@@ -46,7 +46,7 @@ DEAR = 4
 _NAME = re.compile(r"(\d+)x(\d+) of (\d+)x(\d+)x(\d+) by (\d+) in (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchForm:
     """How a problem is divided among blocks.
 

@@ -8,12 +8,13 @@ which pixels are outside, or TMA reads squares of pixels of each frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
@@ -49,7 +50,7 @@ MAX_STACKED = 2**30
 FRAME = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Planes:
     """The windows in planes.
 
@@ -137,7 +138,7 @@ def _packing_time(conv: ConvProblem, planes: _Planes) -> float:
 _Fed = tuple[tma_staging.TmaProduct, TimedConfig, tma_staging.Staging]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Way:
     """A product of 16-bit floats.
 

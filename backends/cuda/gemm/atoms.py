@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, bfloat16, float8e4m3fn, float16, float32, int8, uint8
 
 #: The 16-bit floats.
 HALVES = frozenset({float16, bfloat16})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Atom:
     """One matrix instruction: D[m, n] += A[m, k] B[n, k]ᵀ.
 

@@ -8,11 +8,12 @@ halves already (`in_halves`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import HALVES_BLOCK
 from ..algorithms.registry import Setting
@@ -32,7 +33,7 @@ HALVES_MARGIN = 0.85
 ROW = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Products:
     """Products c[i] = a[i] @ b[i].
 

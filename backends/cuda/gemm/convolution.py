@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ....runtime.ops.window import Window, transposed_window, window
@@ -22,7 +23,7 @@ MAX_ELEMENTS = 2**31
 FEW_TAPS = 49
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConvProblem:
     """A convolution, or a transposed one.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ....runtime.ops.experts import ExpertLayer
@@ -21,7 +21,7 @@ from .packed_weights import STEP, PackedWeights, factors_of, words_of
 BLOCK = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constants:
     """The constants of one layer: weights, and scales and zero points of integers."""
 
@@ -37,7 +37,7 @@ class Constants:
         return all(tensor is None or tensor.data is not None for tensor in found)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpertWeights:
     """One product of all experts, or two whose results meet in an activation.
 

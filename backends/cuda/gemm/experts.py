@@ -9,9 +9,10 @@ weights of a few bits (`experts_mixed.cu`), and the results of a row's experts a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, bfloat16, float32
 from ....runtime.ops.experts import Mixture
 from ....runtime.ops.packed import MatMulNBits
@@ -52,7 +53,7 @@ ALIGNED = 256
 OF_CHOSEN, OF_ALL, GIVEN, GIVEN_SHARES, SPARSE = range(5)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Experts:
     """A mixture of experts.
 
@@ -214,7 +215,7 @@ class Experts:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Activation:
     """What is stored of the sums of a product.
 
@@ -274,7 +275,7 @@ def _activation(
     return _Activation(code, made, "" if kind == "identity" else kind)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Product:
     """One product of a mixture.
 

@@ -6,10 +6,11 @@ in the first layer, is packed into words first; see `first_layer`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 
+from ....runtime.base.record import record
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import CHANNELS_LAST, Formats
@@ -387,7 +388,7 @@ def _gemm(groups: JoinedGroups) -> tuple[GemmArguments, tuple[Launch, ...]]:
     return groups.gemm(image, groups.filters(image.channels)), packing
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Fed:
     """A convolution by `tma.cu`, or `stationary.cu`.
 

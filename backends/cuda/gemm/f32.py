@@ -7,10 +7,11 @@ TF32 numbers otherwise; `precision="tf32"` takes the first of two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
 
+from ....runtime.base.record import record
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import Formats
@@ -80,7 +81,7 @@ MAX_ELEMENTS = 2**30
 # ── which instructions ───────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arithmetic:
     """How float32 numbers are multiplied.
 

@@ -8,9 +8,10 @@ has time to normalize a single row itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
@@ -35,7 +36,7 @@ PRODUCTS = MatMul | Gemm | MatMulNBits
 MAX_NORMALIZED = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FewRows:
     """Products with a common input, fused with the nodes around them.
 

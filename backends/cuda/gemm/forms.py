@@ -7,10 +7,10 @@ splits, such as ``tma squares 64x64 split 2, 2+9 stages``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from ....runtime.base.record import record
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, Recipe, sharing
@@ -27,7 +27,7 @@ MOST, MOST_OF_TILE = 6, 2
 FACTOR, MORE = 1.6, 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Form:
     """One way to compute a product.
 
@@ -44,7 +44,7 @@ class Form:
     make: Callable[[], Recipe]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Source:
     """A product with the launches that prepare its operands.
 

@@ -7,10 +7,11 @@ that a thread has the sums of both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.packed import MatMulNBits
@@ -34,7 +35,7 @@ from .schedules.swap_ab import SwapAb
 PRODUCTS = MatMul | Gemm | MatMulNBits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GatedProducts:
     """Two products with a common input, and what combines them.
 

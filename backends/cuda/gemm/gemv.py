@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
@@ -33,7 +33,7 @@ SHORT_ROW = 4096
 MANY, MOST = 4, 0.75
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RowTile:
     """How a block of `gemv.cu` and its variants traverses the weights.
 
@@ -81,7 +81,7 @@ class RowTile:
         return f"{m} by {self}" + (f", {products} products" if products > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RowNorm:
     """A normalization of rows that a kernel computes itself before multiplying.
 
@@ -100,7 +100,7 @@ class RowNorm:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prologue:
     """What kernels do to the rows before multiplying; see `row_norm.cuh`.
 

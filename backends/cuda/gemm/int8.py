@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32, int8, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
@@ -41,7 +41,7 @@ SIXTEENS = partial(padded, multiple=16)
 Convolution = ConvInteger | QLinearConv
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quantization:
     """Zero points and scales of operands and result.
 
@@ -85,7 +85,7 @@ class Quantization:
         return any(self.steps[name] for name in ("a_zero", "a_scale", "y_scale", "y_zero"))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Int8Product:
     """A product of bytes.
 

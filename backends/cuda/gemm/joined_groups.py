@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ..recipe.operands import Ints, Packed, ceil_div
 from .convolution import ConvProblem
 from .pack import EIGHTS
@@ -22,7 +21,7 @@ def joinable(conv: ConvProblem) -> Ints:
     return tuple(n for n in counts if n * conv.channels % 2 == 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JoinedGroups:
     """A convolution of tensors in the formats of `formats_of`, in fewer groups.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.plan.backend import Format
@@ -15,7 +16,7 @@ from ..recipe.operands import Ints, Tensor, broadcast_strides, merge
 from .convolution import times
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Multiplication:
     """A matrix product, or a stack of them.
 

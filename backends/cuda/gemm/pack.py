@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ..recipe.operands import Ints, ceil_div
 
@@ -70,7 +70,7 @@ def _copy(to: Array, rows: Array) -> None:
             to[square] = rows[square]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InParts:
     """The order of `in_parts` with this many parts."""
 

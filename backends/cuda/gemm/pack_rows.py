@@ -8,9 +8,9 @@ Rows of 16-bit floats that are columns in memory are transposed by a kernel as w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array, TensorType
 from ..codegen.copies import transposition
@@ -28,7 +28,7 @@ MIN_SIZE = 1 << 16
 MAX_BATCH = (1 << 16) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatrixPacking:
     """Packs the rows of alpha * b; see `rows_of`.
 
@@ -57,7 +57,7 @@ class MatrixPacking:
         return _launch(source, rows[:, :, None], self.arrange)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FilterPacking:
     """Packs the filters of a convolution; see `filters_of` and `joined_groups`.
 

@@ -8,9 +8,10 @@ to the workspace for the other schedules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float32
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, Setting, need_dtypes
@@ -96,7 +97,7 @@ def _persistent(op: MatMulNBits, n: int, target: Target) -> int:
     return min((PERSISTENT, MORE_PERSISTENT) if has_few_scales else (PERSISTENT,), key=most)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackedLinear:
     """A product with packed weights.
 

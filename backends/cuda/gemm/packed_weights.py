@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Packed, Tensor, ceil_div
@@ -19,7 +19,7 @@ STEP = 64
 STRIP, CHUNK = 16, 512
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackedWeights:
     """Integers of a few bits in rows of blocks, with one scale per block.
 

@@ -6,11 +6,12 @@ B is computed, or constants that are packed once, in the order of a schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
@@ -46,7 +47,7 @@ def widest(vectors: Ints, *steps: int) -> int:
     return next(v for v in (*vectors, 1) if all(step % v == 0 for step in steps))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Matrix:
     """Operand A as the rows of a matrix.
 
@@ -91,7 +92,7 @@ class Matrix:
         return self.row
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Frames:
     """Frames of a volume as images whose channels are those of all frames of a window.
 
@@ -112,7 +113,7 @@ class Frames:
     pad: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Image:
     """Operand A as windows of an image, one per output pixel.
 
@@ -218,7 +219,7 @@ def packed_filters(
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Problem:
     """One product, or several of equal size.
 
@@ -244,7 +245,7 @@ class Problem:
         return self.rows is RowKind.WINDOWS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """Number of products, or groups of a convolution, and the strides between operands.
 
@@ -272,7 +273,7 @@ class Batch:
 SINGLE = Batch()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """alpha * a @ b + bias, of one product or a stack; `GemmArguments` is what a schedule takes.
 
@@ -295,7 +296,7 @@ class Linear:
     batch: Batch = SINGLE
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GemmArguments:
     """Products c = a @ b' + bias.
 

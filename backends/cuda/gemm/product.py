@@ -5,9 +5,10 @@ For everything without tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
@@ -22,7 +23,7 @@ from .problem import Shape
 SIDE = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Strided:
     """Products alpha * a @ b + beta * c of matrices with arbitrary strides.
 

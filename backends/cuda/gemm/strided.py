@@ -9,9 +9,10 @@ nothing bounds a product: such nodes only bring matrices into an order that kern
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
@@ -42,7 +43,7 @@ ROWS = 16
 MARGIN = 0.85
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StridedProduct:
     """A product, and what moves its factors and its result.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
@@ -20,7 +20,7 @@ WORD = 16
 Factors = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Factor:
     """A factor of a product, and the nodes through which it is read.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
+from ....runtime.base.record import record
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .problem import Problem
@@ -41,7 +42,7 @@ WEIGHTS_MARGIN = 1.05
 STEPS_AHEAD = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cost:
     """The measured cost of a tile in microseconds; see `estimate`.
 
@@ -64,7 +65,7 @@ class Cost:
     begin: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CtaTile:
     """The part of a product that a CTA computes, and how.
 
@@ -175,7 +176,7 @@ def rs_tile(
     return CtaTile(bm, bn, 32, stages, (bm // 16, 1), "wgmma", resident, cost, overlap=overlap)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Config:
     """A tile with its number of K splits."""
 
@@ -246,7 +247,7 @@ def overlapped(time: float, work: BlockWork, target: Target) -> float:
 # ── the choice ───────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimedConfig:
     """A configuration with its estimate in microseconds."""
 

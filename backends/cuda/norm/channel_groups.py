@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd, lcm, log2, prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, float64
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue
@@ -40,7 +41,7 @@ EXCHANGE, CROWDED, LAUNCH, PART = 1000.0, 3000.0, 1000.0, 50.0
 CACHE, CACHED, READ_AGAIN = 26e6, 2.2, 3.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Images:
     """What is normalized: `number` images of pixels and channels, in groups of `depth`."""
 
@@ -61,7 +62,7 @@ class Images:
         return self.vector // gcd(self.depth, self.vector)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slabs:
     """How images are divided among blocks.
 

@@ -8,8 +8,8 @@ Reshape joins them again. As a whole the rows are read where they are, with thei
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.movement import Split
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
@@ -21,7 +21,7 @@ from .norm_rows import normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadRows:
     """Nodes that normalize the heads of rows.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
@@ -18,7 +19,7 @@ from .norm_parts import WORD, cut
 DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statistic:
     """The statistics of a group.
 
@@ -39,7 +40,7 @@ class Statistic:
     momentum: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaleShift:
     """The operands that scale and shift the normalized elements.
 
@@ -55,7 +56,7 @@ class ScaleShift:
     channel: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Groups:
     """How the elements of a tensor are grouped.
 
@@ -80,7 +81,7 @@ class Groups:
 _NO_PARAMETERS = ScaleShift()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Affine:
     """Scale and shift of the results.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 
@@ -19,7 +18,7 @@ PART_WARPS, PART_BYTES, PART_BLOCKS = 8, 16384, 4
 ALONE = 65536
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """How the work on groups of elements is divided.
 

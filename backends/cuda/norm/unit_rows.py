@@ -9,9 +9,9 @@ in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNe
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from functools import partial
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
@@ -23,7 +23,7 @@ from ..recipe.operands import Tensor
 from .norm_rows import normalize_rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnitRows:
     """Nodes that divide rows by their length or mean.
 

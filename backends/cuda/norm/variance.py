@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast, Mul, Pow, Sub
@@ -19,7 +19,7 @@ from ..recipe.operands import Ints, Tensor
 LONG = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variance:
     """Nodes that compute the mean square of differences from the mean along some axes.
 

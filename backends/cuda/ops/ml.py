@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bool_, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import (
@@ -44,7 +44,7 @@ def attribute(data: Array | None) -> Packed | None:
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sums:
     """Partial sums that the scores are computed from, in the workspace: [slices, targets, rows].
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.forest import AGGREGATES, Ensemble, Forest, ensemble_of, in_breadth
@@ -126,7 +126,7 @@ def _slices(rows: int, trees: int, together: int, threads: int) -> int:
 # ── packing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Packing:
     """Trees in the format of `ml/trees.cu`; see `Nodes` there.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32, uint32, uint64
 from ....runtime.ops.pool import (
     AveragePool,
@@ -220,7 +221,7 @@ def _columns(y: Tensor, x: Tensor, view: Window) -> Launch:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Image:
     """What windows are taken of.
 

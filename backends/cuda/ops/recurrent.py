@@ -6,9 +6,10 @@ fit, and for what it does not support, there is one launch per step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32, int32
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import TensorType
@@ -98,7 +99,7 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _CellStep:
     """The step of a recurrent unit.
 
@@ -124,7 +125,7 @@ def _cell(op: Layer) -> _CellStep:
     return _CellStep("rnn", ("Tanh",))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Split:
     """How blocks and threads share a layer in the kernel for a whole sequence.
 
@@ -173,7 +174,7 @@ def _split(gates: int, hidden: int, directions: int, batch: int, target: Target)
     return _Split(blocks, units, rows, slices, ceil_div(hidden, slices * 4), threads)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Operands:
     """The operands of a layer; `state` and `end` are those of the hidden state and the cell."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 import ml_dtypes
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
 from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
@@ -31,7 +32,7 @@ def _arithmetic(dtype: DType) -> DType:
     return float32 if dtype in (float16, bfloat16, float32) or dtype in SMALL_FLOATS else float64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pass:
     """One axis: the input elements of each result, [results, taps]; -1 is outside."""
 
@@ -40,7 +41,7 @@ class _Pass:
     weights: Array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Resampling:
     """Passes that run as one launch: along one axis, or along two adjacent ones.
 

@@ -6,13 +6,13 @@ And the limits of launches: CUDA's grid sizes, and kernels that count in 32 bits
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, wraps
 from types import MappingProxyType
 from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.errors import KernelError, UnsupportedError, did_you_mean
 from ....runtime.ir.dtypes import (
     FLOATS,
@@ -173,7 +173,7 @@ def _slots(
         raise ArgumentError(f"{signature.title}: {error}", file=signature.file) from None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Kernel:
     """A kernel with its element types and compile-time constants."""
 
@@ -228,7 +228,7 @@ class _Kernel:
         return found.pop()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pointer:
     """An address; its dtype is None if only the source knows it."""
 
@@ -251,7 +251,7 @@ def _moves(word: DType, dtype: DType) -> bool:
     return word in WORDS and word.itemsize % dtype.itemsize == 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Map:
     """A tensor map."""
 
@@ -263,7 +263,7 @@ class _Map:
         raise _unfit(self.name, TENSOR_MAP, given)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Number:
     """A number with a dtype."""
 
@@ -277,7 +277,7 @@ class _Number:
         return self.dtype.type(given)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Struct:
     """A struct of numbers of one dtype, some of which may be arrays."""
 

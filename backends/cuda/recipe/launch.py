@@ -7,10 +7,11 @@ types and constants, the grid, and the arguments by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import cast
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid
@@ -19,7 +20,7 @@ from .source import C_TYPES, KernelSource, begins_early
 from .targets import Target
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """One kernel launch; raises TooLarge if CUDA could not launch it.
 

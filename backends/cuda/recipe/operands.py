@@ -7,11 +7,12 @@ strides by format; structs of window kernels hold these with the geometry of win
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, int32, int64, uint8, uint16, uint32, uint64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
@@ -21,7 +22,7 @@ from ....runtime.plan.backend import Format, extent
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tensor:
     """An operand: a value and its memory layout.
 
@@ -96,7 +97,7 @@ class Tensor:
         return rows_in_halves(self.dims, self.format)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Packed:
     """Constants in another shape or order.
 
@@ -111,7 +112,7 @@ class Packed:
     pack: Callable[..., Array] = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scratch:
     """Part of the workspace, `offset` bytes after its start."""
 
@@ -122,7 +123,7 @@ class Scratch:
 Operand = Tensor | Packed | Scratch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Struct:
     """A C++ struct passed by value, with numbers of one dtype.
 
@@ -144,7 +145,7 @@ class Struct:
         return dict(self.members)[name]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorMap:
     """A TMA tensor map, passed by value: 128 bytes.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array, TensorType
 from .launch import Launch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackingLaunch:
     """A launch that packs a constant.
 

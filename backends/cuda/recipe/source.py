@@ -16,6 +16,7 @@ from math import isinf, isnan
 from pathlib import Path
 from types import MappingProxyType
 
+from ....runtime.base.record import record
 from ....runtime.errors import KernelError
 from ....runtime.ir.dtypes import (
     INTEGERS,
@@ -121,7 +122,7 @@ def arithmetic(dtype: DType) -> DType:
     return int32 if dtype in INTEGERS or dtype == bool_ else float32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelSource:
     """What is compiled: a file of `kernels/` and everything that parameterises it.
 
@@ -224,7 +225,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 TENSOR_MAP = "TensorMap"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parameter:
     """A parameter of a kernel.
 
@@ -239,7 +240,7 @@ class Parameter:
     is_pointer: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Member:
     """A member of a struct.
 

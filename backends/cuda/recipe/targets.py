@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ....runtime.base.record import record
 from ....runtime.errors import UsageError, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """The GPU for which kernels are compiled and tuned.
 

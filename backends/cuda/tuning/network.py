@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
 from ....runtime.ir.dtypes import FLOATS, INTEGERS
 from ....runtime.ir.graph import Graph, Node, Value
@@ -125,7 +126,7 @@ def _key(backend: GpuBackend, graph: Graph, options: Options) -> str:
     return f"{context}: network {found.hexdigest()[:32]}, {allowed}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Bound:
     """A candidate on the addresses of a group's rows."""
 

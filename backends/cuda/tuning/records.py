@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 from ....runtime.base.cache import Cache
+from ....runtime.base.record import record
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Records:
     """Results by key, in a folder that several processes may use.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from ....runtime.base.record import record
 from ....runtime.errors import DeviceError, DeviceFault, KernelError
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import RecipeContext, Setting, TunedChoice
@@ -36,7 +37,7 @@ FINALISTS = 3
 GAIN, LEAST = 0.001, 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepGroup:
     """Equal steps of a network, which one candidate replaces together.
 
@@ -102,7 +103,7 @@ class PlannedNetwork(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CandidateTime:
     """What one candidate does to a network.
 
@@ -128,7 +129,7 @@ class CandidateTime:
         return f"{self.algorithm} {self.variant}".strip()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupResult:
     """The measurements of a group of equal steps.
 
@@ -156,7 +157,7 @@ class GroupResult:
         return found and TunedChoice(found.algorithm, found.variant)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NetworkResult:
     """The measurements of a network.
 

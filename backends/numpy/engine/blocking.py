@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from .cost import balanced
 
@@ -19,7 +19,7 @@ Block = tuple[slice, ...]
 SHORTEST = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Frame:
     """A tensor's axes merged to fewer, from which blocks are cut.
 

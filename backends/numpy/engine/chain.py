@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
@@ -22,7 +22,7 @@ class Finish(Protocol):
     def __call__(self, tape: Tape, block: Block, source: Array | None = None) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChainStage:
     """An elementwise node applied in place to the previous result.
 
@@ -40,7 +40,7 @@ class ChainStage:
         return tuple(v for i, v in enumerate(self.node.inputs) if v is not None and i != self.at)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chain:
     """A node, and the elementwise nodes applied to each block of its result."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ....runtime.base.guard import need
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import string
 from ....runtime.ir.graph import Node
 from ....runtime.ir.infer import check_types
@@ -21,7 +21,7 @@ FEW, MAX_SETS = 64, 16
 Types = tuple[ValueType | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Results:
     """Types of results, and their size for the budget."""
 

@@ -12,11 +12,11 @@ block of its result while that is in the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
 from typing import Any, Protocol, TypeVar
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
@@ -29,7 +29,7 @@ Builder = Callable[[Chain, BuildContext, Options], HostStep | str]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlainKernel:
     """A plain function that runs an operator.
 
@@ -46,7 +46,7 @@ class PlainKernel:
     views: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Built:
     """A registered builder of steps.
 

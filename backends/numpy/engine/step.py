@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
 from math import inf, prod
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.errors import (
     FAILURES,
     DeviceError,
@@ -47,7 +47,7 @@ ALIGNMENT = 64
 SPIN, WAKE = 2e-4, 2e-4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """A range of the workspace, starting at byte `offset`."""
 
@@ -135,7 +135,7 @@ def portions(tapes: Sequence[Tape], nanoseconds: float, workers: int) -> list[Ta
     return [[call for tape in tapes[a:b] for call in tape] for a, b in pairwise(bounds)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostStep:
     """A step that replays tapes.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 import ml_dtypes
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import (
     COMPLEX,
     INTEGERS,
@@ -53,7 +53,7 @@ def narrowed(sums: Array, dtype: DType) -> Array:
     return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tap:
     """One neighbour of every position along an axis; all arrays have the same shape.
 

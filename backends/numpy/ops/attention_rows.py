@@ -6,13 +6,14 @@ Blocks make as few calls as possible, because threads block each other with ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, bool_, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.attention import Attention
@@ -160,7 +161,7 @@ def _hidden(op: Attention, rows: int, total: int) -> Array | None:
 _Products = tuple[Callable[[], object], Callable[[], object]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Operands:
     """The operands of one block.
 

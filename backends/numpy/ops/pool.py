@@ -6,7 +6,7 @@ Where that is faster, all images of a block are one row: see `sliding`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ....runtime.base.guard import need
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, int64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
@@ -52,7 +53,7 @@ FEW_PIXELS = 1024
 Map = Callable[[Array, Array], object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reduction:
     """The reduction of a window.
 

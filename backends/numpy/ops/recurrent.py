@@ -7,11 +7,11 @@ times as long for calls on slices as for others of the same size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
@@ -98,7 +98,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., object], tuple[float, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Activation:
     """A named activation with its parameters and symmetric clipping bound."""
 
@@ -145,7 +145,7 @@ def _activations(
 # ── sequences ────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Directions:
     """Directions with equal activations, which are stepped together.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32, float64, int64
 from ....runtime.ir.types import Array
 from ....runtime.ops.resampling import (
@@ -54,7 +54,7 @@ def resize(
         np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=way.outside)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Source:
     """Which element of an axis each element of the result is.
 
@@ -98,7 +98,7 @@ class _Source:
         return out
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Resampling:
     """One axis: where the elements of the result come from.
 
@@ -118,7 +118,7 @@ class _Resampling:
         return cls(axis, tuple(_Source.of(each, old) for each in places), weights)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Way:
     """How an input is resized.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ....runtime.base.record import record
 from .parser import Alternatives, Assertion, Characters, RepeatNode, Sequence, Tree, parse
 
 MAX_STATES = 100_000
@@ -51,7 +51,7 @@ def _holds(assertion: str, before: int, after: int) -> bool:
             return ((before == _WORD) != (after == _WORD)) == (assertion == "b")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Read:
     """A state that consumes a character of some ranges."""
 
@@ -66,7 +66,7 @@ class _Read:
         return at >= 0 and code <= self.ends[at]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Check:
     """A state that consumes nothing and continues if an assertion holds."""
 

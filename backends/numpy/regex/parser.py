@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import ascii_letters, digits, hexdigits, octdigits
 
+from ....runtime.base.record import record
 from .char_classes import (
     LAST,
     PERL,
@@ -23,35 +24,35 @@ MAX_DEPTH = 100
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Characters:
     """One character of sorted, disjoint ranges of code points."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assertion:
     """An empty match between two characters for which `kind` (one of ``A z ^ $ b B``) holds."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sequence:
     """A concatenation."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alternatives:
     """An alternation."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RepeatNode:
     """Between `minimum` and `maximum` repetitions; None for any number."""
 
@@ -79,7 +80,7 @@ def _times(tree: Tree) -> int:
             return 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Flags:
     """Ignore case, multi-line, dot matches newline, ungreedy."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 from numpy.lib.stride_tricks import as_strided
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.window import Window
@@ -16,7 +16,7 @@ from ..engine.step import Bound, Piece, ScratchLayout, Tape
 from ..numerics.halves import copying
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Region:
     """The part of the padded input covered by the windows of a box of outputs.
 
@@ -81,7 +81,7 @@ def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
     return as_strided(image, shape, (channels, *taps, *moves), writeable=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unfolding:
     """Writes matrices [groups, channels * kernel, positions] of images, for boxes of outputs.
 

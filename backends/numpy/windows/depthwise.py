@@ -9,7 +9,6 @@ first row of the kernel, the second, ...
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import gcd, prod
@@ -17,6 +16,7 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
@@ -37,7 +37,7 @@ COPIES = 1 << 20
 TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StridePhase:
     """Rows or columns of an image spaced by the stride, and those of the kernel that meet them.
 

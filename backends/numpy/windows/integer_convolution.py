@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import cast
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
@@ -28,7 +28,7 @@ COLUMNS = 1 << 19
 BYTE = 255
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IntegerConvOperands:
     """The operands of a QLinearConv or ConvInteger.
 

@@ -10,7 +10,6 @@ their remainder, so that their ranges are as long.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import gcd, prod
@@ -18,6 +17,7 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
@@ -48,7 +48,7 @@ MANY_TERMS = 96
 CACHE_WAY, WAYS = 4096, 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Columns:
     """Columns of the padded image with one remainder, next to each other in a block.
 

@@ -7,7 +7,6 @@ beyond the windows, between strides and across the ends of an image's rows, is n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, cycle
 from math import prod
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ..engine.blocking import Block
 from ..engine.step import Tape
@@ -26,7 +26,7 @@ from .window_axis import WindowAxis
 WHOLE, PART, STRIDED, APART, ROW = 0.1, 0.1, 0.38, 0.65, 6.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sliding:
     """Windows over images of one size.
 

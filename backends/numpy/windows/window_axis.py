@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowAxis:
     """Windows along one axis; see `Window`."""
 

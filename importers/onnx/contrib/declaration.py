@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import DType, name_of
 
@@ -19,7 +20,7 @@ DOMAIN = "com.microsoft"
 Results = str | tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kind:
     """The dtypes of an input; inputs whose kinds share a letter have the same dtype."""
 
@@ -37,7 +38,7 @@ Index = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
 Anything = Annotated[str, Kind("V", frozenset(dtypes.TO_ONNX))]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Input:
     """One input: name, dtypes, and whether it is optional or variadic."""
 

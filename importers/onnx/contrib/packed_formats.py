@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import BY_ONNX, TO_ONNX, DType
 from .builder import NodeBuilder
@@ -204,7 +204,7 @@ def _q2_0(block: _Block) -> str:
     return b.Mul(block.half(0), block.minus(codes, 1))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Format:
     """How many numbers and bytes a block has, and how it is read."""
 

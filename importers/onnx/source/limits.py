@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ....runtime.ops.shapes import MAX_RANK
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """Budgets of one import; exceeding one raises a `LimitError` before anything is allocated.
 

@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array, ValueType
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reference:
     """A reference to an attribute of the enclosing function."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RawNode:
     """A node as in the file.
 
@@ -90,7 +91,7 @@ class RawGraph:
     nodes: tuple[RawNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RawFunction:
     """A model-local function; `attributes` holds defaults, None where there is none."""
 
@@ -107,7 +108,7 @@ class RawFunction:
         return f"function '{domain}::{name}{':' + overload if overload else ''}'"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RawModel:
     """A parsed model file, not yet bound; `warnings` are irregularities that were found so far."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ....runtime.base.record import record
 from ....runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
 from ....runtime.ir.dtypes import BY_ONNX, DType
 from ....runtime.ir.mapped import Mapped
@@ -13,7 +14,7 @@ from ....runtime.ir.types import Array
 from .limits import Limits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileSource:
     """One model being imported.
 

@@ -6,13 +6,14 @@ The reverse of `upgrade`, as far as possible: an input becomes an attribute only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Older:
     """The form of a node in an older opset.
 

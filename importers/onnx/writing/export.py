@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
+from ....runtime.base.record import record
 from ....runtime.errors import LimitError, UnsupportedError
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import DType
@@ -42,7 +43,7 @@ _FORMATS: dict[DType, int] = {
 _MIN_FORMAT = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class About:
     """Metadata of a file.
 

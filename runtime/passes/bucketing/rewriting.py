@@ -11,8 +11,8 @@ become those of the bucket, and shapes read as data keep their actual values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...base.record import record
 from ...errors import UnsupportedError
 from ...ir.dtypes import string
 from ...ir.graph import Graph, Node, Value
@@ -25,7 +25,7 @@ from .writer import GraphWriter
 RULES = (attention, elements, movement, shapes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bucket:
     """A graph of fixed sizes for a graph whose sizes grow.
 

@@ -7,8 +7,9 @@ within a CTA, and split-K across CTAs, as a cluster or by partial sums in the wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from .....runtime.base.record import record
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Scratch, ceil_div
@@ -113,7 +114,7 @@ def fitted(
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MixedInput:
     """A product with weights of a few bits.
 

@@ -8,11 +8,12 @@ or by partial sums in the workspace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
 from math import ceil
 
+from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
@@ -183,7 +184,7 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class End:
     """The epilogue of a product: an entry of `multistage.cu` and its arguments.
 

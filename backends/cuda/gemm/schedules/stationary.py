@@ -6,9 +6,9 @@ They have few channels; the kernel is `stationary.cu`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
+from .....runtime.base.record import record
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Ints, ceil_div, divisor
@@ -20,7 +20,7 @@ from .tma import NARROWEST
 from .tma_staging import ALIGNMENT, MAX_ROWS, ROWS, SIDE, TmaProduct, image_map, weights_map
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Form:
     """A convolution by a tile.
 

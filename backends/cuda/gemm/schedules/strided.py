@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
@@ -36,7 +37,7 @@ WRITING = 6
 SHARES = {4: 1.0, 3: 0.6, 2: 0.4}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StridedMatrix:
     """An operand of several products, wherever it is in a tensor.
 
@@ -69,7 +70,7 @@ class StridedMatrix:
         return widest(vectors, size, outer, self.first, *self.batch) if inner == 1 else 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StridedProducts:
     """Products c = a @ b.
 

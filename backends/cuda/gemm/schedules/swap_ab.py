@@ -7,10 +7,10 @@ up to `MAX_ROWS`. Warp-specialized, with sliced-K, and split-K across the CTAs o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, inf
 
+from .....runtime.base.record import record
 from .....runtime.ir.dtypes import uint8
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
@@ -65,7 +65,7 @@ AROUND, SLICED, JOIN = (1.85, 1.35), 0.16, 0.31
 STARTING = 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Weights:
     """What the schedule has to know of weights.
 
@@ -115,7 +115,7 @@ def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
     return ceil_div(max(stages, sums), 16) * 16 + barriers + received
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Registers:
     """How threads use their registers.
 
@@ -136,7 +136,7 @@ class Registers:
         return None if other < STORING or consumer > MAX_REGISTERS else Registers(consumer, other)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SwapAb:
     """A product with constant weights.
 

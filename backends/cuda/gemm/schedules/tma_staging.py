@@ -7,6 +7,7 @@ from enum import Enum
 from functools import cached_property
 from math import prod
 
+from .....runtime.base.record import record
 from .....runtime.ops.window import Window
 from ...recipe.operands import Ints, Tensor, TensorMap, ceil_div
 from ..problem import Frames, GemmArguments, Image
@@ -143,7 +144,7 @@ class TmaProduct:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Staging:
     """How tiles of A are staged in shared memory.
 
