@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -14,6 +14,15 @@ def record(cls: type[T]) -> type[T]:
 
     Type checkers report assignments to fields as with ``frozen=True``; at run time nothing does.
     Methods that refuse them would have to be compiled for each class, an eighth of the time in
-    which a backend is imported, and instances would take twice as long to make.
+    which a backend is imported, and instances would take twice as long to make. All records share
+    their `__repr__`, too.
     """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
+    made = dataclass(slots=True, unsafe_hash=True, repr=False)(cls)
+    if "__repr__" not in vars(cls):
+        setattr(made, "__repr__", _repr)  # noqa: B010 - of a class, which has no attribute to assign
+    return made
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
