@@ -75,7 +75,7 @@ class _Moves:
         for node in reversed(list(self.graph.nodes)):
             if node in seen or isinstance(node.op, RESHAPES) or not moves_rows(node):
                 continue
-            move = move_to(self.graph, node, self.context.evaluate)
+            move = move_to(self.graph, node, self.context.places)
             if move is not None:
                 move = reshaped(self.graph, move)
                 seen |= move.nodes

@@ -251,7 +251,7 @@ def _build(found: Found) -> Outcome:
         return None
     angles = (*(1,) * (4 - len(angles)), *angles)
     axis = _positions(shape, angles)
-    interleaved = _interleaved(RowSums(x, found.context.evaluate).terms(found["rotated"]), size)
+    interleaved = _interleaved(RowSums(x, found.context.places).terms(found["rotated"]), size)
     if axis is None or interleaved is None:
         return None
     both = [_pairs(each, interleaved=bool(interleaved)) for each in (cos, sin)]
@@ -303,7 +303,7 @@ def _whole(part: Value, rest: Value, found: Found) -> Value | None:
     for read in part.producer.distinct_reads if part.producer is not None else ():
         if _width(read) != size or rank_of(read) != 4 or size is None:
             continue
-        rows = RowSums(read, found.context.evaluate)
+        rows = RowSums(read, found.context.places)
         terms = [rows.terms(each) for each in (part, rest)]
         if any(each is None or len(each) != 1 or (each[0].factor != 1).any() for each in terms):
             continue

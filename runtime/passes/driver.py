@@ -13,6 +13,7 @@ from ..base.record import record
 from ..ir.graph import Graph
 from ..ir.op import Op
 from ..ir.types import Array
+from .moved_places import MovedPlaces
 
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
 #: cannot, which leaves the node to the backends.
@@ -52,6 +53,7 @@ class Context:
         spent: bytes of constants created by folding so far.
         made: bytes of constants created so far, including those dropped again.
         refused: rewrites that the current pass refused, with reasons.
+        places: where nodes move elements.
     """
 
     options: PassOptions
@@ -59,6 +61,10 @@ class Context:
     spent: int = 0
     made: int = 0
     refused: list[RewriteRefusal] = field(default_factory=list["RewriteRefusal"])
+    places: MovedPlaces = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.places = MovedPlaces(self.evaluate)
 
 
 @record

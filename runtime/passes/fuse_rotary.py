@@ -143,7 +143,7 @@ def _build(found: Found) -> Outcome:
     sizes, dtype = static_dims(shape_of(x)), dtype_of(x)
     if sizes is None or len(sizes) != 4 or dtype is None:
         return None
-    terms = RowSums(x, found.context.evaluate).terms(found.top.output)
+    terms = RowSums(x, found.context.places).terms(found.top.output)
     axis, alone = (_by_position(terms) if terms else None) or (2, [])
     rotation = _rotation(alone, sizes[3])
     if rotation is None:
@@ -198,7 +198,7 @@ def _build_parts(found: Found) -> Outcome:
     if (outcome := _build(found)) is not None:
         return outcome
     x, dtype = found["x"], dtype_of(found["x"])
-    terms = RowSums(x, found.context.evaluate).terms(found.top.output)
+    terms = RowSums(x, found.context.places).terms(found.top.output)
     mixed = _mixed(terms) if terms else None
     if mixed is None or dtype is None:
         return None

@@ -14,8 +14,8 @@ from ..ir.types import Array
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .driver import Evaluate
 from .editing import Builder, shape_of, static_dims
+from .moved_places import MovedPlaces
 
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
@@ -111,7 +111,7 @@ def moves_rows(node: Node) -> bool:
     return all(axis % rank != rank - 1 for axis in axes)
 
 
-def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
+def move_to(graph: Graph, node: Node, places: MovedPlaces) -> Move | None:
     """Return the longest move from one tensor that ends in the result of a node."""
     if len(node.outputs) != 1:
         return None
@@ -134,7 +134,7 @@ def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
     if len(sources) != 1:
         return None
     (source,) = sources
-    index = _index(source, node, nodes, evaluate)
+    index = _index(source, node, places)
     return None if index is None else Move(source, node.output, index, frozenset(nodes))
 
 
@@ -159,7 +159,7 @@ def _is_read_elsewhere(graph: Graph, value: Value, nodes: set[Node]) -> bool:
     return graph.is_output(value) or any(reader not in nodes for reader in value.consumers)
 
 
-def _index(source: Value, last: Node, nodes: set[Node], evaluate: Evaluate) -> Array | None:
+def _index(source: Value, last: Node, places: MovedPlaces) -> Array | None:
     """Return the source row of each result row, by moving row numbers."""
     rows, shape = Rows.of(source), shape_of(source)
     if rows is None or shape is None:
@@ -175,12 +175,13 @@ def _index(source: Value, last: Node, nodes: set[Node], evaluate: Evaluate) -> A
         todo.pop()
         moved = [numbers[v] for v in _moved(node)]
         if isinstance(node.op, RESHAPES):
-            results: Sequence[Array] | None = [_column(moved[0], node.output)]
+            results = [_column(moved[0], node.output)]
         else:
-            others = [None if v is None else v.data for v in node.inputs[len(moved) :]]
-            results = evaluate(node.op, [*moved, *others], len(node.outputs))
-        if results is None:
-            return None
+            found = places.of(node, [each.shape for each in moved])
+            if found is None:
+                return None
+            before = np.concatenate([each.reshape(-1) for each in moved])
+            results = [before[each] for each in found]
         numbers.update(zip(node.outputs, results, strict=True))
     return numbers[last.output].reshape(-1)
 

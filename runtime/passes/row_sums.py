@@ -24,8 +24,8 @@ from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .driver import Evaluate
 from .editing import first_input, rank_of, shape_of
+from .moved_places import MovedPlaces
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Operators that move elements, change signs, or add.
@@ -110,15 +110,15 @@ class RowSums:
 
     Args:
         source: the tensor.
-        evaluate: runs an operator on arrays.
+        places: where nodes move elements.
     """
 
-    def __init__(self, source: Value, evaluate: Evaluate) -> None:
+    def __init__(self, source: Value, places: MovedPlaces) -> None:
         shape = shape_of(source)
         if not shape or not isinstance(shape[-1], int):
             raise ValueError("the rows of this tensor have no known size")
         self._rows = tuple(shape[:-1])
-        self._evaluate = evaluate
+        self._places = places
         start = np.arange(shape[-1], dtype=np.int64)
         one = Term(start, np.ones((1,) * len(self._rows) + start.shape))
         self._known: dict[Value, list[Term] | None] = {source: [one]}
@@ -210,17 +210,14 @@ class RowSums:
             return None
         moved = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
         parts: list[list[Term]] = []
-        numbers: list[Array] = []
-        start = 0
+        shapes: list[tuple[int, ...]] = []
         for x in moved:
             tail, terms = self._tail(x), self.terms(x)
             if tail is None or terms is None:
                 return None
             parts.append(terms)
-            numbers.append(np.arange(start, start + prod(tail)).reshape((1,) * lead + tail))
-            start += prod(tail)
-        others = [None if v is None else v.data for v in node.inputs[len(moved) :]]
-        results = self._evaluate(node.op, [*numbers, *others], len(node.outputs))
+            shapes.append((1,) * lead + tail)
+        results = self._places.of(node, shapes)
         if results is None:
             return None
         places = results[node.outputs.index(value)]
