@@ -240,8 +240,8 @@ class FakeCompiler(HostCompiler):
     gpu: FakeGpu
 
     def submit(self, source: Any) -> Any:
-        library = super().submit(source).result()
-        return SimpleNamespace(result=lambda: FakeCode(self.gpu, library))
+        library, codes = super().submit(source).result(), self.gpu.codes
+        return SimpleNamespace(result=lambda: codes.setdefault(source, FakeCode(self.gpu, library)))
 
 
 class FakeGpu:
@@ -250,6 +250,7 @@ class FakeGpu:
     Attributes:
         gate: what every call passes.
         held: bytes that are not given back, by the call that gives them back.
+        codes: machine code by source.
     """
 
     device_id, name, compute_capability = 0, "Fake", (8, 0)
@@ -258,6 +259,7 @@ class FakeGpu:
         self.gate, self.compiler = gate, compiler
         compiler.gpu = self
         self.held: Counter[str] = Counter()
+        self.codes: dict[Any, FakeCode] = {}
         self.running = Lock()  # the emulator has one block of threads
         self._numbered: dict[int, Any] = {}
         self.default = FakeStream(self)

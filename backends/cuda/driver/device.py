@@ -111,6 +111,7 @@ class DriverDevice:
         description: the GPU's name, its architecture and the driver's CUDA version.
         compiler: compiles kernels, with the most recently requested cache folder.
         allocated: bytes of device memory held by buffers.
+        fitting: handles of kernels with the sizes of parameters that they have been found to take.
     """
 
     def __init__(self, core: Device, cache: Path | None) -> None:
@@ -129,6 +130,8 @@ class DriverDevice:
         shared = about.max_shared_memory_per_block_optin
         self._target = target_for(major, minor, about.multiprocessor_count, shared)
         self._compilers: dict[Path | None, Compiler] = {}
+        self.fitting: set[tuple[int, tuple[int, ...]]] = set()
+        self._loaded: dict[tuple[object, ...], tuple[ObjectCode, Kernel]] = {}
         self.use_cache(cache)
         self.allocated = 0
 
@@ -303,7 +306,7 @@ class DriverDevice:
         prefers_shared: bool = False,
         cluster: int = 1,
     ) -> Kernel:
-        """Load one function of compiled code.
+        """Return one function of compiled code, which is loaded once for all equal launches.
 
         Args:
             code: the compiled code.
@@ -313,6 +316,15 @@ class DriverDevice:
             cluster: blocks of a cluster.
         """
         self.enter()
+        key = (id(code), entry, shared, prefers_shared, cluster)
+        if key not in self._loaded:
+            kernel = self._load(code, entry, shared, prefers_shared, cluster)
+            self._loaded[key] = code, kernel  # the code keeps its id
+        return self._loaded[key][1]
+
+    def _load(
+        self, code: ObjectCode, entry: str, shared: int, prefers_shared: bool, cluster: int
+    ) -> Kernel:
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
         if shared:

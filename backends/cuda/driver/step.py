@@ -175,7 +175,7 @@ def bind_launch(
         cluster=prod(launch.cluster),
     )
     cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
-    _check_parameters(kernel, launch, cells)
+    _check_parameters(device, kernel, launch, cells)
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
     function = driver.CUfunction(int(kernel.handle))
     shape = (*launch.grid, launch.block, 1, 1, launch.shared)
@@ -251,16 +251,21 @@ def cell(argument: Argument, address: int | None) -> Any:
     return ctypes.c_void_p(address)
 
 
-def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
+def _check_parameters(
+    device: DriverDevice, kernel: Kernel, launch: Launch, cells: list[Any]
+) -> None:
     """Raise ValueError unless the kernel's parameters have these sizes."""
     from cuda.bindings import driver
 
     from .status import check
 
-    handle = driver.CUkernel(int(kernel.handle))
-    for place, cell in enumerate(cells):
+    number, wanted = int(kernel.handle), tuple(map(ctypes.sizeof, cells))
+    if (number, wanted) in device.fitting:
+        return
+    handle = driver.CUkernel(number)
+    for place, given in enumerate(wanted):
         answer = driver.cuKernelGetParamInfo(handle, place)
         _, size = check(f"parameter {place} of {launch.title}", answer)
-        if size != ctypes.sizeof(cell):
-            given = ctypes.sizeof(cell)
+        if size != given:
             raise ValueError(f"{launch.title}: parameter {place} has {size} bytes, not {given}")
+    device.fitting.add((number, wanted))

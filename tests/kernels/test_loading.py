@@ -1,0 +1,50 @@
+"""Kernels are loaded and their parameters compared once for all launches that are alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.parser import parse_model
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+
+from .dry import normal
+from .emulator import needs_compiler
+from .fake_driver import FAKE, FakeCompiler, Gate, plant
+
+pytestmark = needs_compiler
+
+MODEL = """
+<ir_version: 10, opset_import: ["" : 21]>
+g ({inputs}) => ({outputs}) {{ {nodes} }}"""
+
+
+def calls_of(count: int, compiler: FakeCompiler) -> tuple[int, int]:
+    """Return how often kernels and parameters are asked for by a model of equal Transposes."""
+    places = range(count)
+    text = MODEL.format(
+        inputs=", ".join(f"float[5, 6] x{i}" for i in places),
+        outputs=", ".join(f"float[6, 5] y{i}" for i in places),
+        nodes=" ".join(f"y{i} = Transpose <perm = [1, 0]> (x{i})" for i in places),
+    )
+    feeds = {f"x{i}": normal(5, 6) + i for i in places}
+    gate = Gate()
+    with pytest.MonkeyPatch.context() as patch:
+        plant(compiler, gate, patch.setattr)
+        with tercet.load(parse_model(text), "cuda") as model:
+            found = model.run(feeds)
+    for i in places:
+        np.testing.assert_array_equal(found[f"y{i}"], feeds[f"x{i}"].T)
+    return gate.calls["cuLibraryGetKernel"], gate.calls["cuKernelGetParamInfo"]
+
+
+def test_equal_launches_load_their_kernel_once(tmp_path: Path) -> None:
+    compiler = FakeCompiler(tmp_path, FAKE)
+    kernels, parameters = calls_of(1, compiler)
+    assert kernels == 1
+    assert parameters > 0
+    assert calls_of(4, compiler) == (kernels, parameters)
