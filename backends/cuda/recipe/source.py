@@ -9,9 +9,10 @@ headers inlined. So equal texts mean equal code, and the text is the cache key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from math import isinf, isnan
 from pathlib import Path
 from types import MappingProxyType
@@ -179,18 +180,23 @@ def literal(number: float | int | bool) -> str:
 
 def read_kernel(file: str) -> str:
     """Return a file of `kernels/`, or a user's source, with #include lines resolved."""
-    if isinstance(file, UserSource):
-        return _inlined(file.text, file)
     return _complete(KERNELS, file)
 
 
 @cache
 def _complete(folder: Path, file: str) -> str:
-    """Return a file of a folder likewise, read once: threads that compile wait for the GIL to read.
+    return _inlined(_read(folder, file), file)
+
+
+@cache
+def _read(folder: Path, file: str) -> str:
+    """Return a file of a folder, read once: threads that compile wait for the GIL to read.
 
     A folder's files do not change while it is `KERNELS`.
     """
-    return _inlined((folder / file).read_text(encoding="utf-8"), file)
+    if isinstance(file, UserSource):
+        return file.text
+    return (folder / file).read_text(encoding="utf-8")
 
 
 def _inlined(text: str, file: str) -> str:
@@ -204,15 +210,19 @@ def _inlined(text: str, file: str) -> str:
 # ── what kernels take: the parameters of an entry and the structs among them ─────────────────────
 
 _ENTRY = re.compile(r'extern "C" __global__ void\b')
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^#line [^\n]*$", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 _MACRO = re.compile(r"\b(\w+)\((\w+)\)")
 _BLOCK = re.compile(r"[^;{}]*\{[^{}]*\}")
 _BRACE = re.compile(r"[{}]")
 _WORD = re.compile(r"\w+")
-_STRUCT = re.compile(r"\bstruct (?:alignas\([^)]*\) )?(\w+)")
+_STRUCT = re.compile(r"struct (?:alignas\([^)]*\) )?(\w+)")
 _STRUCT_BODY = re.compile(_STRUCT.pattern + r"\s*\{")
 _FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
+_CALL = re.compile(r"\b(\w+)\s*\(")
+#: A macro of one line, and one of any number.
+_LINE_MACRO = re.compile(r"^#define (\w+)\((\w+)\)(.*)$", re.MULTILINE)
+_GROUP_MACRO = re.compile(r"^#define (\w+)\((\w+)\)((?:\\\n|.)*)$", re.MULTILINE)
 _MEMBER = re.compile(r"(\w+)\s*(?:\[(\w+)\])?\s*(?:=.*)?")
 #: Element types by all their C++ names.
 DTYPES: Mapping[str, DType] = MappingProxyType(
@@ -307,51 +317,70 @@ def signature_of(file: str, entry: str, code: str = "") -> KernelSignature:
 
 @cache
 def _text(folder: Path, file: str) -> str:
-    """Return a file with its headers, without comments."""
-    return _COMMENT.sub("", read_kernel(file))
+    """Return a file without comments, and without its headers: most are those of other files."""
+    return _COMMENT.sub("", _read(folder, file))
+
+
+@cache
+def _files(folder: Path, file: str) -> tuple[str, ...]:
+    """Return a file behind its headers, each once."""
+    headers = (_files(folder, found[1]) for found in _INCLUDE.finditer(_text(folder, file)))
+    return tuple(dict.fromkeys([*chain.from_iterable(headers), file]))
 
 
 @cache
 def _declared(folder: Path, file: str, entry: str) -> str:
     """Return the parameter list of a kernel."""
-    text = _text(folder, file)
-    for found in _ENTRY.finditer(text):
-        head = text[found.end() : text.index("{", found.end())]
-        name = re.search(rf"\b{entry}\s*\(", head)
-        if name is not None:
-            return head[name.end() : head.rindex(")")]
+    for text in (_text(folder, each) for each in _files(folder, file)):
+        for found in _ENTRY.finditer(text):
+            head = text[found.end() : text.index("{", found.end())]
+            name = _named(entry, _CALL.finditer(head))
+            if name is not None:
+                return head[name.end() : head.rindex(")")]
     raise KernelError(f'{file}: no extern "C" kernel {entry!r}', file=file)
 
 
 @cache
 def _waiting(folder: Path, file: str) -> frozenset[str]:
     """Return the functions of a file that call `grid_dependency_sync`, directly or indirectly."""
-    blocks = [(name, set(_WORD.findall(body))) for name, body in _top_level(_text(folder, file))]
+    blocks = [block for each in _files(folder, file) for block in _top_level(folder, each)]
     waiting, found = set[str](), {"grid_dependency_sync"}
-    while found - waiting:
+    while found:
         waiting |= found
-        found = {name for name, words in blocks if waiting & words}
+        found = {n for n, body in blocks if n not in waiting and _calls(body, found)}
     return frozenset(waiting)
 
 
-def _top_level(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the functions and structs of a file: name and body."""
-    at = 0
+def _calls(body: str, names: Set[str]) -> bool:
+    """Whether the body of a function names one of others."""
+    return any(name in body for name in names) and not names.isdisjoint(_WORD.findall(body))
+
+
+@cache
+def _top_level(folder: Path, file: str) -> tuple[tuple[str, str], ...]:
+    """Return the functions and structs of a file: name and body."""
+    text, blocks, at = _text(folder, file), list[tuple[str, str]](), 0
     while (opening := text.find("{", at)) >= 0:
         body = _body(text, opening + 1)
         head = text[at:opening].rpartition(";")[2]
         name = _STRUCT.search(head) or _FUNCTION.search(head)
         if name is not None:
-            yield name[1], body
+            blocks.append((name[1], body))
         at = opening + 1 + len(body) + 1
+    return tuple(blocks)
 
 
 def _repeated(macro: str, code: str, file: str, entry: str) -> int:
     """Return how often a generated macro, ``#define M(X) X(0) X(1)``, repeats its argument."""
-    found = re.search(rf"^#define {macro}\((\w+)\)(.*)$", code, re.MULTILINE)
+    found = _named(macro, _LINE_MACRO.finditer(code))
     if found is None:
         raise KernelError(f"{file}: {entry}: no code defines the macro {macro}", file=file)
-    return len(re.findall(rf"\b{found[1]}\(\d+\)", found[2]))
+    return len(re.findall(rf"\b{found[2]}\(\d+\)", found[3]))
+
+
+def _named(name: str, found: Iterable[re.Match[str]]) -> re.Match[str] | None:
+    """Return the first of some matches whose first group is a name."""
+    return next((each for each in found if each[1] == name), None)
 
 
 @cache
@@ -359,19 +388,20 @@ def _signature(
     folder: Path, file: str, entry: str, counts: tuple[tuple[str, int], ...]
 ) -> KernelSignature:
     """Return the signature for these numbers of repetitions of groups of parameters, by macro."""
-    text, declared = _text(folder, file), _declared(folder, file, entry)
+    texts = [_text(folder, each) for each in _files(folder, file)]
+    declared = _declared(folder, file, entry)
     repeated = dict(counts)
 
     def expanded(macro: re.Match[str]) -> str:
-        group = re.search(rf"^#define {macro[2]}\((\w+)\)((?:\\\n|.)*)$", text, re.MULTILINE)
+        group = _named(macro[2], chain.from_iterable(map(_GROUP_MACRO.finditer, texts)))
         if group is None:
             raise KernelError(f"{file}: {entry}: no macro {macro[2]}", file=file)
-        body = group[2].replace("\\\n", " ")
-        return "".join(body.replace(f"##{group[1]}", str(i)) for i in range(repeated[macro[1]]))
+        body = group[3].replace("\\\n", " ")
+        return "".join(body.replace(f"##{group[2]}", str(i)) for i in range(repeated[macro[1]]))
 
     parameters = [_parameter(one) for one in _MACRO.sub(expanded, declared).split(",")]
     values = (p.type for p in parameters if not p.is_pointer and p.type != TENSOR_MAP)
-    structs = dict(_structs(text, _bodies(folder, file), values))
+    structs = dict(_structs(_bodies(folder, file), values))
     named = {parameter.name: parameter for parameter in parameters}
     lengths = frozenset(member.length for members in structs.values() for member in members)
     return KernelSignature(file, entry, MappingProxyType(named), MappingProxyType(structs), lengths)
@@ -382,24 +412,30 @@ def _parameter(declared: str) -> Parameter:
     return Parameter(name, " ".join(word for word in words if word != "*"), "*" in words)
 
 
-@cache
-def _bodies(folder: Path, file: str) -> Mapping[str, int]:
-    """Return where the bodies of a file's structs begin, by name."""
-    found: dict[str, int] = {}
-    for head in _STRUCT_BODY.finditer(_text(folder, file)):
-        found.setdefault(head[1], head.end())
+def _bodies(folder: Path, file: str) -> Mapping[str, tuple[str, int]]:
+    """Return where the bodies of a file's structs begin, by name: a text and a place in it."""
+    found: dict[str, tuple[str, int]] = {}
+    for each in reversed(_files(folder, file)):
+        found.update(_own_bodies(folder, each))
     return found
 
 
+@cache
+def _own_bodies(folder: Path, file: str) -> Mapping[str, tuple[str, int]]:
+    text = _text(folder, file)
+    heads = reversed(list(_STRUCT_BODY.finditer(text)))
+    return {head[1]: (text, head.end()) for head in heads}
+
+
 def _structs(
-    text: str, bodies: Mapping[str, int], types: Iterator[str]
+    bodies: Mapping[str, tuple[str, int]], types: Iterator[str]
 ) -> Iterator[tuple[str, tuple[Member, ...]]]:
     """Yield the members of the structs among these types, nested ones included."""
     for name in dict.fromkeys(types):
         if name in bodies:
-            members = tuple(_members(_body(text, bodies[name])))
+            members = tuple(_members(_body(*bodies[name])))
             yield name, members
-            yield from _structs(text, bodies, (member.type for member in members))
+            yield from _structs(bodies, (member.type for member in members))
 
 
 def _body(text: str, start: int) -> str:
