@@ -182,7 +182,7 @@ def __getattr__(name: str) -> _Any:
 
     from .runtime.base.collecting import no_collection
 
-    with no_collection():
+    with no_collection(lasting=True):
         value = getattr(import_module(_LAZY[name], __name__), name)
     globals()[name] = value
     return value

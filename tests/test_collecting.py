@@ -74,3 +74,17 @@ def test_nothing_is_collected_while_a_model_is_loaded_and_planned() -> None:
         model = tercet.load(CHAIN)
         model.prepare({"x0": (3, 4)})
     assert not [names for names in found if names & {"optimise", "bind", "_build"}]
+
+
+def test_what_lasts_is_old_and_what_users_froze_stays_frozen() -> None:
+    with no_collection(lasting=True):
+        made = [object()]
+    assert any(each is made for each in gc.get_objects(generation=2))
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with no_collection(lasting=True):
+            pass
+        assert gc.get_freeze_count() == frozen > 0
+    finally:
+        gc.unfreeze()
