@@ -1,0 +1,65 @@
+"""Records behave as the standard library's frozen dataclasses with slots, but refuse nothing."""
+
+import copy
+import pickle
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import pytest
+
+from tercet.runtime.base.record import record
+
+
+@record
+class Mine:
+    a: int
+    b: list[int] = field(default_factory=list[int], compare=False)
+    c: str = field(default="c", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    a: int
+    b: list[int] = field(default_factory=list[int], compare=False)
+    c: str = field(default="c", repr=False)
+
+
+@record
+class Told:
+    a: int
+
+    def __repr__(self) -> str:
+        return f"told {self.a}"
+
+
+@record
+class Longer(Mine):
+    d: int = 0
+
+
+WAYS = {
+    "representation": lambda kind: repr(kind(1, [2], "x")).partition("(")[2],
+    "hash": lambda kind: hash(kind(1, [2], "x")),
+    "equal": lambda kind: kind(1, [2]) == kind(1, [3]),
+    "unequal": lambda kind: kind(1, c="x") == kind(1, c="y"),
+    "another": lambda kind: kind(1) == (1, [], "c"),
+    "fields": lambda kind: [each.name for each in fields(kind)],
+    "slots": lambda kind: kind.__slots__,
+    "arguments": lambda kind: kind.__match_args__,
+    "dictionary": lambda kind: hasattr(kind(1), "__dict__"),
+    "own default": lambda kind: kind(1).b is kind(1).b,
+    "replaced": lambda kind: replace(kind(1), a=2) == kind(2),
+    "copied": lambda kind: copy.deepcopy(kind(1, [2])).b,
+    "pickled": lambda kind: pickle.loads(pickle.dumps(kind(1, [2], "x"))) == kind(1, [2], "x"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_as_a_frozen_dataclass(way: str) -> None:
+    look: Any = WAYS[way]
+    assert look(Mine) == look(Theirs)
+
+
+def test_representations() -> None:
+    assert repr(Told(3)) == "told 3"
+    assert repr(Longer(1, d=2)) == "Longer(a=1, b=[], d=2)"
