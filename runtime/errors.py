@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from .base.record import record
 from .spelling import nearest
 from .text import message
 
@@ -90,7 +90,7 @@ class LimitError(TercetError):
     exit_code = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeRefusal:
     """The reason why one backend declined one node."""
 
