@@ -60,6 +60,39 @@ def test_as_a_frozen_dataclass(way: str) -> None:
     assert look(Mine) == look(Theirs)
 
 
+@record
+class Alone:
+    a: list[int]
+
+
+@record
+class Empty:
+    pass
+
+
+@record
+class Judged:
+    a: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Judged) and self.a % 2 == other.a % 2
+
+    def __hash__(self) -> int:
+        return self.a % 2
+
+
+def test_of_few_fields() -> None:
+    assert Alone([1]) == Alone([1]) != Alone([2])
+    assert len({Empty(), Empty()}) == 1
+    assert Empty() != Alone([])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Alone([1]))
+
+
+def test_what_a_class_defines_stays() -> None:
+    assert len({Judged(1), Judged(3), Judged(2)}) == 2
+
+
 def test_representations() -> None:
     assert repr(Told(3)) == "told 3"
     assert repr(Longer(1, d=2)) == "Longer(a=1, b=[], d=2)"
