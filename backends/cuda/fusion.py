@@ -40,7 +40,7 @@ from .codegen.recurrences import Recurrence, recurrence_at
 from .codegen.reductions import ChainReduction, chain_reduction_at
 from .codegen.scans import ScanChain, scan_chain_at
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
-from .conv.pooled import pools_squares
+from .conv.pools import pools_squares
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before

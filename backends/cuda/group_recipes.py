@@ -37,7 +37,6 @@ from .codegen.reductions import ChainReduction
 from .codegen.scan_kernel import scan_chain
 from .codegen.scans import ScanChain
 from .conv.inverted_residual import InvertedResidual, inverted_residual
-from .conv.pooled import pooled_convolution
 from .families import kernel_of
 from .fusion import FusionGroup, Whole
 from .gemm.few_rows import FewRows, few_rows
@@ -102,6 +101,8 @@ def recipe_of(
         empty = no_epilogue(y.dtype) if registered.epilogue else None
         return registered.build(replace(context, y=None, epilogue=empty))
     if group.pool is not None:
+        from .conv.pooled import pooled_convolution  # with the kernels of all convolutions
+
         before = Tensor(group.nodes[-2].output, y.format)
         epilogue = epilogue_of(group.epilogue, before, head.output)
         if isinstance(epilogue, str):

@@ -19,6 +19,7 @@ from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import Tensor
 from .few_channels_mma import pooled_few_channels
+from .pools import pools_squares
 from .winograd import fused, nonfused
 
 #: How algorithms store the maxima of squares of float32 results.
@@ -30,13 +31,6 @@ POOLING: Mapping[str, Callable[[ConvProblem, str], Answer]] = {
     "winograd_f2_nonfused": partial(nonfused, out=2),
     "winograd_f4_nonfused": partial(nonfused, out=4),
 }
-
-
-def pools_squares(pool: MaxPool, x: Tensor) -> bool:
-    """Whether a pooling has windows of 2 x 2 pixels side by side, which cover the image."""
-    view = window(pool, x.dims[2:], pool.kernel_shape)
-    plain = not view.is_dilated and not any((*view.pads_begin, *view.pads_end))
-    return plain and view.kernel == view.strides == (2, 2) and all(d % 2 == 0 for d in x.dims[2:])
 
 
 def pooled_convolution(context: RecipeContext, before: Tensor, pool: Node) -> Answer:
