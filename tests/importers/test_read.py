@@ -129,11 +129,13 @@ def test_external_data_are_mapped(tmp_path: Path) -> None:
     [
         (1, b"xxxx\0\0\x80?", {"offset": 4}, [1.0]),
         (1, b"x\0\0\x80?", {"offset": 1, "length": 4, "checksum": "abc"}, [1.0]),
+        (1, b"\0\0\x80?x", {"length": 4, "prepacked_0": "MatMul+1|4;1;0"}, [1.0]),
+        (1, b"\0\0\x80?", {"basepath": "elsewhere"}, [1.0]),
         (22, b"\x97", {}, [7, -7]),
         (9, b"\0\1", {}, [False, True]),
         (1, b"", {"length": 0}, []),
     ],
-    ids=["rest of the file", "not aligned", "int4", "bool", "nothing"],
+    ids=["rest of the file", "not aligned", "prepacked", "basepath", "int4", "bool", "nothing"],
 )
 def test_external_data_of_all_kinds(
     tmp_path: Path, dtype: int, data: bytes, keys: dict[str, object], expected: list[float]

@@ -30,7 +30,10 @@ from .signatures import describe_data
 
 #: Bytes of a file that is too short by which it is described.
 _DESCRIBED = 4096
-_KEYS = ("location", "offset", "length", "checksum")
+#: Of `external_data`: where the bytes are, and what ONNX writes and itself ignores.
+_KEYS = ("location", "offset", "length", "checksum", "basepath")
+#: Begins keys of onnxruntime: weights once more, in an order of one CPU.
+_PREPACKED = "prepacked_"
 # Flags of `os.open`, 0 where a system lacks them: Windows has only the last one.
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
@@ -55,7 +58,8 @@ class ExternalData:
     def read(self, entries: Iterable[StringStringEntryProto], size: int, where: str) -> Array:
         """Return the bytes named by a tensor's `external_data`, mapped and read-only.
 
-        The optional checksum is not verified, as that would read everything.
+        The optional checksum is not verified, as that would read everything. What onnxruntime has
+        packed for its own kernels is left out: the weights are there as they were.
 
         Args:
             entries: location, offset and length.
@@ -82,6 +86,8 @@ class ExternalData:
         fields: dict[str, str] = {}
         for entry in entries:
             key = self._source.text(entry.key, where)
+            if key.startswith(_PREPACKED):
+                continue
             if key not in _KEYS or key in fields:
                 found = "repeated" if key in fields else "unknown"
                 raise self._source.error(f"{found} key '{key[:40]}' in external_data", where)
