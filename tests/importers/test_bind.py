@@ -390,7 +390,6 @@ CALLS = {
     "y = me.f(x)": r"\(Add\): has 1 inputs; the operator takes 2$",
     "y = me.f(x, x, x)": "has 3 inputs; function 'me::f' has 2",
     "y, z = me.f(x, x)": "has 2 outputs; function 'me::f' has 1",
-    "y = me.f <aa = 1> (x, x)": "function 'me::f' has no attribute 'aa'; did you mean 'a'",
 }
 
 
@@ -398,6 +397,20 @@ CALLS = {
 def test_calls_that_are_wrong(call: str) -> None:
     with pytest.raises(ModelError, match=CALLS[call]):
         graph_of(f"g (float[2] x) => (y) {{ {call} }}" + FUNCTION)
+
+
+@pytest.mark.parametrize("reference", [{"f": 0.5}, {"ref_attr_name": "b"}], ids=str)
+def test_attributes_that_a_function_does_not_declare(reference: dict[str, Any]) -> None:
+    """They count where its nodes refer to them, as in onnxruntime, and there is a warning."""
+    called = "g (float[2] x) => (float[2] y) { y = me.f <b = 0.25> (x) }"
+    body = ' <domain: "me", opset_import: ["" : 21]> f (p) => (r) { r = LeakyRelu(p) }'
+    proto = model(called + body)
+    (node,) = proto.functions[0].node
+    node.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, **reference)
+    x = np.array([-1, 2], np.float32)
+    with pytest.warns(tercet.ModelWarning, match="function 'me::f' declares no attribute 'b'"):
+        loaded = tercet.load(proto)
+    np.testing.assert_array_equal(loaded.run({"x": x})["y"], run(proto, x=x)[0])
 
 
 def attribute(**fields: Any) -> Callable[[ModelProto], object]:

@@ -136,13 +136,14 @@ class _Binder:
         return dict(zip(distinct(raw.outputs), values, strict=True))
 
     def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
-        """Inline a function into the caller's graph."""
-        for name in node.attributes:
-            if name not in function.attributes:
-                hint = did_you_mean(name, list(function.attributes))
-                raise self._source.error(
-                    f"{function.where} has no attribute '{name}'{hint}", node.where
-                )
+        """Inline a function into the caller's graph.
+
+        Attributes that it does not declare count where its nodes refer to them, and nowhere else,
+        as in onnxruntime; rewriters of onnxscript leave such ones.
+        """
+        for name in node.attributes.keys() - function.attributes.keys():
+            hint = did_you_mean(name, list(function.attributes))
+            self.warnings.append(f"{function.where} declares no attribute '{name}'{hint}")
         for kind in ("inputs", "outputs"):
             given, taken = len(getattr(node, kind)), len(getattr(function, kind))
             if given > taken:
