@@ -118,6 +118,7 @@ def rewriter(
 PRODUCERS: dict[str, Producer] = {
     "diffusers": converter("converter_files", "diffusers", "torch", "diffusers"),
     "jax2onnx": converter("converter_files", "jax", "jax2onnx", "flax"),
+    "mobius": converter("mobius_files", "mobius", "mobius", packages=("mobius-onnx",)),
     "optimum": converter(
         "converter_files", "optimum", "torch", "optimum", packages=("optimum", "optimum-onnx")
     ),
@@ -146,6 +147,7 @@ PRODUCERS: dict[str, Producer] = {
     "olive": rewriter(rewrites.OLIVE, "olive", "torch", packages=("olive-ai",)),
     "onnx": rewriter(rewrites.ONNX, "onnx"),
     "onnx_graphsurgeon": rewriter(rewrites.GRAPHSURGEON, "onnx_graphsurgeon"),
+    "onnx_quantize": rewriter(rewrites.ONNX_QUANTIZE, "onnx_quantize", packages=("onnx-quantize",)),
     "onnxconverter_common": rewriter(rewrites.CONVERTER_COMMON, "onnxconverter_common"),
     "onnxoptimizer": rewriter(rewrites.OPTIMIZER, "onnxoptimizer"),
     "onnxruntime": rewriter(rewrites.ONNXRUNTIME, "onnxruntime"),

@@ -248,6 +248,25 @@ NEURAL_COMPRESSOR = {
 }  # fmt: skip
 
 
+def _functions(**options: Any) -> Rewrite:
+    """Return how onnx-quantize replaces products by functions of its own."""
+
+    def rewrite(source: Path, target: Path, feeds: Feeds) -> None:
+        package = import_module("onnx_quantize")
+        config = package.QConfig(weights_only=True, **options)
+        onnx.save(package.quantize(onnx.load(source), config), target)
+
+    return rewrite
+
+
+ONNX_QUANTIZE = {
+    "weights8": _functions(),
+    "weights8_channels": _functions(strategy="channel"),
+    "weights4": _functions(weights_dtype="int4", weights_symmetric=True),
+    "weights4_groups": _functions(weights_dtype="uint4", strategy="group", group_size=16),
+}
+
+
 def _model_optimizer(mode: str, **options: Any) -> Rewrite:
     def rewrite(source: Path, target: Path, feeds: Feeds) -> None:
         import_module("modelopt.onnx.quantization").quantize(
