@@ -51,10 +51,26 @@ def test_a_few_folds_take_fewer_lines() -> None:
     assert len(lines) < 2 * 9
 
 
-def test_numbers_too_wide_for_a_terminal_stay_in_columns() -> None:
-    """Nothing is left to fold beside them."""
+@pytest.mark.parametrize("name", ["ab" * 40, "ab"])
+def test_numbers_too_wide_for_a_line_continue_on_the_next(name: str) -> None:
     text = io.StringIO()
     console = SafeConsole(file=text, width=40, highlight=False, markup=False, emoji=False)
-    numbers = ["123456789"] * 6
-    print_table(console, ("name", *(f"number {i}" for i in range(6))), [("ab" * 40, *numbers)] * 2)
-    assert text.getvalue().count("12") == 12
+    numbers = [f"12345678{i}" for i in range(6)]
+    print_table(console, ("name", *(f"number {i}" for i in range(6))), [(name, *numbers)] * 2)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [word for line in lines for word in line.split() if len(word) == 9] == numbers * 2
+
+
+def test_names_stay_before_long_texts() -> None:
+    text = io.StringIO()
+    console = SafeConsole(file=text, width=60, highlight=False, markup=False, emoji=False)
+    rows = [(f"lib{name}", "1.2", f"not loaded; lib{name} needs it") for name in ("a" * 30, "b")]
+    print_table(console, ("library", "version", "file"), rows, left=3)
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    assert [lines[0], lines[3], lines[5]] == [
+        ["library", "version"],
+        [rows[0][0], "1.2"],
+        ["libb", "1.2"],
+    ]
+    assert lines[6] == ["not", "loaded;", "libb", "needs", "it"]
