@@ -214,7 +214,13 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
     ("arguments", "words"),
     [
         (["run"], "error: missing argument 'MODEL'\n  `tercet run --help` describes its usage"),
-        (["run", "classifier.onnx", "--bakend", "numpy"], "error: no such option: --bakend"),
+        ([], "Usage: tercet [OPTIONS] COMMAND [ARGS]...\n\n  Run ONNX models"),
+        (
+            ["run", "classifier.onnx", "--bakend", "numpy"],
+            "error: no such option: --bakend; did you mean '--backend'?\n",
+        ),
+        (["run", "classifier.onnx", "--precison", "float16"], "did you mean '--precision'?\n"),
+        (["run", "classifier.onnx", "--xyzzy"], "error: no such option: --xyzzy\n"),
         (["frobnicate"], "error: no such command 'frobnicate'\n  `tercet --help`"),
         (["comapre"], "did you mean 'compare'"),
         (["run", "classifier.onnx", "--seed", "x"], "error: invalid value for '--seed'"),

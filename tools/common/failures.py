@@ -21,6 +21,7 @@ from ...runtime.errors import (
     TercetError,
     UnsupportedError,
     UsageError,
+    did_you_mean,
 )
 from ...runtime.text import message, printable
 from .ended import RunnerEnded
@@ -96,11 +97,19 @@ def _is_usage(error: BaseException) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
+def _is_help(error: BaseException) -> bool:
+    """Whether nothing was asked for, which the parser answers with its help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
 def _usage_text(error: Any) -> str:
     """Return the parser's message in the form of others; the error gets a note on help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tercet"
     text = str(error.format_message()).removesuffix(".").replace(". Did you", "; did you")
+    if similar := getattr(error, "possibilities", None):
+        option = error.option_name
+        text = f"no such option: {option}{did_you_mean(option, similar)}"
     options = context.command.params if context is not None else ()
     if "unexpected extra argument" in text and any(each.name == "other" for each in options):
         error.add_note(
@@ -110,9 +119,11 @@ def _usage_text(error: Any) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _print(error: BaseException, text: str, code: int) -> None:
+def _print(error: Any, text: str, code: int) -> None:
     if code == INTERRUPTED:
         typer.echo("interrupted", sys.stderr)
+    elif _is_help(error):
+        typer.echo(error.format_message(), sys.stderr)
     else:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
