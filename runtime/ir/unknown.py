@@ -72,7 +72,8 @@ class UnknownOperators(UnsupportedError):
         if foreign:
             key = foreign[0].domain, foreign[0].name
             recipe = (
-                f"{gap.rstrip(' ') or '; '}load(..., operators={{{key}: function}}) defines one"
+                f"{gap.rstrip(' ') or '; '}load(..., operators={{{key}: function}}) defines one, "
+                "--operators FILE.py on the command line"
             )
         super().__init__(f"{model}{count}:{gap}{listed}{recipe}")
 

@@ -128,6 +128,14 @@ def obstacle(node: Node) -> str:
     return "plans cannot contain control flow" if node.op.graphs() else misfit(node)
 
 
+def holds(node: Node) -> bool:
+    """Whether a device can hold the tensors of a node, once their types and sizes are known."""
+    types = [value.type for value in (*node.distinct_reads, *node.outputs)]
+    return all(
+        each is None or (isinstance(each, TensorType) and each.dtype != string) for each in types
+    )
+
+
 def misfit(node: Node) -> str:
     """Return which tensor of a node no plan can hold, and why; empty if there is none."""
     for value in (*node.distinct_reads, *node.outputs):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.parser import parse_model
 
 import tercet as api
 from tercet import backends
@@ -100,6 +101,38 @@ def test_nodes_that_no_plan_holds(folder: Path, fake: str) -> None:
         (row,) = capabilities_of(device, {"x": (2,)})
     assert row.backend == NOBODY
     assert "strings" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "operator", "backend"),
+    [
+        ("string[2] x) => (string[2] y) { y = StringConcat (x, x) }", "StringConcat", NOBODY),
+        ("float[2,3] x) => (int64[2,n] y) { y = NonZero (x) }", "NonZero", LATER),
+        ("float[6] x, int64[2] s) => (float[a,b] y) { y = Reshape (x, s) }", "Reshape", LATER),
+    ],
+)
+def test_a_gpu_that_is_not_here_has_no_host_beside_it(
+    nodes: str, operator: str, backend: str
+) -> None:
+    """Without a fallback, a run refuses strings, and plans sizes when it knows them."""
+    proto = parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g ({nodes}')
+    alone = api.inspect(proto, capability="cuda", target="sm_90a").capabilities
+    assert alone is not None
+    assert [(row.operator, row.backend) for row in alone] == [(operator, backend)]
+    both = api.inspect(proto, capability="cuda", target="sm_90a", fallback="numpy").capabilities
+    assert both is not None
+    assert all(row.backend == "numpy" for row in both)
+
+
+def test_an_unknown_operator_needs_no_fallback(tercet: Tercet) -> None:
+    Path("m.onnxtxt").write_text(
+        '<ir_version: 10, opset_import: ["" : 21, "mine" : 1]>\n'
+        "g (float[2] x) => (float[2] y) { y = mine.Swish (x) }"
+    )
+    done = tercet("inspect", "m.onnxtxt", "--capability", "numpy")
+    said = " ".join(done.out.split())
+    assert "1 node would not run; --operators FILE.py defines unknown operators" in said
+    assert "--operators FILE.py on the command line" in tercet("run", "m.onnxtxt").err
 
 
 def _nothing(*arguments: Any) -> None:

@@ -6,7 +6,7 @@ takes. So the answers are those of a real run, not of a table of supported opera
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ from ...runtime.plan.backend import (
     Claim,
     Decline,
     Device,
+    Interpreter,
     Run,
     View,
     Weights,
 )
 from ...runtime.plan.host import HOST
+from ...runtime.plan.partition import holds
 from ...runtime.session.model import Model
 from ...runtime.session.placement import PlacedRow
 from .paper import paper_rows
@@ -174,6 +176,8 @@ def capabilities_of(
     chain, graph = model.backends, model.imported
     if target is not None:
         on_paper = paper_rows(model, target, shapes, (*behind, Nobody()), backend)
+        if not any(isinstance(each, Interpreter) for each in behind):
+            on_paper = _without_interpreter(model.graph, on_paper, backend)
         return capabilities(graph, model.graph, on_paper)
     lonely: dict[str, str] = {}
     try:
@@ -193,6 +197,23 @@ def capabilities_of(
         for row in rows
     ]
     return capabilities(graph, model.graph, rows)
+
+
+def _without_interpreter(
+    graph: Graph, rows: Iterable[PlacedRow], backend: str
+) -> Iterator[PlacedRow]:
+    """Correct rows of single nodes on the host, which a run on a device alone does not have.
+
+    Such nodes are planned when their sizes are known, unless no device can hold their tensors.
+    """
+    nodes = {name: node for node in graph.walk() for name in (node.name, *node.origin)}
+    for row in rows:
+        if row.kind != "host" or row.backend != "numpy":
+            yield row
+        elif any(not holds(each) for name in row.nodes if (each := nodes.get(name)) is not None):
+            yield replace(row, backend=NOBODY, reason=f"{backend}: {row.reason}")
+        else:
+            yield replace(row, backend=LATER)
 
 
 def _rows(

@@ -12,7 +12,7 @@ from ...runtime.text import printable
 from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, listed, ms_text
 from ..common.roofline import lost_where
 from ..common.roofline_view import NOTE, WORK, show_lost, work_cells
-from .capability import LATER, NOBODY, PASSES, Capability
+from .capability import LATER, NOBODY, PASSES, REASON, Capability
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
 
@@ -148,10 +148,18 @@ def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Ca
     console.print(table)
     missing = sum(row.nodes for row in capabilities if not row.ok)
     if missing:
-        said = f"{backend}: {counted(missing, 'node')} would not run; --fallback numpy runs them"
+        unknown = sum(row.nodes for row in capabilities if row.reason == REASON)
+        said = f"{backend}: {counted(missing, 'node')} would not run"
+        if missing > unknown:
+            said += f"; --fallback numpy runs {'it' if missing - unknown == 1 else 'them'}"
+        if unknown:
+            said += "; --operators FILE.py defines unknown operators"
         console.print(Text(said, "bold red"))
     elif any(row.backend == LATER for row in capabilities):
-        said = f"{backend} runs everything that is known before a run; bodies are planned during it"
+        said = (
+            f"{backend} runs everything that is known before a run; "
+            "bodies and data-dependent shapes are planned during it"
+        )
         console.print(Text(said, "bold yellow"))
     else:
         console.print(Text(f"{backend} runs the whole model", "bold green"))
