@@ -106,7 +106,11 @@ def parsed(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     for name, text in texts.items():
         backend, dot, option = name.partition(".")
         if not (backend and dot and option):
-            raise UsageError(f"--backend-option {name}={text}: BACKEND.OPTION=VALUE")
+            given = f"{name}={text}" if text else name
+            raise UsageError(
+                f"--backend-option {given}: expected BACKEND.OPTION=VALUE, such as "
+                "openvino.min_nodes=2"
+            )
         try:
             value: Any = json.loads(text)
         except ValueError:

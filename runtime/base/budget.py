@@ -66,9 +66,9 @@ class Budget:
         while (held := self._held) + nbytes > self.limit:
             needed = held - self.reserve.nbytes
             if needed + nbytes > self.limit or not self.reserve.relieve():
-                others = f" and the {needed} that the model needs already" if needed else ""
+                others = f" and the {needed:,} that the model needs already" if needed else ""
                 raise LimitError(
-                    f"{nbytes} bytes for {what}{others} are over the limit of {self.limit} "
+                    f"{nbytes:,} bytes for {what}{others} are over the limit of {self.limit:,} "
                     f"(max_bytes)"
                 )
 

@@ -103,6 +103,6 @@ def _check_size(where: str, value: Value, limit: int) -> None:
     type_ = value.type
     if isinstance(type_, TensorType) and type_.is_static and type_.nbytes > limit:
         raise LimitError(
-            f"{where} '{value.name}' {type_}, which takes {type_.nbytes} bytes, "
-            f"over the limit of {limit} (max_bytes)"
+            f"{where} '{value.name}' {type_}, which takes {type_.nbytes:,} bytes, "
+            f"over the limit of {limit:,} (max_bytes)"
         )

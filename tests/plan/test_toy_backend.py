@@ -88,7 +88,8 @@ OPTIONS = {
     "toy.max_element=5": (2, "no option 'max_element'; did you mean 'max_elements'?"),
     "toy.max_elements=many": (2, "'many' is not int"),
     "numpy.anything=1": (2, "backend 'numpy' has no options"),
-    "toy=1": (2, "BACKEND.OPTION=VALUE"),
+    "toy=1": (2, "toy=1: expected BACKEND.OPTION=VALUE, such as"),
+    "toy": (2, "toy: expected BACKEND.OPTION=VALUE, such as"),
 }
 #: Runs a model once with each option, and prints exit codes and messages.
 RUN_WITH_EACH = """

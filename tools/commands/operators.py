@@ -25,8 +25,8 @@ def read_operators(file: Path) -> Mapping[tuple[str, str], Any]:
     try:
         names = runpy.run_path(str(file), run_name="tercet_operators")
     except OSError as error:
-        if error.filename == str(file):
-            raise FileError(error.errno, error.strerror, error.filename) from error
+        if error.filename == str(file.absolute()):
+            raise FileError(error.errno, error.strerror, str(file)) from error
         raise UsageError(f"--operators {file}: {type(error).__name__}: {error}") from error
     except Exception as error:
         raise UsageError(f"--operators {file}: {type(error).__name__}: {error}") from error

@@ -36,7 +36,9 @@ def read_json(source: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
     try:
         return with_new_names(json.loads(Path(source).read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{os.fspath(source)} is not JSON: {error}") from error
+        raise InputError(
+            f"{os.fspath(source)} is not JSON, as tercet's commands write it with --json: {error}"
+        ) from error
 
 
 @contextmanager
