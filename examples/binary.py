@@ -1,21 +1,21 @@
 """A convolution of signs: weights and pixels of one bit, multiplied by xor and popcount.
 
-    python examples/binary.py           # on numpy
-    python examples/binary.py cuda      # with the kernels below
+    python examples/binary.py                           # on numpy
+    python examples/binary.py cuda --write model.onnx   # with the kernels below
 
 Rastegari et al., "XNOR-Net" (ECCV 2016): weights are their signs times the mean magnitude of each
 filter. ONNX defines neither operator. This file defines both, as a numpy function, which is the
 reference, and as CUDA source; `tercet compare model.onnx --operators examples/binary.py` compares
-the two.
+the two on the model that `--write` has saved.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, numpy_helper, save
 from onnx.parser import parse_model
 
 import tercet
@@ -142,13 +142,19 @@ def binary_model(w: Array, size: int) -> ModelProto:
     return model
 
 
-def main(backend: str = "numpy") -> None:
+def main() -> None:
     """Compare a binary convolution with a float32 one of the same numbers."""
+    parser = argparse.ArgumentParser(description="A convolution of signs.")
+    parser.add_argument("backend", nargs="?", default="numpy", help="default: numpy")
+    parser.add_argument("--write", metavar="FILE", help="also write the model")
+    arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     w = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
     x = rng.standard_normal((1, 64, 32, 32)).astype(np.float32)
     proto = binary_model(w, 32)
-    with tercet.load(proto, backend, operators=OPERATORS) as model:
+    if arguments.write:
+        save(proto, arguments.write)
+    with tercet.load(proto, arguments.backend, operators=OPERATORS) as model:
         (y,) = model(x)
     found = np.where(x < 0, -1, 1).astype(np.float32), np.where(w < 0, -1, 1).astype(np.float32)
     sums = tercet.run_op("Conv", *found, pads=(1, 1, 1, 1))
@@ -160,4 +166,4 @@ def main(backend: str = "numpy") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

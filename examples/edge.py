@@ -1,7 +1,7 @@
 """Find the edges in a picture with one convolution, on every backend that can run here.
 
     python examples/edge.py                        # a generated picture
-    python examples/edge.py cat.png edges.png
+    python examples/edge.py cat.png edges.png      # needs Pillow: pip install 'tercet[image]'
 
 The classic first program for cuDNN: a 3x3 Laplacian over red, green and blue. The input has its
 channels last (NHWC), as in image files, the output has them first (NCHW), as in ONNX; a node of the
@@ -67,8 +67,8 @@ def find_edges(picture: np.ndarray, backend: str) -> np.ndarray:
 def main() -> None:
     """Find the edges on every backend, compare, and save the picture if asked."""
     parser = argparse.ArgumentParser(description="Find the edges in a picture.")
-    parser.add_argument("picture", nargs="?", type=Path)
-    parser.add_argument("out", nargs="?", type=Path)
+    parser.add_argument("picture", nargs="?", type=Path, help="default: a disc")
+    parser.add_argument("out", nargs="?", type=Path, help="where to write the edges")
     arguments = parser.parse_args()
     if arguments.picture is None:
         picture = disc()
