@@ -56,7 +56,6 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = json.loads((folder / "config.json").read_text())["eos_token_id"]
-    prompt: list[int] = tokenizer.encode(sys.argv[2]).ids
     with tercet.load(folder / "model.onnx") as decoder:
-        found = list(tokens(decoder, prompt, set(np.ravel(end).tolist()), 32))
-    print(tokenizer.decode(found))
+        ids, ends = tokenizer.encode(sys.argv[2]).ids, set(np.ravel(end).tolist())
+        print(tokenizer.decode(list(tokens(decoder, ids, ends, 32))))
