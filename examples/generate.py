@@ -3,7 +3,7 @@
     python examples/generate.py FOLDER "Once upon a time"
 
 FOLDER is written by `optimum-cli export onnx --task text-generation-with-past`. `tercet.Generator`
-does this and more, with other kinds of folders, too; see docs/generation.md.
+does more, with other kinds of folders, too; see docs/generation.md.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def tokens(model: tercet.Model, ids: list[int], ends: set[int], count: int) -> I
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    folder = Path(sys.argv[1])
+    folder, prompt = Path(sys.argv[1]), sys.argv[2]
     tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = json.loads((folder / "config.json").read_text())["eos_token_id"]
     with tercet.load(folder / "model.onnx") as decoder:
-        ids, ends = tokenizer.encode(sys.argv[2]).ids, set(np.ravel(end).tolist())
-        print(tokenizer.decode(list(tokens(decoder, ids, ends, 32))))
+        found = tokens(decoder, tokenizer.encode(prompt).ids, {*np.ravel(end).tolist()}, 32)
+        print(tokenizer.decode(list(found)))
