@@ -51,9 +51,8 @@ def tokens(model: tercet.Model, ids: list[int], ends: set[int], count: int) -> I
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    folder, prompt = Path(sys.argv[1]), sys.argv[2]
+    name, prompt = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
+    folder = Path(name)
     tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = json.loads((folder / "config.json").read_text())["eos_token_id"]
     with tercet.load(folder / "model.onnx") as decoder:
