@@ -387,3 +387,22 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
     )
     assert done.stdout == "{"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(
+    ("file", "words"), [("classifier.onnx", "no space"), ("no.onnx", "no such")]
+)
+def test_errors_are_told_where_json_has_no_room(folder: Path, file: str, words: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tercet", "inspect", file, "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -46,12 +46,10 @@ def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
         if debug:
             trace = "".join(traceback.format_exception(error))
             typer.echo(printable(trace, "\n\t"), sys.stderr, nl=False)
+        _print(error, text, code)
         if json:
             typer.echo(json_text.dumps({"error": _described(error, text, code)}, indent=2))
-        _print(error, text, code)
-    except OSError as second:
-        if not is_closed_pipe(second):
-            raise
+    except OSError:  # nobody can read it, or the disk is full, which may be the error itself
         _discard_output()
     return code
 
