@@ -160,12 +160,13 @@ def _opener(name: str) -> Opener:
 
 def available(options: Options | None = None) -> tuple[Availability, ...]:
     """Return for every backend whether it can run here, and if not, what is missing."""
-    found: list[Availability] = []
-    for name in names():
-        try:
-            backends = open_backends(name, options or Options())
-        except BackendUnavailable as error:
-            found.append(Availability(name, "", error.missing, error.remedy))
-        else:
-            found.append(Availability(name, backends[0].device.name))
-    return tuple(found)
+    return tuple(availability(name, options) for name in names())
+
+
+def availability(name: str, options: Options | None = None) -> Availability:
+    """Return whether a backend can run here, and if not, what is missing."""
+    try:
+        backends = open_backends(name, options or Options())
+    except BackendUnavailable as error:
+        return Availability(name, "", error.missing, error.remedy)
+    return Availability(name, backends[0].device.name)

@@ -61,7 +61,10 @@ def test_libraries_have_a_file_or_say_what_is_off(tercet: Tercet) -> None:
 def test_require(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tercet("doctor", "--require", "numpy").code == 0
     gone = Availability("cuda", "", "there is no driver", "install one")
-    monkeypatch.setattr(backends, "available", lambda: (Availability("numpy", "cpu"), gone))
+    here = backends.availability
+    monkeypatch.setattr(
+        backends, "availability", lambda name: gone if name == "cuda" else here(name)
+    )
     done = tercet("doctor", "--require", "cuda")
     assert done.code == 5
     assert "there is no driver" in done.err
@@ -76,6 +79,15 @@ def test_something_that_hangs_is_not_waited_for(
     found = {check.name: check for check in doctor.diagnose(0.5).checks}
     assert "no answer" in found["NVIDIA driver"].found
     assert found["Python"].ok
+
+
+def test_numpy_answers_while_others_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_nvrtc", lambda remedy: time.sleep(60))
+    found = {each.name: each for each in doctor.diagnose(0.5).backends}
+    assert found["numpy"]
+    assert not found["cuda"]
+    assert "no answer" in found["cuda"].missing
+    assert "run it again" in found["cuda"].remedy
 
 
 def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,12 +33,12 @@ from ..common.console import Say, bytes_text, counted, grid, lines, silent, text
 from ..profile.peaks import Peaks, all_peaks, show_peaks
 from .libraries import SharedLibrary, libraries
 
-PATIENCE = 2.5
+PATIENCE = 9.5
 PYTHONS = (3, 11), (3, 13)
 MIN_CAPABILITY = (8, 0)
 
-_BACKENDS = "backends"
 _NO_ANSWER = "no answer in time"
+_AGAIN = "run it again; if it stays silent, look at nvidia-smi"
 _CAPABILITY = 75, 76  # CUdevice_attribute: compute capability, major and minor
 _DRIVER_REMEDY = "install an NVIDIA GPU and its driver: https://www.nvidia.com/drivers"
 _PROBE = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] += 1.0f; }'
@@ -120,28 +120,32 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
     extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
     # One thread for the driver, one for everything that imports CUDA packages: two threads that
     # import them concurrently see each other's partially initialised modules.
+    names = backends.names()
+    opening = {name: partial(backends.availability, name) for name in names}
     probes = [
         _Probe({"NVIDIA driver": _driver, "GPU": _gpu}),
         _Probe(
-            {
+            {"numpy": opening.pop("numpy")}  # first: no driver keeps it waiting
+            | {
                 "NVRTC": partial(_nvrtc, extra),
                 "CUDA headers": partial(_headers, extra),
                 "cuDNN": partial(_cudnn, extra),
                 "TensorRT": _tensorrt,
                 "OpenVINO": _openvino,
-                _BACKENDS: backends.available,
             }
+            | opening
         ),
     ]
     checks = [call() for call in _packages(extra)]
-    able: tuple[Availability, ...] = ()
+    able: list[Availability] = []
     for probe in probes:
         for name, found in probe.wait(deadline).items():
-            if name == _BACKENDS:
-                able = found or _silent_backends()
+            if name in names:
+                unanswered = Availability(name, "", _NO_ANSWER, _AGAIN)
+                able.append(unanswered if found is None else found)
             else:
-                checks.append(found or Check(name, False, _NO_ANSWER, "look at nvidia-smi"))
-    return Diagnosis(tuple(checks), able, libraries(), all_peaks(say) if peaks else ())
+                checks.append(found or Check(name, False, _NO_ANSWER, _AGAIN))
+    return Diagnosis(tuple(checks), tuple(able), libraries(), all_peaks(say) if peaks else ())
 
 
 class _Probe:
@@ -160,12 +164,6 @@ class _Probe:
         """Return the results, None for those missing at the deadline."""
         self._thread.join(max(0.0, deadline - monotonic()))
         return dict(self._found)
-
-
-def _silent_backends() -> tuple[Availability, ...]:
-    return tuple(
-        Availability(name, "", _NO_ANSWER, "look at nvidia-smi") for name in backends.names()
-    )
 
 
 # ── checks ───────────────────────────────────────────────────────────────────────────

@@ -184,6 +184,8 @@ def capabilities_of(
         rows = _rows(model, (*chain, Nobody()), shapes)
     except UnsupportedError as error:
         for refusal in error.refusals:
+            if refusal.backend == NOBODY:
+                continue
             said = f"{refusal.backend}: {refusal.reason}"
             before = lonely.get(refusal.node)
             lonely[refusal.node] = said if before is None else f"{before}; {said}"
