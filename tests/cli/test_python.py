@@ -111,6 +111,17 @@ def test_a_console_shows_one_line_and_a_notebook_the_whole(command: str) -> None
     assert len(page) > len(line)
 
 
+def test_parts_of_results_are_short_in_a_console() -> None:
+    found = tercet.bench(FILE, ["numpy"], duration=0.1)
+    (case,) = found.cases
+    assert len(case.steady.samples) > 20
+    assert len(repr(case)) < 500
+    assert repr(case.steady).startswith(f"Timing({len(case.steady.samples)} runs, median 0.")
+    assert "1 case: ok" in repr(found)
+    (_, other) = tercet.compare(FILE, PAIR).results
+    assert len(repr(other.steady)) < 60
+
+
 def test_a_notebook_shows_a_model_and_its_placement() -> None:
     with tercet.load(FILE) as model:
         assert "image: float32[batch,3,8,8]" in model._repr_html_()

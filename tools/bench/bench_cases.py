@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...runtime.base.notebook import Shown
+from ..common.console import counted
 from ..common.measure import Timing
 from ..common.views import shown
 from ..verdict.agreement import Word
@@ -151,7 +152,7 @@ class Bench(Shown):
     stopped: str = ""
 
     def _about(self) -> str:
-        return f"{len(self.cases)} cases: {'ok' if self.ok else self.complaints[0]}"
+        return f"{counted(len(self.cases), 'case')}: {'ok' if self.ok else self.complaints[0]}"
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from ...runtime.errors import UsageError
-from .console import Say, silent
+from .console import Say, counted, ms_text, silent
 
 WARM_UP_SECONDS = 1.0
 
@@ -24,11 +24,14 @@ class Spread:
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Timing:
     """Latencies of repeated runs, in seconds and in order."""
 
     samples: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"Timing({counted(len(self.samples), 'run')}, median {ms_text(self.median)} ms)"
 
     def quantile(self, q: float) -> float:
         """Return the quantile `q` of the latencies; NaN without runs."""
