@@ -77,8 +77,8 @@ def load(
         precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
             GPU and changes nothing on numpy; float16 and bfloat16 run the operations that tolerate
             it in half precision.
-        operators: custom operators by domain and name: functions of arrays, see `CustomOperator`.
-            They run on the numpy backend.
+        operators: custom operators by domain and name: functions of arrays, which run on the numpy
+            backend, or `CustomOperator`, which may bring CUDA kernels.
         freeze: arrays by name for inputs that are the same in every run; they become constants and
             are no longer inputs.
         external_data_dir: the folder of the model's external data; its own
@@ -271,6 +271,13 @@ def run_op(
 
     Returns:
         The result; a tuple of results if `outputs` is greater than 1.
+
+    Raises:
+        InputError: an input is no array, or has elements that no operator takes.
+        ModelError: the operator does not accept inputs of these types and shapes.
+        UsageError: there is no such operator, attribute or backend.
+        BackendUnavailable: the backend cannot run on this machine.
+        UnsupportedError: the backend does not run the operator on these types.
     """
     arrays = [_value(f"{operator}: input {i}", data) for i, data in enumerate(inputs)]
     op = _operator(operator, domain, len(arrays), attributes_)

@@ -191,6 +191,22 @@ def in_data_dir(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def freezing(function: Callable[P, R]) -> Callable[P, R]:
+    """Freeze the inputs in the argument `freeze` of a function in every model that it loads."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        arrays = kwargs.get("freeze")
+        if not arrays:
+            return function(*args, **kwargs)
+        from .runtime.session.freeze import frozen_in
+
+        with frozen_in(cast("Mapping[str, Any]", arrays)):
+            return function(*args, **kwargs)
+
+    return call
+
+
 def public(**own: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that checks the arguments of a public function.
 

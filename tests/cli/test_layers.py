@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from onnx.parser import parse_model
 
+import tercet as api
 from tercet import backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
@@ -131,3 +133,16 @@ def test_bisect_says_it_in_json(tercet: Tercet, faulty: str) -> None:
     assert found["nodes"][0] == "conv"
     assert found["rewrite"] is None
     assert "conv" in found["reduced"]["nodes"]
+
+
+def test_outputs_that_are_constants() -> None:
+    """No step computes them, in the file or after folding."""
+    proto = parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]>\n'
+        "g (float[2] x) => (float[2] y, float[2] z) {\n"
+        "c = Constant <value_floats = [1.0, 2.0]> ()  z = Relu (c)  y = Neg (x) }"
+    )
+    found = api.compare_layers(proto, ["numpy", "onnxruntime"])
+    assert found.ok
+    x = np.ones(2, np.float32)
+    assert api.compare_layers(proto, ["numpy", "onnxruntime"], freeze={"x": x}).ok

@@ -12,6 +12,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+import tercet as api
 from tercet.tools.cli import app
 
 from .conftest import Tercet
@@ -125,3 +126,32 @@ def test_other_runtimes_are_given_what_is_frozen(tercet: Tercet, folder: Path) -
     wrong = tercet("compare", "m.onnx", *who.split(), "--freeze-input", "maks=mask.npy")
     assert wrong.code == 2
     assert "no input 'maks' to freeze; did you mean 'mask'" in wrong.err
+
+
+FROZEN = {"mask": np.array([0, 1, 2], np.float32)}
+CALLS: dict[str, dict[str, Any]] = {
+    "compare": {"repeat": 1},
+    "compare_layers": {},
+    "bisect": {},
+    "keep_float32": {"tolerance": 0.1},
+    "profile": {"repeat": 1, "peaks": False},
+    "bench": {"duration": 0.01, "warm_up": 0},
+    "inspect": {"passes": True},
+    "export": {},
+    "simplify": {},
+    "extract": {},
+    "compress": {"bits": 4},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_python_freezes_as_the_command_line(name: str) -> None:
+    proto = onnx.parser.parse_model(MODEL.replace("my.domain.Twice(x)", "Neg(x)"))
+    call = getattr(api, name)
+    assert call(proto, freeze=FROZEN, dims={"n": 2}, **CALLS[name]) is not None
+    with pytest.raises(api.InputError, match="no input 'maks' to freeze; did you mean 'mask'"):
+        call(proto, freeze={"maks": FROZEN["mask"]}, dims={"n": 2}, **CALLS[name])
+    if name in ("compare", "compare_layers", "bisect", "profile"):
+        given = {"x": np.ones((2, 3), np.float32)}
+        found = call(proto, inputs=given, freeze=FROZEN, **CALLS[name])
+        assert list(found.inputs.arrays) == ["x"]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...backends.numpy.numerics import blas
 from ...runtime.base.arguments import instance, number, optional, whole, words
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
@@ -125,6 +125,7 @@ def _precisions(name: str, value: Any) -> tuple[str, ...]:
     assert_ratio=optional(number(above=0)),
 )
 @in_data_dir
+@freezing
 def bench(
     sources: Loadable | Sequence[Loadable],
     runners: Sequence[str] | None = None,
@@ -151,6 +152,7 @@ def bench(
     dims: Dims = (),
     fallback: str | Sequence[str] | None = None,
     skip_unavailable: bool = False,
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -193,6 +195,7 @@ def bench(
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         fallback: backend for nodes that a tercet backend declines.
         skip_unavailable: skip runners that are unavailable or cannot run the model.
+        freeze: arrays by name for inputs that become constants, for all runners; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the models' external data; their own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.

@@ -13,12 +13,12 @@ inputs, and reduced as long as it stays wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...runtime.base.arguments import instance, optional
 from ...runtime.errors import TercetError, UsageError
 from ...runtime.ir.graph import Graph, Node
@@ -122,6 +122,7 @@ class Bisection(Judged):
 
 @public(passes=optional(instance(PassList)))
 @in_data_dir
+@freezing
 def bisect(
     source: Loadable,
     runners: Sequence[str | Player] | None = None,
@@ -134,6 +135,7 @@ def bisect(
     precision: str = "float32",
     passes: PassList | None = None,
     reduce: bool = True,
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -158,6 +160,7 @@ def bisect(
         precision: compute precision of float32 tensors on the runner, on which the bounds depend.
         passes: passes to use instead of the default ones.
         reduce: whether to look for the smallest wrong part of the model.
+        freeze: arrays by name for inputs that become constants, for all runners; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...runtime.base.arguments import one_of
 from ...runtime.base.files import write_text
 from ...runtime.base.notebook import Shown
@@ -127,6 +127,7 @@ class PrecisionResult(Shown):
 
 @public(precision=one_of(*HALVES))
 @in_data_dir
+@freezing
 def keep_float32(
     source: Loadable,
     tolerance: float,
@@ -138,6 +139,7 @@ def keep_float32(
     shapes: Shapes = (),
     dims: Dims = (),
     fallback: str | None = None,
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -161,6 +163,7 @@ def keep_float32(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         fallback: backend for nodes that this one declines.
+        freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.

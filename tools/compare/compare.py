@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import api
 from ...api import Loadable, Operators
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...backends.numpy.numerics import blas
 from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array
@@ -168,6 +168,7 @@ class Comparison(Judged):
 
 @public()
 @in_data_dir
+@freezing
 def compare(
     source: Loadable,
     runners: Sequence[str] | None = None,
@@ -184,6 +185,7 @@ def compare(
     precision: str = "float32",
     skip_unavailable: bool = False,
     load: str | os.PathLike[str] | None = None,
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -219,6 +221,7 @@ def compare(
         precision: compute precision of float32 tensors on tercet's backends.
         skip_unavailable: skip runners that are unavailable or cannot run the model.
         load: a file written by `Comparison.save`; its runners take part.
+        freeze: arrays by name for inputs that become constants, for all runners; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import HostValue
@@ -146,6 +146,7 @@ class Layers(Judged):
 
 @public()
 @in_data_dir
+@freezing
 def compare_layers(
     source: Loadable,
     runners: Sequence[str | Player] | None = None,
@@ -160,6 +161,7 @@ def compare_layers(
     optimise: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -189,6 +191,7 @@ def compare_layers(
             always the file's.
         fallback: backend for nodes that a tercet backend declines.
         precision: compute precision of float32 tensors on the runners.
+        freeze: arrays by name for inputs that become constants, for all runners; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.
@@ -248,7 +251,10 @@ def compare_layers(
                     layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
         if not whole:
             tell(f"{players[0].name}: running the graph of the file")
-            outputs = {name: values[value.name] for name, value in graph.outputs.items()}
+            outputs = {
+                name: values[value.name] if value.data is None else value.data
+                for name, value in graph.outputs.items()
+            }
             rewritten = _rewritten(
                 model.imported, players[0], feeds.arrays, outputs, wanted.precision
             )

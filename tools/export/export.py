@@ -13,7 +13,7 @@ from typing import Any
 from onnx import ModelProto
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...backends.numpy import evaluate
 from ...importers.onnx.reading.texts import FORMATS
 from ...importers.onnx.writing.expand import expanded
@@ -260,6 +260,7 @@ def simplify(
 
 @public(inputs=words("names of tensors"))
 @in_data_dir
+@freezing
 def extract(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -271,6 +272,7 @@ def extract(
     force: bool = False,
     shapes: Shapes = (),
     dims: Dims = (),
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> ExportResult:
@@ -287,6 +289,7 @@ def extract(
         force: as for `export`.
         shapes: as for `export`, for the model's own inputs.
         dims: as for `export`.
+        freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
 

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
-from ...arguments import model as model_rule
+from ...arguments import freezing, in_data_dir, public
 from ...backends import open_backends
 from ...backends.numpy import evaluate
 from ...importers.onnx.reading.read import in_memory
@@ -204,10 +203,11 @@ class Inspection(Shown):
         return [asdict(row) for row in self.operators]
 
 
-@public(file=model_rule)
+@public()
 @in_data_dir
+@freezing
 def inspect(
-    file: Loadable,
+    source: Loadable,
     *,
     passes: bool = False,
     placement: str | None = None,
@@ -219,6 +219,7 @@ def inspect(
     precision: str = "float32",
     shapes: Shapes = (),
     dims: Dims = (),
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     say: Say = silent,
@@ -227,7 +228,7 @@ def inspect(
     """Inspect a model.
 
     Args:
-        file: a path, bytes, or a `ModelProto`.
+        source: what `tercet.load` takes.
         passes: whether to list what the passes do.
         placement: the backend whose placement to show.
         memory: whether to show the memory layout, on the backend of `placement`, else on numpy.
@@ -241,6 +242,7 @@ def inspect(
         precision: compute precision of float32 tensors.
         shapes: input shapes by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 if not given.
+        freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         say: called with a description of each stage.
@@ -266,7 +268,7 @@ def inspect(
     if gpu is not None:
         chosen["fallback"], backend = None, "numpy"
     try:
-        held, strange = _open(file, backend, chosen)
+        held, strange = _open(source, backend, chosen)
     except BackendUnavailable as error:
         if backend in PLANNED and not memory:
             error.add_note("or give a target, such as sm_90a, to plan for a GPU that is not here")
@@ -282,8 +284,8 @@ def inspect(
         if capability:
             say("asking the backends")
         return Inspection(
-            model=model_title(file),
-            nbytes=_size(file),
+            model=model_title(source),
+            nbytes=_size(source),
             source=model.source,
             inputs=model.inputs,
             outputs=model.outputs,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...api import Loadable, Operators, load
-from ...arguments import in_data_dir, public
+from ...arguments import freezing, in_data_dir, public
 from ...runtime.base.notebook import Shown
 from ...runtime.control.program import Program
 from ...runtime.plan.host import HOST
@@ -165,6 +165,7 @@ class Profile(Shown):
 
 @public()
 @in_data_dir
+@freezing
 def profile(
     source: Loadable,
     backend: str = "numpy",
@@ -177,6 +178,7 @@ def profile(
     peaks: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -202,6 +204,7 @@ def profile(
             which takes about a second each.
         fallback: backend for nodes that this one declines.
         precision: compute precision of float32 tensors.
+        freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.
