@@ -13,7 +13,7 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from ..ir.dtypes import DType, name_of
+from ..ir.dtypes import FLOATS, DType, name_of
 from ..ir.halves import rounded
 from ..ir.types import Array
 
@@ -109,10 +109,12 @@ def may_round_before(addend: Array | None, dtype: DType) -> bool:
 
     A finite result must not overflow on the way: 72000 - 20000 fits into float16, 72000 does not.
     Constants of half a step between the greatest numbers or less make no difference there. What
-    other types lack, no model computes.
+    other types lack, no model computes; sums of integers are the same in any order.
     """
+    if addend is None or dtype not in FLOATS:
+        return True
     limits = cast("Any", ml_dtypes.finfo)(dtype)
-    if addend is None or float(limits.max) > _ENDLESS:
+    if float(limits.max) > _ENDLESS:
         return True
     half_a_step = float(limits.max) * float(limits.eps) / 4
     return bool((np.abs(addend.astype(np.float64)) <= half_a_step).all())

@@ -72,6 +72,21 @@ def test_it_moves(name: str) -> None:
     assert {"Gemm", "MatMul"} & set(product.origin)
 
 
+def test_layers_of_integers_move() -> None:
+    """Their sums are the same in any order."""
+    data = np.arange(-24, 24).reshape(8, 6).astype(np.int32)
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (int32[2, 5, 8] x) => (int32[2, 5, 6] y)
+      <int64[2] rows = {10, 8}, int64[3] shape = {2, 5, 6}, int32[6] b = {1, 2, 3, 4, 5, 6}>
+      { r = Reshape(x, rows) p = Gemm(r, w, b) y = Reshape(p, shape) }""")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(data, "w"))
+    x = np.arange(80, dtype=np.int32).reshape(2, 5, 8)
+    with tercet.load(proto) as model:
+        found = model.run({"x": x})["y"]
+        assert "hoist_reshapes" in {each.name for each in model.rewrites}
+    np.testing.assert_array_equal(found, x @ data + np.arange(1, 7))
+
+
 STAYS: dict[str, Callable[[Graph, Value], Value]] = {
     "columns are cut": lambda g, x: behind(
         g, apply(g, Gemm(), flat(g, x), normal(8, 6)), 2, 5, 2, 3
