@@ -1,46 +1,76 @@
-"""Rewrites normalizations whose scales or shifts differ from row to row."""
+"""Rewrites normalizations whose scales or shifts are not one for each element of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile
 
 import numpy as np
 
 from ..ir.graph import Graph, Node
+from ..ir.types import Dim
 from ..ops.elementwise import Add, Mul
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, dtype_of, shape_of, static_dims
 
+Dims = tuple[Dim, ...]
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace ``norm(x, s, t)`` by ``norm(x, 1) * s + t``.
 
     ONNX lets scale and shift broadcast to all of x. Kernels and the patterns below take one element
-    per element of a row; where there is one per row, an elementwise operator is as good.
+    per element of a row, or one for all; an elementwise operator is as good for others. Constants
+    that broadcast inside a row are written out instead.
     """
     for node in list(graph.nodes):
-        if _differs_by_row(node):
-            _lower(graph, node)
+        if not isinstance(node.op, LayerNormalization | RMSNormalization):
+            continue
+        x, *shapes = (shape_of(value) for value in node.operands)
+        if x is None or None in shapes:
+            continue
+        row = x[normalize_axis(node.op.axis, len(x)) :]
+        given = [_without_ones(shape or ()) for shape in shapes]
+        if any(len(shape) > len(row) for shape in given):
+            _lower(graph, node, static_dims(row))
             yield f"scales of {node.kind} '{node.name}' differ from row to row: they are factors"
+        elif _broadcast(row, given):
+            rewrite = _write_out if _are_constant(node, row) else _lower
+            rewrite(graph, node, static_dims(row))
+            yield f"scales of {node.kind} '{node.name}' are not one per element of a row"
 
 
-def _differs_by_row(node: Node) -> bool:
-    if not isinstance(node.op, LayerNormalization | RMSNormalization):
-        return False
-    x, *parameters = (shape_of(value) for value in node.operands)
-    if x is None or None in parameters:
-        return False
-    rows = len(x) - normalize_axis(node.op.axis, len(x))
-    return any(size != 1 for each in parameters for size in (each or ())[:-rows])
+def _without_ones(shape: Dims) -> Dims:
+    """Return a shape without sizes of 1 in front."""
+    return tuple(dropwhile(lambda size: size == 1, shape))
 
 
-def _lower(graph: Graph, node: Node) -> None:
+def _broadcast(row: Dims, given: list[Dims]) -> bool:
+    """Whether parameters, not all of them numbers, vary along other axes than those of a row."""
+    pairs = [pair for shape in given for pair in zip(shape[::-1], row[::-1], strict=False)]
+    return len(set(map(len, given))) > 1 or any(a == 1 != b for a, b in pairs)
+
+
+def _are_constant(node: Node, row: Dims) -> bool:
+    parameters = node.operands[1:]
+    return static_dims(row) is not None and all(each.data is not None for each in parameters)
+
+
+def _write_out(graph: Graph, node: Node, row: tuple[int, ...] | None) -> None:
+    x, *parameters = node.operands
+    written = [
+        graph.constant(np.broadcast_to(each.data.reshape(_without_ones(each.data.shape)), row))
+        for each in parameters
+        if each.data is not None
+    ]
+    graph.set_inputs(node, (x, *written))
+
+
+def _lower(graph: Graph, node: Node, row: tuple[int, ...] | None) -> None:
     x, scale, *shift = node.operands
-    shape, add = shape_of(x) or (), Builder(graph, node, node.name, (node,))
-    assert isinstance(node.op, LayerNormalization | RMSNormalization)
-    row = static_dims(shape[normalize_axis(node.op.axis, len(shape)) :])
+    add = Builder(graph, node, node.name, (node,))
     ones = add.constant(np.ones(row or 1, dtype_of(scale)), "ones")
     y, *statistics = add.node(node.op, x, ones, outputs=len(node.outputs)).outputs
     y = add(Mul(), y, scale)

@@ -59,6 +59,7 @@ def _rows() -> Iterator[Sample]:
     long = normal(2, 3, LONG)
     yield sample("LayerNormalization", [long[0], normal(3, LONG)], axis=0)
     yield sample("LayerNormalization", [long, normal(LONG)], axis=1)
+    yield sample("LayerNormalization", [normal(5, 3, 33), normal(1, 33)], axis=1)
     # More blocks than load scale and shift ahead.
     many = normal(4 * MAX_EARLY + 3, 12)
     yield sample("LayerNormalization", [many, normal(12), normal(12)], axis=1)

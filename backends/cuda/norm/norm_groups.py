@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import dropwhile
 from math import gcd, prod
 
 from ....runtime.base.record import record
@@ -207,9 +208,13 @@ def _affine(x: Tensor, parameters: ScaleShift, per_group: bool) -> Affine | str:
         return Affine(None, None, x.dims[channel], x.strides[channel], per_group)
     if scale is None or scale.size == (1 if shift is None else shift.size) == 1:
         return Affine(scale, shift)
-    place = x.rank - scale.rank if channel is None else channel
-    wanted = x.dims[place:] if channel is None else (x.dims[channel],)
-    if scale.dims != wanted or (shift is not None and shift.dims != wanted):
+    given = [each.dims for each in (scale, shift) if each is not None]
+    if channel is None:
+        given = [tuple(dropwhile(lambda size: size == 1, dims)) for dims in given]
+        wanted = x.dims[x.rank - len(given[0]) :]
+    else:
+        wanted = (x.dims[channel],)
+    if any(dims != wanted for dims in given):
         return f"scale of {scale.value.tensor}"
     repeat = 1 if channel is None else x.strides[channel]
     return Affine(scale, shift, scale.size, repeat, channel is not None and per_group)
