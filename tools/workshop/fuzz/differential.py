@@ -37,11 +37,11 @@ from ...verdict.error_bounds import Judge
 from ...verdict.float64_reference import Oracle
 from ..honest import honest
 from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
-from .emulation import Emulator, Kernels
+from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
 from .numbering import add_numbering, numbers_of, until
 from .respelling import respelled
-from .variants import in_doubles, in_halves, resized, with_functions, with_names
+from .variants import in_dtype, resized, with_functions, with_names
 
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
@@ -102,7 +102,7 @@ def findings(
     feeds: Arrays,
     target: str = "",
     dice: Random | None = None,
-    emulator: Emulator | None = None,
+    kernels: Kernels | None = None,
 ) -> Iterator[str]:
     """Run a model in every way; yield what is wrong with it, a line each.
 
@@ -111,7 +111,7 @@ def findings(
         feeds: its inputs.
         target: a GPU to plan for, such as ``sm_90a``; none where empty.
         dice: chooses in which other ways the model is written.
-        emulator: runs kernels on the host; see `emulation`.
+        kernels: run the model as well; see `emulation`.
 
     Raises:
         TercetError: it is refused, though it is a model.
@@ -131,15 +131,15 @@ def findings(
     for lines in complaints.values():
         yield from lines
     yield from _written_otherwise(case, dice)
-    for dtype in ("float16", "float64"):
+    for dtype in ("float16", "float64", "int32"):
         yield from in_other_dtype(case, dtype)
     if not refused:
         yield from of_other_sizes(case, dice)
     for precision in PRECISIONS if target else ():
         shapes = {name: data.shape for name, data in feeds.items()}
         inspect(proto, placement="cuda", target=target, precision=precision, shapes=shapes)
-    if emulator is not None:
-        yield from emulated(case, emulator)
+    if kernels is not None:
+        yield from emulated(case, kernels)
 
 
 def _forgive_rewrites_of_onnxruntime(complaints: dict[str, list[str]]) -> bool:
@@ -187,14 +187,10 @@ def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator
 
     Args:
         case: a model of float32.
-        dtype: ``float16`` or ``float64``, of which ONNX lacks some operators.
+        dtype: see `in_dtype`; ONNX lacks some operators of it.
         skip: passes that are left out.
     """
-    model = in_halves(case.proto) if dtype == "float16" else in_doubles(case.proto)
-    feeds = {
-        name: data.astype(dtype) if data.dtype == np.float32 else data
-        for name, data in case.feeds.items()
-    }
+    model, feeds = in_dtype(case.proto, case.feeds, dtype)
     find = _finite_halves if dtype == "float16" else _results
     try:
         expected = find(model, feeds)
@@ -328,16 +324,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_numbering(parser, "graphs", 200, "the number of one graph")
     parser.add_argument("--nodes", type=int, default=16, help="of each graph, about")
     parser.add_argument("--target", default="", help="also plan for a GPU, such as sm_90a")
-    parser.add_argument(
-        "--emulate",
-        type=Path,
-        metavar="FOLDER",
-        help="also run kernels on the host; they stay there",
-    )
+    add_kernels(parser)
     parser.add_argument("--save", type=Path, help="with --only: write its model")
     given = parser.parse_args(arguments)
     console = open_console()
-    emulator = Emulator(given.emulate) if given.emulate else None
+    kernels = kernels_of(given)
     counted: Counter[str] = Counter()
     for number in until(given.seconds, numbers_of(given)):
         proto, feeds = random_model(_APART * given.seed + number, given.nodes)
@@ -346,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counted["graphs"] += 1
         counted["nodes"] += len(proto.graph.node)
         dice = Random(number)
-        for line in tried(findings, proto, feeds, given.target, dice, emulator):
+        for line in tried(findings, proto, feeds, given.target, dice, kernels):
             counted["findings"] += 1
             console.print(f"{number}: {line}")
         for line in ONNXRUNTIME.ended:

@@ -5,11 +5,12 @@ It shows wrong results, neither races nor speed.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from onnx import ModelProto
 
@@ -20,7 +21,13 @@ from ...common.nested import flat
 
 
 class Kernels:
-    """The kernels of a GPU; numpy does what they do not."""
+    """The kernels of a GPU; numpy does what they do not.
+
+    Attributes:
+        threads: how many may run one model at once.
+    """
+
+    threads: ClassVar[int] = 3
 
     def run(
         self,
@@ -43,6 +50,7 @@ class Emulator(Kernels):
         patch: sets an attribute of a module; pytest's `monkeypatch.setattr` undoes it later.
     """
 
+    threads: ClassVar[int] = 1
     folder: Path
     patch: Callable[[Any, str, Any], None] = setattr
 
@@ -54,3 +62,18 @@ class Emulator(Kernels):
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process gets an emulator of its own."""
         return Emulator, (self.folder,)
+
+
+def add_kernels(parser: ArgumentParser) -> None:
+    """Add the options that `kernels_of` reads."""
+    parser.add_argument(
+        "--emulate", type=Path, metavar="FOLDER", help="run kernels on the host; they stay there"
+    )
+    parser.add_argument("--gpu", action="store_true", help="run kernels on this machine's GPU")
+
+
+def kernels_of(given: Namespace) -> Kernels | None:
+    """Return what runs kernels; None if nothing does."""
+    if given.emulate:
+        return Emulator(given.emulate)
+    return Kernels() if given.gpu else None

@@ -20,11 +20,13 @@ from .motifs_images import IMAGES
 from .motifs_moves import MOVES
 from .motifs_pixels import PIXELS
 from .motifs_rows import ROWS
+from .motifs_scans import SCANS
+from .motifs_volumes import VOLUMES
 
 #: What random graphs grow by, by name.
 MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES)
+    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES, SCANS, VOLUMES)
     for maker in makers
 }
 EVERYTHING: dict[str, Maker] = {
@@ -47,6 +49,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (1, {**{maker: often / 6 for maker, often in DRAWS.items()}, **IMAGES, **PIXELS, **ROWS}),
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **BLOCKS}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **MOVES}),
+    (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **SCANS, **VOLUMES}),
 )
 
 

@@ -12,7 +12,7 @@ def _int64(g: RandomGraph, *values: int) -> str:
     return g.constant(list(values), np.int64)
 
 
-def _rotated(g: RandomGraph, x: str, cos: str, sin: str, style: int) -> str:
+def rotated(g: RandomGraph, x: str, cos: str, sin: str, style: int) -> str:
     """Transpose pairs of elements of a tensor's last axis, in one of three spellings."""
     size = g.shape(x)[-1]
     if style == 0:  # rotate_half
@@ -77,7 +77,7 @@ def _decoder(g: RandomGraph) -> None:
             cos, sin = (
                 g.node("Unsqueeze", g.node(kind, angles), _int64(g, 1)) for kind in ("Cos", "Sin")
             )
-        q, k = _rotated(g, q, cos, sin, style), _rotated(g, k, cos, sin, style)
+        q, k = rotated(g, q, cos, sin, style), rotated(g, k, cos, sin, style)
     if past:
         caches = [g.input((batch, shared, past, size)) for _ in range(2)]
         k, v = (g.node("Concat", c, new, axis=2) for c, new in zip(caches, (k, v), strict=True))

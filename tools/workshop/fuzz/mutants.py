@@ -37,7 +37,7 @@ from .mutations import mutate
 PASSES = sorted({each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES)})
 #: Element types in the place of float32, or float16 as the precision, and how often each is drawn.
 HALVES = "in half precision"
-DTYPES = {"float32": 5, "float64": 3, "float16": 2, HALVES: 1}
+DTYPES = {"float32": 5, "float64": 3, "float16": 2, "int32": 0.5, "int64": 0.5, HALVES: 1}
 #: What mutants end as.
 FOUND, SAME, INVALID = "findings", "mutants that give the same", "changes that make no model"
 

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,7 +29,7 @@ from ....runtime.ir.types import Array
 from ...common.console import open_console
 from ...common.nested import flat
 from .differential import Arrays, Case, tried
-from .emulation import Emulator
+from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
 from .numbering import add_numbering, numbers_of, until
 from .variants import resized, with_names
@@ -50,7 +49,7 @@ class Life:
         feeds: inputs that fit.
         dice: draws what happens.
         rng: draws values.
-        threads: how many run at once; the emulator is for one.
+        kernels: run it; numpy does where None.
         kept: results of earlier runs, and copies of them.
     """
 
@@ -59,7 +58,7 @@ class Life:
     feeds: Arrays
     dice: Random
     rng: np.random.Generator
-    threads: int = 3
+    kernels: Kernels | None = None
     kept: list[tuple[str, Array, Array]] = field(default_factory=list[tuple[str, Array, Array]])
 
     def values(self) -> dict[str, Array]:
@@ -211,7 +210,7 @@ def _threads(life: Life) -> Iterator[str]:
     cases = [life.case(life.values()) for _ in range(3)]
     work = [case for case in cases for _ in range(3)]
     life.dice.shuffle(work)
-    with ThreadPoolExecutor(life.threads) as pool:
+    with ThreadPoolExecutor(life.kernels.threads if life.kernels else 3) as pool:
         found = list(pool.map(lambda case: flat(life.model.run(dict(case.feeds))), work))
     for case, one in zip(work, found, strict=True):
         yield from case.against("by threads", one, doubts=False)
@@ -220,7 +219,7 @@ def _threads(life: Life) -> Iterator[str]:
 def _beside(life: Life) -> Iterator[str]:
     """A second session of the same model runs, and ends."""
     case = life.case(life.values())
-    with load(life.proto) as other:
+    with _opened(life.proto, life.kernels) as other:
         yield from case.against("a second session", flat(other.run(dict(case.feeds))), doubts=False)
     yield from life.compare("after a second session", case)
 
@@ -280,8 +279,12 @@ _EVENTS: tuple[Callable[[Life], Iterator[str]], ...] = (
 )
 
 
+def _opened(proto: ModelProto, kernels: Kernels | None) -> Model:
+    return load(proto, "cuda", fallback="numpy") if kernels else load(proto)
+
+
 def lived(
-    proto: ModelProto, feeds: Arrays, dice: Random, emulator: Emulator | None = None
+    proto: ModelProto, feeds: Arrays, dice: Random, kernels: Kernels | None = None
 ) -> Iterator[str]:
     """Load a model and run it many times; yield what is wrong, a line each.
 
@@ -289,13 +292,12 @@ def lived(
         proto: the model.
         feeds: its inputs.
         dice: draws what happens.
-        emulator: runs kernels on the host; numpy runs the model where None.
+        kernels: run the model; numpy does where None.
     """
     named = with_names(proto)
-    backend, fallback = ("cuda", "numpy") if emulator else ("numpy", None)
     rng = np.random.default_rng(dice.getrandbits(32))
-    with load(named, backend, fallback=fallback) as model:
-        life = Life(named, model, feeds, dice, rng, threads=1 if emulator else 3)
+    with _opened(named, kernels) as model:
+        life = Life(named, model, feeds, dice, rng, kernels)
         for _ in range(_RUNS):
             event = dice.choice(_EVENTS)
             yield from tried(event, life)
@@ -309,15 +311,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_numbering(parser, "models", 200, "the number of one model")
     parser.add_argument("--nodes", type=int, default=8, help="of each model, about")
-    parser.add_argument("--emulate", type=Path, metavar="FOLDER", help="run kernels on the host")
+    add_kernels(parser)
     given = parser.parse_args(arguments)
     console = open_console()
-    emulator = Emulator(given.emulate) if given.emulate else None
+    kernels = kernels_of(given)
     counted: Counter[str] = Counter()
     for number in until(given.seconds, numbers_of(given)):
         proto, feeds = random_model(_APART * given.seed + number, given.nodes)
         counted["models"] += 1
-        for line in tried(lived, proto, feeds, Random(number), emulator):
+        for line in tried(lived, proto, feeds, Random(number), kernels):
             counted["findings"] += 1
             console.print(f"{number}: {line}", markup=False, highlight=False, soft_wrap=True)
     console.print(", ".join(f"{count} {what}" for what, count in counted.items()))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ...common.console import open_console
 from ...common.environment import environment
-from .emulation import Emulator, Kernels
+from .emulation import add_kernels, kernels_of
 from .mutant_seeds import MutantSeeds, networks_of
 from .mutants import DTYPES, FOUND, Ended, MutantDraws, run_mutants
 from .mutants_page import summary, write
@@ -39,10 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--skipping", type=float, default=0.35, help="share without some passes")
     parser.add_argument("--sizes", type=float, default=0.25, help="share with symbolic sizes")
     parser.add_argument("--onnxruntime", type=float, default=0.15, help="share that it runs, too")
-    parser.add_argument(
-        "--emulate", type=Path, metavar="FOLDER", help="run kernels on the host; they stay there"
-    )
-    parser.add_argument("--gpu", action="store_true", help="run kernels on this machine's GPU")
+    add_kernels(parser)
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
     parser.add_argument("--output", type=Path, help="folder for valid_mutants.md and .json")
     given = parser.parse_args(arguments)
@@ -53,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.skipping,
         given.sizes,
         given.onnxruntime,
-        Emulator(given.emulate) if given.emulate else Kernels() if given.gpu else None,
+        kernels_of(given),
     )
     console = open_console()
 

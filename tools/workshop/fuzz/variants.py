@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
@@ -81,23 +82,24 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
     return found
 
 
-def in_doubles(proto: ModelProto) -> ModelProto:
-    """Return the model with float64 in the place of float32."""
-    model = ModelProto()
-    model.CopyFrom(proto)
-    _convert(model.graph, TensorProto.DOUBLE, lambda data: data.astype(np.float64))
-    return model
+def in_dtype(
+    proto: ModelProto, feeds: Mapping[str, Array], dtype: str
+) -> tuple[ModelProto, dict[str, Array]]:
+    """Return a model and its inputs with another type in the place of float32.
 
-
-def in_halves(proto: ModelProto) -> ModelProto:
-    """Return the model with float16 in the place of float32, as converters write it.
-
-    Numbers that float16 does not have are the nearest ones that it has, but never 0.
+    Args:
+        proto: the model.
+        feeds: its inputs.
+        dtype: ``float64``; ``float16``, as converters write it: numbers that it does not have are
+            the nearest ones that it has, but never 0; or ``int32`` or ``int64``: multiples of 1/4
+            are 1, and infinity is the greatest number.
     """
     model = ModelProto()
     model.CopyFrom(proto)
-    _convert(model.graph, TensorProto.FLOAT16, _halved)
-    return model
+    convert = _CONVERTED[dtype]
+    _convert(model.graph, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), convert)
+    is_float = {name: data.dtype == np.float32 for name, data in feeds.items()}
+    return model, {n: convert(x) if is_float[n] else x for n, x in feeds.items()}
 
 
 def _halved(data: Array) -> Array:
@@ -105,6 +107,23 @@ def _halved(data: Array) -> Array:
     small = (data != 0) & (np.abs(data) < limits.smallest_subnormal)
     data = np.where(small, np.sign(data) * limits.smallest_subnormal, data)
     return np.clip(data, limits.min, limits.max).astype(np.float16)
+
+
+def _whole(dtype: type[np.signedinteger[Any]]) -> Callable[[Array], Array]:
+    largest = 2**30  # float32 has it
+
+    def converted(data: Array) -> Array:
+        return np.rint(np.clip(np.nan_to_num(4 * data), -largest, largest)).astype(dtype)
+
+    return converted
+
+
+_CONVERTED: dict[str, Callable[[Array], Array]] = {
+    "float16": _halved,
+    "float64": lambda data: data.astype(np.float64),
+    "int32": _whole(np.int32),
+    "int64": _whole(np.int64),
+}
 
 
 def _convert(graph: GraphProto, to: int, converted: Callable[[Array], Array]) -> None:
