@@ -178,6 +178,10 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
         return None
     nodes = replace(scores, nodes=scores.nodes | {product})
     found = _AttentionMatch(result.top, nodes, q, k, v, result.sinks)
+    if any(isinstance(node.op, IsNaN) for node in result.nodes) and any(
+        mask.may_be_infinite for mask in scores.masks
+    ):
+        return None  # an Attention gives 0 for rows of -inf alone
     return found if _is_scale(found.scale) and _fits(found) else None
 
 

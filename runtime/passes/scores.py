@@ -44,6 +44,15 @@ class Mask:
     factor: float = 1.0
     choice: tuple[float, float] | None = None
 
+    @property
+    def may_be_infinite(self) -> bool:
+        """Whether constants, or what a Where chooses of them, add infinity to scores."""
+        node = self.value.producer
+        given = node.inputs[1:] if node and isinstance(node.op, Where) else [self.value]
+        known = (each.data for each in given if each is not None and each.data is not None)
+        infinity = float("inf") if self.factor > 0 else -float("inf")
+        return self.choice is None and any((data == infinity).any() for data in known)
+
 
 @record
 class Scores:

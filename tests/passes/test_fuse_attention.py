@@ -13,7 +13,7 @@ from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
+from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Sub, Tanh, Where
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
@@ -367,6 +367,10 @@ WRONG = {
     "a scale below zero, which onnxruntime refuses": Spelling(of_q=times(-1)),
     "a fill that a score could be": Spelling(of_scores=hiding(CAUSAL, -1e4)),
     "a scale a key": Spelling(of_scores=lambda g, x: apply(g, Mul(), x, normal(1, 1, 1, 5))),
+    "rows of NaN that have infinite scores": Spelling(
+        of_scores=lambda g, x: apply(g, Sub(), x, np.where(CAUSAL, 0, -np.inf).astype(np.float32)),
+        of_weights=guarded,
+    ),
     "a scale of what is masked": Spelling(of_scores=then(plus(normal(5, 5)), by_rows(3, 1, 1))),
 }
 
