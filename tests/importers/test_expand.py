@@ -40,6 +40,29 @@ def test_results_stay(operator: str) -> None:
     assert count
 
 
+@pytest.mark.parametrize(("scale", "shift"), [("4,1,1", "5"), ("1", "3,5"), ("3,1", "1,5")])
+def test_scales_that_broadcast(scale: str, shift: str) -> None:
+    """The specification's function takes one element per element of a row."""
+    ort = pytest.importorskip("onnxruntime")
+    providers = ["CPUExecutionProvider"]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[4,3,5] x, float[{scale}] s, float[{shift}] t) => (y, mean) {{
+            y, mean = LayerNormalization <axis = 1> (x, s, t)
+        }}"""
+    )
+    older = export(expanded(load(model).graph, 15), opsets={"": 15})
+    rng = np.random.default_rng(0)
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    feeds = {name: rng.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+    wanted, found = (
+        ort.InferenceSession(each.SerializeToString(), providers=providers).run(None, feeds)
+        for each in (model, older)
+    )
+    for a, b in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+
+
 def test_what_an_opset_has_stays() -> None:
     graph = Graph("test")
     graph.add_input("x", TensorType(float32, (2,)))

@@ -16,7 +16,9 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.infer import infer
 from ....runtime.ir.op import OPERATORS, Op
 from ....runtime.ir.types import TensorType
+from ....runtime.ops.elementwise import Add, Mul
 from ....runtime.ops.movement import Pad, Slice, Split
+from ....runtime.ops.norm import LayerNormalization, are_of_rows
 from ....runtime.ops.resize import Resize
 from ....runtime.ops.shape import Identity, Reshape, Shape
 
@@ -162,6 +164,22 @@ def _reduction(graph: Graph, node: Node) -> bool:
             return _replace(graph, node, Identity(), (x,))
 
 
+def _layer_norm(graph: Graph, node: Node) -> bool:
+    """The specification's function takes one element per element of a row: others are factors."""
+    assert isinstance(node.op, LayerNormalization)
+    x, scale, *shift = node.operands
+    dims = [value.tensor.shape for value in (x, scale, *shift)]
+    if None in dims or are_of_rows(dims[0] or (), node.op.axis, *(each or () for each in dims[1:])):
+        return False
+    one = graph.constant(np.ones(1, scale.tensor.dtype), "one")
+    new = graph.insert(node.op, (x, one), len(node.outputs), before=node, origin=(node,))
+    y, *statistics = new.outputs
+    for op, other in zip((Mul(), Add()), (scale, *shift), strict=False):
+        y = graph.insert(op, (y, other), before=node, origin=(node,)).output
+    graph.replace(node, [y, *statistics])
+    return True
+
+
 def _rank(value: Value | None) -> int | None:
     return value.type.rank if value is not None and isinstance(value.type, TensorType) else None
 
@@ -174,5 +192,6 @@ _REWRITES: dict[type[Op], tuple[int, Rewrite]] = {
     Pad: (18, _pad),
     Resize: (18, _resize),
     Split: (18, _split),
+    LayerNormalization: (17, _layer_norm),
     **{OPERATORS["", f"Reduce{kind}"]: (18, _reduction) for kind in _REDUCTIONS},
 }
