@@ -41,7 +41,14 @@ from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
 from .numbering import add_numbering, numbers_of, until
 from .respelling import respelled
-from .variants import in_dtype, resized, with_functions, with_names
+from .variants import (
+    in_dtype,
+    resized,
+    with_bodies,
+    with_functions,
+    with_names,
+    with_pieces,
+)
 
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
@@ -169,8 +176,10 @@ def _exported(proto: ModelProto, feeds: Arrays, *, optimised: bool) -> Arrays:
 def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
     """Yield what is wrong with functions, other spellings, and files of other opsets."""
     opset, optimise = dice.choice(_OPSETS), dice.random() < 0.5
-    models = {"with functions": with_functions(case.proto, dice)}
+    wrapped, given = with_bodies(case.proto, dice)
+    models = {"with functions": with_functions(case.proto, dice), "with a body": wrapped}
     models["in other words"] = respelled(case.proto, dice)
+    models["with more pieces"] = with_pieces(case.proto, dice)
     try:
         written = export(case.proto, opset=opset, optimise=optimise).proto
         models[f"written in opset {opset}"] = written
@@ -178,8 +187,8 @@ def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
         pass
     for name, model in models.items():
         with load(model) as held:
-            found = flat(held.run(case.feeds)).values()
-        yield from case.against(name, dict(zip(case.reference, found, strict=True)))
+            found = flat(held.run({**case.feeds, **(given if model is wrapped else {})})).values()
+        yield from case.against(name, dict(zip(case.reference, found, strict=False)))
 
 
 def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator[str]:

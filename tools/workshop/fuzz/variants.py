@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from ....runtime.ir.types import Array
-from .growing import captured
+from .growing import FEW_BITS, captured
 
 DOMAIN = "random"
 
@@ -41,6 +50,125 @@ def with_functions(proto: ModelProto, dice: Random) -> ModelProto:
         model.graph.node.extend([*nodes[:first], call, *nodes[last:]])
         if not any(each.domain == DOMAIN for each in model.opset_import):
             model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return model
+
+
+def with_bodies(proto: ModelProto, dice: Random) -> tuple[ModelProto, dict[str, Array]]:
+    """Return the model with a run of nodes inside of an If or Loop, which reads what is outside.
+
+    Returns:
+        The model, and a value for the input that is new: the condition, or the number of rounds.
+    """
+    model = ModelProto()
+    model.CopyFrom(proto)
+    nodes = list(model.graph.node)
+    first = dice.randrange(len(nodes))
+    last = min(len(nodes), first + dice.randrange(1, 9))
+    inside, outside = nodes[first:last], [*nodes[:first], *nodes[last:]]
+    needed = {n for node in outside for n in (*node.input, *captured(node))}
+    needed |= {output.name for output in model.graph.output}
+    results = [n for node in inside for n in node.output if n in needed]
+    if not results:
+        return model, {}
+    kind, stem = (
+        "If" if any(map(_may_be_few_bits, inside)) else dice.choice(("If", "Loop")),
+        "wrapped",
+    )
+    given = f"{stem}.given"
+
+    def body(prefix: str, inputs: Sequence[ValueInfoProto], extra: Sequence[str]) -> GraphProto:
+        own = {n: f"{prefix}.{n}" for node in inside for n in node.output if n}
+        graph = GraphProto(name=prefix, input=inputs)
+        for node in inside:
+            graph.node.append(node)
+            _rename(graph.node[-1], own)
+        if extra:
+            graph.node.append(helper.make_node("Identity", [inputs[1].name], extra))
+        graph.output.extend(ValueInfoProto(name=name) for name in (*extra, *map(own.get, results)))
+        return graph
+
+    if kind == "If":
+        wrapped = [
+            helper.make_node(
+                "If",
+                [given],
+                results,
+                stem,
+                then_branch=body("then", (), ()),
+                else_branch=body("else", (), ()),
+            )
+        ]
+        feeds, type_ = {given: np.array(dice.random() < 0.5)}, TensorProto.BOOL
+    else:
+        stacked = [f"{stem}.{name}" for name in results]
+        inputs = [
+            helper.make_tensor_value_info(f"{stem}.i", TensorProto.INT64, []),
+            helper.make_tensor_value_info(f"{stem}.go", TensorProto.BOOL, []),
+        ]
+        loop = body("round", inputs, [f"{stem}.on"])
+        wrapped = [helper.make_node("Loop", [given, ""], stacked, stem, body=loop)]
+        last_ = helper.make_tensor("last", TensorProto.INT64, [], [-1])
+        wrapped += [helper.make_node("Constant", [], [f"{stem}.last"], value=last_)]
+        wrapped += [
+            helper.make_node("Gather", [a, f"{stem}.last"], [b])
+            for a, b in zip(stacked, results, strict=True)
+        ]
+        feeds, type_ = {given: np.array(dice.choice((1, 2)))}, TensorProto.INT64
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:first], *wrapped, *nodes[last:]])
+    model.graph.input.append(helper.make_tensor_value_info(given, type_, []))
+    return model, feeds
+
+
+def _may_be_few_bits(node: NodeProto) -> bool:
+    """Whether a result may have a format that ONNX lets few operators read."""
+    types = (a.i for a in node.attribute if a.name in ("to", "output_dtype"))
+    return node.op_type == "QuantizeLinear" or any(type_ in FEW_BITS for type_ in types)
+
+
+def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
+    """Replace names that a node reads or makes, in its bodies too."""
+    for each in (node.input, node.output):
+        each[:] = [names.get(name, name) for name in each]
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            _rename(inner, names)
+        for output in attribute.g.output:
+            output.name = names.get(output.name, output.name)
+
+
+def with_pieces(proto: ModelProto, dice: Random) -> ModelProto:
+    """Return the model with nodes in another order, and with what nothing needs.
+
+    Inputs, constants and results in the middle are outputs, too; nodes are there twice.
+    """
+    model = ModelProto()
+    model.CopyFrom(proto)
+    graph = model.graph
+    wanted = {output.name for output in graph.output}
+    for node in dice.sample(list(graph.node), min(2, len(graph.node))):
+        if not node.op_type.startswith("Random"):
+            graph.node.append(node)
+            _rename(graph.node[-1], {name: f"twice.{name}" for name in node.output if name})
+            graph.node[-1].name = f"twice.{node.name}"
+    read = [one.name for one in (*graph.input, *graph.initializer) if one.name not in wanted]
+    for name in dice.sample(read, min(2, len(read))):
+        graph.output.append(ValueInfoProto(name=name))
+    graph.initializer.append(numpy_helper.from_array(np.zeros((2, 0), np.float32), "unused"))
+    ready = {one.name for one in (*graph.input, *graph.initializer)} | {""}
+    waiting = list(graph.node)
+    del graph.node[:]
+    while waiting:
+        made = {name for node in waiting for name in node.output}
+        able = [
+            node
+            for node in waiting
+            if not made.intersection((*node.input, *captured(node))) - ready
+        ]
+        node = dice.choice(able)
+        waiting.remove(node)
+        graph.node.append(node)
+        ready.update(node.output)
     return model
 
 

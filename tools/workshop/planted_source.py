@@ -1,0 +1,464 @@
+r"""Errors planted in the source of importers, operators and passes: what the tools say of them.
+
+    python -m tercet.tools.workshop.planted_source --where importers --seed 1 --seconds 600
+    python -m tercet.tools.workshop.planted_source --where passes --seed 1 --only 17
+
+An error is one small change of a line that a sample runs: another number, comparison, operator or
+branch, two arguments swapped, an element left out. It is planted in a process of its own, where
+functions get other code. Samples that run the line are loaded and run there. If a result differs,
+`compare` must not call it right, `compare --layers` must name the node that computes it, and
+`bisect` the pass: what none of them sees is printed. Samples are ONNX's operator test cases, also
+as files of older opsets (importers, operators), and motifs of the random graphs (passes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import os
+import pickle
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from ...api import load
+from ...runtime.errors import TercetError
+from ...runtime.ir.types import Array
+from ..bisect.bisection import bisect
+from ..common.console import open_console
+from ..common.nested import flat
+from ..compare.compare import compare
+from ..compare.layers import compare_layers
+from ..conformance.suite import all_cases
+from ..export.export import export
+from .fuzz.differential import Case
+from .fuzz.graphs import EVERYTHING, MOTIFS_OF_ALL_KINDS, motif_model
+from .fuzz.numbering import add_numbering, numbers_of, until
+
+_ROOT = Path(__file__).parents[2]
+#: Folders that are changed, by what `--where` names.
+PLACES = {
+    "importers": ("importers/onnx/upgrading", "importers/onnx/contrib", "importers/onnx/reading"),
+    "operators": ("runtime/ops", "backends/numpy/ops"),
+    "passes": ("runtime/passes",),
+}
+#: What becomes of an error: none is a result of its own only if no sample shows it.
+FOUND, FOOLED, UNSEEN, REFUSED = "found", "FOOLED", "without effect", "refused"
+_OPSETS = (7, 9, 11, 13, 17)
+_SAMPLES, _SECONDS = 12, 60
+Line = tuple[str, int]
+
+
+# ── samples ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A model that runs some lines.
+
+    Attributes:
+        name: what it is called.
+        proto: the serialized model.
+        feeds: its inputs.
+        results: its outputs without rewrites and errors.
+        lines: files and lines that run while it is loaded and run.
+    """
+
+    name: str
+    proto: bytes
+    feeds: Mapping[str, Any]
+    results: Mapping[str, Array]
+    lines: frozenset[Line]
+
+
+def samples_of(where: str) -> Iterator[Sample]:
+    """Yield what runs the lines of a place; see `PLACES`."""
+    folders = tuple(str(_ROOT / folder) for folder in PLACES[where])
+    models = _motifs() if where == "passes" else _operators()
+    for name, proto, feeds in models:
+        lines: set[Line] = set()
+        try:
+            with _noted(folders, lines):
+                results = _run(proto, feeds, rewritten=where == "passes")
+        except (TercetError, ValueError):
+            continue
+        yield Sample(name, proto.SerializeToString(), feeds, results, frozenset(lines))
+
+
+def _operators() -> Iterator[tuple[str, ModelProto, Mapping[str, Any]]]:
+    for case in all_cases():
+        if case.category != "node":
+            continue
+        proto, data = case.content.read()
+        names = [value.name for value in proto.graph.input]
+        feeds = dict(zip(names, data[0][0], strict=False))
+        yield case.name, proto, feeds
+        for opset in _OPSETS:
+            with suppress(TercetError):
+                yield (
+                    f"{case.name}, {opset}",
+                    export(proto, opset=opset, optimise=False).proto,
+                    feeds,
+                )
+
+
+def _motifs() -> Iterator[tuple[str, ModelProto, Mapping[str, Any]]]:
+    for name, maker in (MOTIFS_OF_ALL_KINDS | EVERYTHING).items():
+        for number in range(4 if name in MOTIFS_OF_ALL_KINDS else 1):
+            with suppress(ValueError):
+                yield f"{name} {number}", *motif_model(Random(f"{name} {number}"), maker)
+
+
+def _run(proto: ModelProto, feeds: Mapping[str, Any], *, rewritten: bool) -> dict[str, Array]:
+    if rewritten:
+        with load(proto) as model:
+            model.run(feeds)
+    with load(proto, stop_at=0) as model:
+        return flat(model.run(feeds))
+
+
+class _noted:
+    """Notes the lines of some folders that run."""
+
+    def __init__(self, folders: tuple[str, ...], lines: set[Line]) -> None:
+        self._folders, self._lines = folders, lines
+
+    def __enter__(self) -> None:
+        sys.settrace(self._called)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, _: object) -> Any:
+        return self._note if frame.f_code.co_filename.startswith(self._folders) else None
+
+    def _note(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._note
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.BitOr: ast.BitAnd,
+}
+#: Names of functions and operators, and what stands in their place.
+_NAMES = {
+    **{"floor": "ceil", "ceil": "floor", "rint": "trunc", "round": "trunc", "trunc": "rint"},
+    **{"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "sum": "mean"},
+    **{"mean": "sum", "any": "all", "all": "any", "argmax": "argmin", "cumsum": "cumprod"},
+    **{"float32": "float16", "float64": "float32", "int64": "int32", "uint8": "int8"},
+    **{"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Less": "Greater", "Max": "Min"},
+    **{"ReduceSum": "ReduceMean", "ReduceMean": "ReduceSum", "Unsqueeze": "Squeeze"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """A changed function.
+
+    Attributes:
+        file: where it is.
+        function: its qualified name, and the line where it begins.
+        line: the line that is changed.
+        before: what is there.
+        after: what is in its place.
+        module: the module with the change.
+    """
+
+    file: str
+    function: tuple[str, int]
+    line: int
+    before: str
+    after: str
+    module: ast.Module
+
+    def __str__(self) -> str:
+        file = Path(self.file).relative_to(_ROOT)
+        return f"{file}:{self.line} {self.function[0]}: {self.before} -> {self.after}"
+
+    def plant(self) -> None:
+        """Give the function the changed code, in this process."""
+        module = compile(ast.fix_missing_locations(self.module), self.file, "exec")
+        (code,) = (each for each in _codes(module) if _place(each) == self.function)
+        for one in gc.get_objects():
+            own = one.__code__ if isinstance(one, FunctionType) else None
+            if own and own.co_filename == self.file and _place(own) == self.function:
+                one.__code__ = code
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a module's functions, not of those inside of them."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_flags & 2:  # fast locals: a function
+                yield each
+            else:
+                yield from _codes(each)
+
+
+def error_at(lines: Sequence[Line], dice: Random) -> Error | None:
+    """Draw an error on one of these lines; None if there is nothing to change."""
+    file, line = dice.choice(lines)
+    module = ast.parse(Path(file).read_text(encoding="utf-8"))
+    owner = next(
+        (f for f in _functions(module) if f[1].lineno <= line <= (f[1].end_lineno or 0)), None
+    )
+    if owner is None:
+        return None
+    name, function = owner
+    able = [
+        node
+        for statement in function.body
+        for node in ast.walk(statement)
+        if getattr(node, "lineno", 0) == line and _can_change(node)
+    ]
+    if not able:
+        return None
+    node = dice.choice(able)
+    before = ast.unparse(node)
+    _change(node, dice)
+    first = min(each.lineno for each in (function, *function.decorator_list))
+    after = ast.unparse(node)
+    if after == before:
+        return None
+    return Error(file, (name, first), line, before[:90], after[:90], module)
+
+
+def _functions(
+    node: ast.Module | ast.ClassDef, prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef):
+            yield prefix + each.name, each
+        elif isinstance(each, ast.ClassDef):
+            yield from _functions(each, f"{prefix}{each.name}.")
+
+
+def _can_change(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare(ops=[op]):
+            return type(op) in _COMPARISONS
+        case ast.BinOp(op=op):
+            return type(op) in _ARITHMETIC
+        case ast.Constant(value=bool() | int() | float()):
+            return True
+        case ast.Call(args=[_, _, *_]) | ast.Tuple(elts=[_, _, *_]) | ast.List(elts=[_, _, *_]):
+            return not isinstance(getattr(node, "ctx", None), ast.Store)
+        case ast.UnaryOp(op=ast.USub() | ast.Not()) | ast.IfExp() | ast.If():
+            return True
+        case ast.BoolOp():
+            return True
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name in _NAMES
+        case _:
+            return False
+
+
+def _change(node: Any, dice: Random) -> None:
+    match node:
+        case ast.Compare():
+            node.ops[0] = _COMPARISONS[type(node.ops[0])]()
+        case ast.BinOp():
+            if dice.random() < 0.3:
+                node.left, node.right = node.right, node.left
+            else:
+                node.op = _ARITHMETIC[type(node.op)]()
+        case ast.Constant(value=bool()):
+            node.value = not node.value
+        case ast.Constant(value=int()):
+            node.value += dice.choice((1, -1))
+        case ast.Constant():
+            node.value *= dice.choice((1.01, 2, -1))
+        case ast.Call(args=elements) | ast.Tuple(elts=elements) | ast.List(elts=elements):
+            at = dice.randrange(len(elements) - 1)
+            elements[at], elements[at + 1] = elements[at + 1], elements[at]
+        case ast.UnaryOp():
+            node.op = ast.UAdd() if isinstance(node.op, ast.USub) else ast.Not()
+            if isinstance(node.op, ast.Not):
+                node.operand = ast.UnaryOp(ast.Not(), node.operand)
+        case ast.IfExp() | ast.If():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.BoolOp():
+            if dice.random() < 0.5:
+                node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+            else:
+                at = dice.randrange(len(node.values))
+                node.values[at] = ast.Constant(isinstance(node.op, ast.And))
+        case ast.Attribute():
+            node.attr = _NAMES[node.attr]
+        case _:
+            node.id = _NAMES[node.id]
+
+
+# ── what is said of them ─────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What became of an error.
+
+    Attributes:
+        kind: `FOUND`, `FOOLED`, `UNSEEN` or `REFUSED`.
+        error: the error.
+        sample: that shows it.
+        lines: what the tools say.
+    """
+
+    kind: str
+    error: str
+    sample: str = ""
+    lines: tuple[str, ...] = ()
+
+
+def said_of(error: Error, samples: Sequence[Sample], *, is_pass: bool) -> Said:
+    """Plant an error in this process and ask the tools about the first sample that shows it."""
+    error.plant()
+    refused = False
+    for sample in samples:
+        proto = onnx.load_from_string(sample.proto)
+        try:
+            with load(proto, stop_at=None if is_pass else 0) as model:
+                found = flat(model.run(sample.feeds))
+                names = {rewrite.name for rewrite in model.rewrites}
+        except Exception:  # a planted error may end in any
+            refused = True
+            continue
+        if not any(Case(proto, sample.feeds, sample.results).against("", found, doubts=False)):
+            continue
+        lines: list[str] = []
+        with suppress(TercetError):  # which tells that something is wrong
+            lines.extend(
+                _of_pass(error, sample, proto, names) if is_pass else _of_node(sample, proto)
+            )
+        return Said(FOOLED if lines else FOUND, str(error), sample.name, tuple(lines))
+    return Said(REFUSED if refused else UNSEEN, str(error))
+
+
+def _of_node(sample: Sample, proto: ModelProto) -> Iterator[str]:
+    """Yield how `compare` is fooled by an importer or operator."""
+    pair = ["onnxruntime", "numpy"]
+    whole = compare(proto, pair, sample.feeds, repeat=0, optimise=False)
+    if whole.verdict != "MISMATCH":
+        yield f"compare: {whole.verdict}"
+    layers = compare_layers(proto, pair, sample.feeds, optimise=False)
+    if layers.first is None:
+        yield f"compare --layers: {layers.verdict}"
+
+
+def _of_pass(error: Error, sample: Sample, proto: ModelProto, names: set[str]) -> Iterator[str]:
+    """Yield how the tools are fooled by a pass."""
+    pair = ["onnxruntime", "numpy"]
+    whole = compare(proto, pair, sample.feeds, repeat=0)
+    if whole.verdict != "MISMATCH":
+        yield f"compare: {whole.verdict}"
+    layers = compare_layers(proto, pair, sample.feeds)
+    if layers.verdict == "ok":
+        yield "compare --layers: ok"
+    found = bisect(proto, ["numpy"], sample.feeds, reduce=False)
+    module = Path(error.file).stem
+    if found.rewrite is None or (module in names and found.rewrite.name != module):
+        yield f"bisect: {found.rewrite or found.fault}"
+
+
+def _try(error: Error, samples: Sequence[Sample], is_pass: bool, connection: Connection) -> None:
+    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with np.errstate(all="ignore"):
+        try:
+            connection.send(said_of(error, samples, is_pass=is_pass))
+        except Exception as caught:
+            connection.send(Said(FOOLED, str(error), "", (f"{type(caught).__name__}: {caught}",)))
+
+
+def tried(error: Error, samples: Sequence[Sample], *, is_pass: bool) -> Said:
+    """Plant an error in a process of its own; see `said_of`."""
+    ours, theirs = get_context("fork").Pipe(duplex=False)
+    process = get_context("fork").Process(target=_try, args=(error, samples, is_pass, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv() if ours.poll(_SECONDS) else Said(REFUSED, str(error), "", ("too long",))
+    except EOFError:
+        return Said(REFUSED, str(error), "", ("the process ended",))
+    finally:
+        if process.pid and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def _collect(where: str, file: Path) -> None:
+    warnings.simplefilter("ignore")
+    file.write_bytes(pickle.dumps(list(samples_of(where))))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 where no tool was fooled, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--where", choices=list(PLACES), default="passes", help="what is changed")
+    parser.add_argument("--samples", type=Path, required=True, help="file of samples; made if new")
+    add_numbering(parser, "errors", 100, "the number of one error")
+    given = parser.parse_args(arguments)
+    if not given.samples.exists():  # nothing runs in this process, so that caches are empty
+        maker = get_context("spawn").Process(target=_collect, args=(given.where, given.samples))
+        maker.start()
+        maker.join()
+    samples: list[Sample] = pickle.loads(given.samples.read_bytes())
+    console, counted = open_console(), Counter[str]()
+    lines = sorted(set[Line]().union(*(sample.lines for sample in samples)))
+    for number in until(given.seconds, numbers_of(given)):
+        dice = Random(f"{given.seed} {number}")
+        error = error_at(lines, dice)
+        if error is None:
+            continue
+        able = [sample for sample in samples if (error.file, error.line) in sample.lines]
+        some = dice.sample(able, min(_SAMPLES, len(able)))
+        said = tried(error, some, is_pass=given.where == "passes")
+        counted[said.kind] += 1
+        if said.lines:
+            text = f"{number}: {said.kind}: {said.error}; {said.sample}; {'; '.join(said.lines)}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(", ".join(f"{count} {kind}" for kind, count in counted.items()))
+    return int(counted[FOOLED] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
