@@ -48,6 +48,16 @@ def test_two_backends(tercet: Tercet) -> None:
     assert "onnxruntime, each step alone" in done.out
 
 
+@pytest.mark.parametrize("option", ["--cumulative", "--runs=1"])
+def test_outputs_that_passes_make_constants(tercet: Tercet, folder: Path, option: str) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2] x) => (y, shape, sum, a) <float[2] a = {1, 2}>
+        { y = Relu(x) shape = Shape(x) sum = Add(a, a) }""")
+    onnx.save(model, folder / "constants.onnx")
+    runners = "-b", "onnxruntime", "-b", "numpy"
+    assert tercet("compare", "constants.onnx", "--layers", *runners, option).code == 0
+
+
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1
