@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,19 @@ def test_arrays_of_the_device_stay_there() -> None:
             want = reference.run(flow.feeds[0])
             np.testing.assert_allclose(found["y"].numpy(), want["y"], rtol=2e-5, atol=1e-6)
         assert hosted(model) == []
+
+
+def test_the_thread_that_runs_records() -> None:
+    flow = FLOWS[0]
+    with (
+        ThreadPoolExecutor(1) as pool,
+        tercet.load(flow.model, "cuda") as model,
+        tercet.load(flow.model) as reference,
+    ):
+        for feeds in flow.feeds:
+            want = reference.run(feeds)
+            for name, data in pool.submit(model.run, feeds).result().items():
+                np.testing.assert_allclose(data, want[name], rtol=2e-5, atol=1e-6)
 
 
 def test_batches_in_a_pipeline() -> None:

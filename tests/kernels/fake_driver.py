@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from threading import Lock, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,6 +141,8 @@ class FakeBuilder:
         self.stream.gpu.gate.enter("cuGraphDestroy")
 
     def create_condition(self) -> Any:
+        if get_ident() not in self.stream.gpu.threads:
+            raise status.CUDAError("the device of this thread is not yet initialized")
         self.stream.gpu.gate.enter("cuGraphConditionalHandleCreate")
         cell = ctypes.c_uint(0)
         return SimpleNamespace(handle=ctypes.addressof(cell), cell=cell)
@@ -251,6 +253,7 @@ class FakeGpu:
         gate: what every call passes.
         held: bytes that are not given back, by the call that gives them back.
         codes: machine code by source.
+        threads: those that have a device of cuda.core, which are apart.
     """
 
     device_id, name, compute_capability = 0, "Fake", (8, 0)
@@ -260,6 +263,7 @@ class FakeGpu:
         compiler.gpu = self
         self.held: Counter[str] = Counter()
         self.codes: dict[Any, FakeCode] = {}
+        self.threads = set[int]()
         self.running = Lock()  # the emulator has one block of threads
         self._numbered: dict[int, Any] = {}
         self.default = FakeStream(self)
@@ -284,6 +288,7 @@ class FakeGpu:
     # ── cuda.core ────────────────────────────────────────────────────────────────────────────
 
     def open(self, ordinal: int = 0) -> FakeGpu:
+        self.threads.add(get_ident())
         return self
 
     @property
@@ -433,7 +438,7 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     for module in (device_module, driver_device, events, memory, status, array, exchange, bindings):
         patch(module, "driver", gpu)
     patch(conditional_nodes, "driver", gpu)
-    for module in (device_module, memory):
+    for module in (device_module, driver_device, memory):
         patch(module, "Device", gpu.open)
     for module in (driver_device, exchange):
         patch(module, "DeviceMemoryResource", Pool)

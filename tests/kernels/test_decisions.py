@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tercet.runtime.session.model import Model
 from ..control.flows import FLOWS, Flow
 from .cubins import all_compile, assert_arguments
 from .emulator import emulated, needs_compiler, open_emulated
+from .fake_driver import FAKE, FakeCompiler, Gate, plant
 
 #: Kernels that this module compiles.
 COMPILES = {"move/control.cu", "move/element.cu"}
@@ -65,6 +67,22 @@ def test_rounds(
             for name, data in model.run(feeds).items():
                 np.testing.assert_allclose(data, want[name], rtol=2e-5, atol=1e-6)
         assert model.prepare().is_plan
+
+
+@needs_compiler
+def test_the_thread_that_runs_records(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditional nodes ask cuda.core for the device that is current in their thread."""
+    monkeypatch.setattr(loop_step, "UNROLLED", 0)
+    plant(FakeCompiler(libraries, FAKE), Gate(), monkeypatch.setattr)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        tercet.load(COUNTED.model, "cuda") as model,
+        tercet.load(COUNTED.model) as reference,
+    ):
+        for feeds in COUNTED.feeds * 2:
+            want = reference.run(feeds)
+            for name, data in pool.submit(model.run, feeds).result().items():
+                np.testing.assert_allclose(data, want[name], rtol=2e-5, atol=1e-6)
 
 
 def an_element() -> Iterator[Launch]:

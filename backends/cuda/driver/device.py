@@ -374,10 +374,11 @@ class DriverDevice:
                 "load the first model on the GPU after the fork"
             )
         try:
-            self._core.set_current()
+            core = Device(self._core.device_id)  # of this thread: cuda.core asks no other one
+            core.set_current()
         except CUDAError as error:
             raise failure(f"making {self.name} current failed with {error}") from error
-        return self._core
+        return core
 
     @property
     def is_lost(self) -> bool:
