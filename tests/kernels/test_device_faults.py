@@ -88,6 +88,7 @@ def device_with(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     """Return a device without a GPU."""
     made: Any = object.__new__(CudaDevice)
     made._core = SimpleNamespace(set_current=lambda: None, device_id=0)
+    monkeypatch.setattr(driver_device, "Device", lambda ordinal: made._core)
     made._memory = made._pinned = memory
     made._service = SimpleNamespace(sync=lambda: None)
     made._lock, made._generation = forks.lock(), forks.generation()

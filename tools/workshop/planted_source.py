@@ -376,7 +376,7 @@ def said_of(error: Error, samples: Sequence[Sample], *, is_pass: bool) -> Said:
 
 
 def _differ(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
-    """Whether results differ by more than rounding; no judge is asked, whom the error may mislead."""
+    """Whether results differ by more than rounding; an error might mislead a judge."""
     if a.keys() != b.keys():
         return True
     for x, y in ((np.asarray(a[name]), np.asarray(b[name])) for name in a):

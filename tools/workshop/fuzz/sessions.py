@@ -32,7 +32,7 @@ from .differential import Arrays, Case, tried
 from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
 from .numbering import add_numbering, numbers_of, until
-from .variants import resized, with_names
+from .variants import resized, with_names, with_outputs
 
 #: Models of one campaign; the next one has others.
 _APART = 1_000_000
@@ -199,7 +199,7 @@ def _some_tensors(life: Life) -> Iterator[str]:
     with load(life.proto, stop_at=0) as plain:
         expected = flat(plain.run(dict(life.feeds), wanted))
     found = flat(life.model.run(dict(life.feeds), wanted))
-    case = Case(life.proto, life.feeds, expected)
+    case = Case(with_outputs(life.proto, expected), life.feeds, expected)
     if list(found) != list(expected):
         yield f"of {wanted}: {list(found)} in the place of {list(expected)}"
     else:
@@ -296,11 +296,13 @@ def lived(
     """
     named = with_names(proto)
     rng = np.random.default_rng(dice.getrandbits(32))
+    before = {name: _copy(data) for name, data in feeds.items()}
     with _opened(named, kernels) as model:
         life = Life(named, model, feeds, dice, rng, kernels)
         for _ in range(_RUNS):
             event = dice.choice(_EVENTS)
             yield from tried(event, life)
+        yield from (f"{n} was written to" for n in feeds if not _same(feeds[n], before[n]))
         for what, data, copy in life.kept:
             if not _same(data, copy):
                 yield f"a result of {what} changed later"

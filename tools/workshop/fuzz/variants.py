@@ -137,6 +137,15 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
             output.name = names.get(output.name, output.name)
 
 
+def with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
+    """Return the model with these tensors as outputs."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    del model.graph.output[:]
+    model.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    return model
+
+
 def with_pieces(proto: ModelProto, dice: Random) -> ModelProto:
     """Return the model with nodes in another order, and with what nothing needs.
 
