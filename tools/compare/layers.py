@@ -26,6 +26,7 @@ from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
 from ..export.export import model_title
 from ..runners.replay import (
+    FilePlayer,
     Player,
     are_own,
     as_written,
@@ -37,6 +38,7 @@ from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, Judge, overall
 from ..verdict.judged import Judged
+from .importing import changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
 
 
@@ -56,6 +58,8 @@ class Layers(Judged):
         runs: how often everything ran.
         rewritten: outputs that differ between the optimised graph and that of the file, both run by
             the reference.
+        imported: outputs that differ between the graph that was read and the file, both run by
+            onnxruntime or onnx.reference, if they take part.
         stopped, ended, allow_inconclusive: see `Judged`.
     """
 
@@ -69,6 +73,7 @@ class Layers(Judged):
     others: tuple[Layers, ...] = ()
     runs: int = 1
     rewritten: tuple[Finding, ...] = ()
+    imported: tuple[Finding, ...] = ()
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
@@ -88,10 +93,11 @@ class Layers(Judged):
     def verdict(self) -> Word:
         """``MISMATCH`` if a step is wrong or not repeatable, ``inconclusive`` if one is.
 
-        So are rewrites that change outputs. A step that was not run is inconclusive.
+        So are rewrites and an import that change outputs. A step that was not run is inconclusive.
         """
         own: list[Word] = [found.verdict for found in self.others]
-        own.extend(finding.agreement.verdict for finding in self.rewritten)
+        changed = (*self.rewritten, *self.imported)
+        own.extend(finding.agreement.verdict for finding in changed)
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
@@ -139,6 +145,7 @@ class Layers(Judged):
             "layers": [layer.to_dict() for layer in self.layers],
             "others": [found.to_dict() for found in self.others],
             "rewritten": [finding.to_dict() for finding in self.rewritten],
+            "imported": [finding.to_dict() for finding in self.imported],
             "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
@@ -221,7 +228,7 @@ def compare_layers(
     wanted = Options(**{"precision": precision, **options})
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    rewritten = tuple[Finding, ...]()
+    rewritten = imported = tuple[Finding, ...]()
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -258,6 +265,11 @@ def compare_layers(
             rewritten = _rewritten(
                 model.imported, players[0], feeds.arrays, outputs, wanted.precision
             )
+        foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
+        if foreign is not None and other is None:
+            tell(f"{foreign.name}: running the file itself")
+            written = as_written(model.imported, feeds.arrays)
+            imported = changed_by_import(source, written, foreign, feeds.arrays)
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
@@ -270,6 +282,7 @@ def compare_layers(
         first,
         others=tuple(others),
         rewritten=rewritten,
+        imported=imported,
         stopped=limit.stopped,
         ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,

@@ -31,6 +31,10 @@ def show_layers(console: Console, found: Layers) -> None:
         said = f"a graph pass changes {finding.agreement.output}: {finding.agreement.reason}"
         style = "bold red" if finding.verdict == "wrong" else "bold yellow"
         console.print(Text(f"{said}; tercet bisect finds the rewrite", style))
+    for finding in found.imported:
+        said = f"importing changes {finding.agreement.output}: {finding.agreement.reason}"
+        style = "bold red" if finding.verdict == "wrong" else "bold yellow"
+        console.print(Text(f"{said}; the steps are those of the graph that was read", style))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print()

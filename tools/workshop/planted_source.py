@@ -22,7 +22,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -217,6 +217,7 @@ class Error:
         """Give the function the changed code, in this process."""
         module = compile(ast.fix_missing_locations(self.module), self.file, "exec")
         (code,) = (each for each in _codes(module) if _place(each) == self.function)
+        gc.unfreeze()  # what is frozen is not among the objects
         for one in gc.get_objects():
             own = one.__code__ if isinstance(one, FunctionType) else None
             if own and own.co_filename == self.file and _place(own) == self.function:
@@ -366,11 +367,7 @@ def said_of(error: Error, samples: Sequence[Sample], *, is_pass: bool) -> Said:
             continue
         if not _differ(sample.results, found):
             continue
-        lines: list[str] = []
-        with suppress(TercetError):  # which tells that something is wrong
-            lines.extend(
-                _of_pass(error, sample, proto, names) if is_pass else _of_node(sample, proto)
-            )
+        lines = _of_pass(error, sample, proto, names) if is_pass else _of_node(sample, proto)
         return Said(FOOLED if lines else FOUND, str(error), sample.name, tuple(lines))
     return Said(REFUSED if refused else UNSEEN, str(error))
 
@@ -394,30 +391,37 @@ def _differ(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
     return False
 
 
-def _of_node(sample: Sample, proto: ModelProto) -> Iterator[str]:
-    """Yield how `compare` is fooled by an importer or operator."""
-    pair = ["onnxruntime", "numpy"]
-    whole = compare(proto, pair, sample.feeds, repeat=0, optimise=False)
-    if whole.verdict != "MISMATCH":
-        yield f"compare: {whole.verdict}"
-    layers = compare_layers(proto, pair, sample.feeds, optimise=False)
-    if layers.first is None:
-        yield f"compare --layers: {layers.verdict}"
+def _of_node(sample: Sample, proto: ModelProto) -> list[str]:
+    """Return how `compare` is fooled by an importer or operator."""
+    pair, how = ["onnxruntime", "numpy"], {"optimise": False}
+    whole = _word(lambda: compare(proto, pair, sample.feeds, repeat=0, **how).verdict)
+    layers = _word(lambda: compare_layers(proto, pair, sample.feeds, **how).verdict)
+    said = {"compare": whole, "compare --layers": layers}
+    return [f"{tool}: {word}" for tool, word in said.items() if word in ("ok", "inconclusive")]
 
 
-def _of_pass(error: Error, sample: Sample, proto: ModelProto, names: set[str]) -> Iterator[str]:
-    """Yield how the tools are fooled by a pass."""
-    pair = ["onnxruntime", "numpy"]
-    whole = compare(proto, pair, sample.feeds, repeat=0)
-    if whole.verdict != "MISMATCH":
-        yield f"compare: {whole.verdict}"
-    layers = compare_layers(proto, pair, sample.feeds)
-    if layers.verdict == "ok":
-        yield "compare --layers: ok"
-    found = bisect(proto, ["numpy"], sample.feeds, reduce=False)
-    module = Path(error.file).stem
-    if found.rewrite is None or (module in names and found.rewrite.name != module):
-        yield f"bisect: {found.rewrite or found.fault}"
+def _of_pass(error: Error, sample: Sample, proto: ModelProto, names: set[str]) -> list[str]:
+    """Return how the tools are fooled by a pass."""
+    pair, module = ["onnxruntime", "numpy"], Path(error.file).stem
+    whole = _word(lambda: compare(proto, pair, sample.feeds, repeat=0).verdict)
+    layers = _word(lambda: compare_layers(proto, pair, sample.feeds).verdict)
+    said = {"compare": whole, "compare --layers": layers}
+    lines = [f"{tool}: {word}" for tool, word in said.items() if word == "ok"]
+
+    def named() -> str:
+        found = bisect(proto, ["numpy"], sample.feeds, reduce=False)
+        wrong = found.rewrite is None or (module in names and found.rewrite.name != module)
+        return f"bisect: {found.rewrite or found.fault}" if wrong else ""
+
+    return [*lines, *filter(None, [_word(named)])]
+
+
+def _word(ask: Callable[[], str]) -> str:
+    """Return what a tool says; nothing where it ends in an error of tercet, which says enough."""
+    try:
+        return ask()
+    except TercetError:
+        return ""
 
 
 def _try(error: Error, samples: Sequence[Sample], is_pass: bool, connection: Connection) -> None:

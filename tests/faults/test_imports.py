@@ -1,0 +1,45 @@
+"""An error of the importer is in every graph that is made of the file: the file itself shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from tercet import compare_layers
+from tercet.importers.onnx.source.raw import RawNode
+from tercet.importers.onnx.upgrading.rewrite import UPGRADES, NodeSite
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+CLIPPED = """<ir_version: 4, opset_import: ["" : 10]>
+g (float[8] x) => (float[8] y) { c = Clip <min = -1.0, max = 2.0> (x)  y = Neg(c) }"""
+FEEDS = {"x": np.arange(-4, 4, dtype=np.float32)}
+
+
+@pytest.mark.parametrize("runners", [("onnxruntime", "numpy"), ("numpy", "onnxruntime")])
+@pytest.mark.parametrize("way", [{}, {"optimise": False}, {"cumulative": True}], ids=str)
+def test_layers_tell_that_importing_is_wrong(
+    runners: tuple[str, str], way: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = onnx.parser.parse_model(CLIPPED)
+    right = compare_layers(proto, runners, FEEDS, **way)
+    assert right.ok
+    assert right.imported == ()
+    until, clip = UPGRADES["", "Clip"]
+
+    def without_bounds(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+        clip(node, opset, site)
+        kept = {n: value for n, value in node.attributes.items() if n not in ("min", "max")}
+        return [node.change(attributes=kept)]
+
+    monkeypatch.setitem(UPGRADES, ("", "Clip"), (until, without_bounds))
+    proto.doc_string = "another file, which no cache has"
+    wrong = compare_layers(proto, runners, FEEDS, **way)
+    assert wrong.first is None
+    assert [finding.agreement.output for finding in wrong.imported] == ["y"]
+    assert wrong.verdict == "MISMATCH"
+    assert "importing changes y: " in str(wrong)
+    assert wrong.to_dict()["imported"][0]["verdict"] == "wrong"

@@ -1,0 +1,60 @@
+"""What importing a file changes, as seen by a program that reads the file itself.
+
+Steps are compared on the graph that tercet has read: another program gets it, or parts of it, as a
+file that tercet writes. An error of the importer is the same on both sides then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...api import Loadable
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.types import Array, HostValue
+from ..common.ended import RunnerEnded
+from ..common.nested import flat
+from ..runners.replay import FilePlayer
+from ..runners.runners import RunnerSettings, open_runner
+from ..verdict.error_bounds import Finding, Judge
+
+
+def changed_by_import(
+    source: Loadable, graph: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
+) -> tuple[Finding, ...]:
+    """Return the outputs that a program gives for a file, and not for what was read of it.
+
+    Args:
+        source: the file.
+        graph: all that was read of it.
+        player: the program; nothing is found where it does not run both.
+        feeds: the inputs.
+    """
+    if not all(node.op.deterministic for node in graph.walk()):
+        return ()
+    settings = RunnerSettings(tuple(graph.outputs), title=player.title)
+    try:
+        found = player.run(graph, feeds)
+        runner = open_runner(player.name, source, settings, player.process)
+        try:
+            wanted = dict(runner.run({value.name: feeds[value.name] for value in graph.inputs}))
+        finally:
+            runner.close()
+    except (UnsupportedError, RunnerEnded):
+        return ()
+    if _same(flat(wanted), flat(found)):
+        return ()
+    judge = Judge(graph, feeds, "float32", own=False)
+    return tuple(finding for finding in judge.findings(wanted, found) if not finding.ok)
+
+
+def _same(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
+    """Whether all bits are the same, which needs no judge."""
+
+    def bits(x: Array) -> tuple[object, ...]:
+        x = np.asarray(x)
+        return x.dtype, x.shape, x.tolist() if x.dtype == object else x.tobytes()
+
+    return a.keys() == b.keys() and all(bits(a[name]) == bits(b[name]) for name in a)
