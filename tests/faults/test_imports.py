@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tercet import compare_layers
+from tercet import bisect, compare_layers
 from tercet.importers.onnx.source.raw import RawNode
 from tercet.importers.onnx.upgrading.rewrite import UPGRADES, NodeSite
 
@@ -43,3 +43,6 @@ def test_layers_tell_that_importing_is_wrong(
     assert wrong.verdict == "MISMATCH"
     assert "importing changes y: " in str(wrong)
     assert wrong.to_dict()["imported"][0]["verdict"] == "wrong"
+    found = bisect(proto, runners, FEEDS)
+    assert (found.fault, found.verdict) == ("import", "MISMATCH")
+    assert "importing changes y" in str(found)

@@ -32,14 +32,17 @@ from ..common.deadline import time_limit
 from ..common.ended import RunnerEnded
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
+from ..compare.importing import changed_by_import
 from ..compare.layer_matcher import LayerMatcher
 from ..export.export import model_title
 from ..runners.replay import (
     BackendPlayer,
+    FilePlayer,
     PassList,
     Player,
     Values,
     are_own,
+    as_written,
     open_players,
     prepared,
     run_all,
@@ -61,8 +64,9 @@ class Bisection(Judged):
         runner: the runner under test.
         inputs: the common inputs.
         fault: ``none``, ``rewrite``, ``nodes``, ``later`` if only runs after the first are wrong,
-            ``together`` if only the whole graph is, ``crash`` if the runner ended, or ``unknown``
-            if the time limit passed.
+            ``together`` if only the whole graph is, ``import`` if the graph that was read is not
+            what the file says, as another program shows that takes part, ``crash`` if the runner
+            ended, or ``unknown`` if the time limit passed.
         rewrites: all rewrites, in order.
         rewrite: the first rewrite that makes the result wrong.
         nodes: the file's names of the faulty nodes.
@@ -196,6 +200,7 @@ def bisect(
         with feeds.explained():
             try:
                 trial.search(model.imported, feeds.arrays, reduce=reduce)
+                trial.check_import(source, model.imported, feeds.arrays)
             except RunnerEnded:
                 if not trial.found.ended:  # it was the reference
                     raise
@@ -270,6 +275,18 @@ class _Trial:
             self._search_nodes(graph, values, findings)
         if reduce:
             self._note(reduced=self._reduce(graph, values))
+
+    def check_import(self, source: Loadable, imported: Graph, feeds: Values) -> None:
+        """If nothing else is wrong, have the other program run the file itself."""
+        players = (self._reference, self._runner)
+        foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
+        if foreign is None or self.found.fault != "none":
+            return
+        self.say(f"{foreign.name}: running the file itself")
+        graph = as_written(imported, feeds)
+        changed = changed_by_import(source, graph, foreign, feeds)
+        if _wrong(changed):
+            self._note(fault="import", findings=changed)
 
     def _note(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)

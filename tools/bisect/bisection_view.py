@@ -52,6 +52,9 @@ def _verdict(found: Bisection) -> tuple[str, str]:
     if found.fault == "later":
         where = ", ".join(found.nodes) or "but only as a whole"
         return f"WRONG on {found.runner} after the first run: {where}", "bold red"
+    if found.fault == "import":
+        outputs = ", ".join(finding.agreement.output for finding in found.findings)
+        return f"WRONG: importing changes {outputs}", "bold red"
     if found.nodes:
         return f"WRONG on {found.runner}: {', '.join(found.nodes)}", "bold red"
     return f"WRONG on {found.runner}, but only as a whole", "bold red"
