@@ -131,6 +131,8 @@ def _run(proto: ModelProto, feeds: Mapping[str, Any], *, rewritten: bool) -> dic
         with load(proto) as model:
             model.run(feeds)
     with load(proto, stop_at=0) as model:
+        if not all(node.op.deterministic for node in model.imported.walk()):
+            raise ValueError("results are random")
         return flat(model.run(feeds))
 
 
