@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..errors import ShapeError
 from ..ir.dtypes import DType, bool_, float32
 from ..ir.op import Op, op, op_base
-from ..ir.types import TensorType
+from ..ir.types import Dim, TensorType
 from .shapes import (
     dim,
     need_broadcastable,
@@ -26,7 +26,7 @@ def _need_axis(axis: int, x: TensorType) -> None:
         normalize_axis(axis, x.rank)
 
 
-def are_of_rows(x: Sequence[int], axis: int, *parameters: Sequence[int]) -> bool:
+def are_of_rows(x: Sequence[Dim], axis: int, *parameters: Sequence[Dim]) -> bool:
     """Whether parameters of these sizes are the same for all rows of x.
 
     They then have one element per element of the axes from `axis` on; others differ from row to

@@ -8,7 +8,7 @@ from itertools import dropwhile
 import numpy as np
 
 from ..ir.graph import Graph, Node
-from ..ir.types import Dim
+from ..ir.types import Array, Dim
 from ..ops.elementwise import Add, Mul
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shapes import normalize_axis
@@ -37,8 +37,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             _lower(graph, node, static_dims(row))
             yield f"scales of {node.kind} '{node.name}' differ from row to row: they are factors"
         elif _broadcast(row, given):
-            rewrite = _write_out if _are_constant(node, row) else _lower
-            rewrite(graph, node, static_dims(row))
+            sizes, data = static_dims(row), [each.data for each in node.operands[1:]]
+            known = [each for each in data if each is not None]
+            if sizes is not None and len(known) == len(data):
+                _write_out(graph, node, known, sizes)
+            else:
+                _lower(graph, node, sizes)
             yield f"scales of {node.kind} '{node.name}' are not one per element of a row"
 
 
@@ -53,19 +57,11 @@ def _broadcast(row: Dims, given: list[Dims]) -> bool:
     return len(set(map(len, given))) > 1 or any(a == 1 != b for a, b in pairs)
 
 
-def _are_constant(node: Node, row: Dims) -> bool:
-    parameters = node.operands[1:]
-    return static_dims(row) is not None and all(each.data is not None for each in parameters)
-
-
-def _write_out(graph: Graph, node: Node, row: tuple[int, ...] | None) -> None:
-    x, *parameters = node.operands
-    written = [
-        graph.constant(np.broadcast_to(each.data.reshape(_without_ones(each.data.shape)), row))
-        for each in parameters
-        if each.data is not None
-    ]
-    graph.set_inputs(node, (x, *written))
+def _write_out(graph: Graph, node: Node, parameters: list[Array], row: tuple[int, ...]) -> None:
+    """Replace constants, which may have more axes of size 1 than a row has, by some of its size."""
+    cut = (data.reshape(data.shape[max(0, data.ndim - len(row)) :]) for data in parameters)
+    written = (graph.constant(np.broadcast_to(data, row)) for data in cut)
+    graph.set_inputs(node, (node.operands[0], *written))
 
 
 def _lower(graph: Graph, node: Node, row: tuple[int, ...] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ FEEDS = {"x": np.arange(-4, 4, dtype=np.float32)}
 @pytest.mark.parametrize("runners", [("onnxruntime", "numpy"), ("numpy", "onnxruntime")])
 @pytest.mark.parametrize("way", [{}, {"optimise": False}, {"cumulative": True}], ids=str)
 def test_layers_tell_that_importing_is_wrong(
-    runners: tuple[str, str], way: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+    runners: tuple[str, str], way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proto = onnx.parser.parse_model(CLIPPED)
     right = compare_layers(proto, runners, FEEDS, **way)

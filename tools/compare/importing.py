@@ -7,6 +7,7 @@ file that tercet writes. An error of the importer is the same on both sides then
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,8 @@ def changed_by_import(
         found = player.run(graph, feeds)
         runner = open_runner(player.name, source, settings, player.process)
         try:
-            wanted = dict(runner.run({value.name: feeds[value.name] for value in graph.inputs}))
+            given: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
+            wanted = dict(runner.run(given))
         finally:
             runner.close()
     except (UnsupportedError, RunnerEnded):

@@ -168,8 +168,9 @@ def _layer_norm(graph: Graph, node: Node) -> bool:
     """The specification's function takes one element per element of a row: others are factors."""
     assert isinstance(node.op, LayerNormalization)
     x, scale, *shift = node.operands
-    dims = [value.tensor.shape for value in (x, scale, *shift)]
-    if None in dims or are_of_rows(dims[0] or (), node.op.axis, *(each or () for each in dims[1:])):
+    shapes = [value.tensor.shape for value in (x, scale, *shift)]
+    dims = [shape for shape in shapes if shape is not None]
+    if len(dims) < len(shapes) or are_of_rows(dims[0], node.op.axis, *dims[1:]):
         return False
     one = graph.constant(np.ones(1, scale.tensor.dtype), "one")
     new = graph.insert(node.op, (x, one), len(node.outputs), before=node, origin=(node,))
