@@ -101,8 +101,7 @@ def multi_head(rng: Rng) -> Sample:
         attributes["scale"] = 0.3
     if rng.random() < 0.3:
         attributes["mask_filter_value"] = -5.0
-    # Of several queries onnxruntime lets the last one see all keys, also those behind it.
-    if rng.random() < 0.4 and (new <= s or s == 1):
+    if rng.random() < 0.4 and new <= s:
         attributes["unidirectional"] = 1
     choices = [(True,), (True, True, True), (True, False, False, True), (True, False, True)]
     # Without both states as outputs, onnxruntime reads uninitialized memory.

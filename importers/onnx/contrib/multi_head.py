@@ -86,8 +86,7 @@ def scored(
         attention_bias: added to the scores.
         mask_filter_value: bias of masked scores.
         scale: factor of the products; 0 for 1 / sqrt(size).
-        unidirectional: whether attention is causal; a single query sees all keys, others as
-            many as there are before it.
+        unidirectional: whether attention is causal.
         states: whether keys and values are needed; None to follow the node's outputs.
     """
     query, key, value = qkv
@@ -112,7 +111,7 @@ def scored(
         value,
         added,
         *past,
-        is_causal=int(unidirectional and b.dim(query, length) != 1),
+        is_causal=int(unidirectional),
         q_num_heads=each,
         kv_num_heads=each,
         scale=scale or None,
