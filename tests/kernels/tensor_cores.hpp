@@ -93,6 +93,7 @@ inline u32 pair_fma(u32 a, u32 b, u32 c)
     memcpy(z, &c, 4);
     return pair_of(float(x[0]) * float(y[0]) + float(z[0]), float(x[1]) * float(y[1]) + float(z[1]));
 }
+inline u32 twice(u32 word, bool upper) { return (upper ? word >> 16 : word & 0xffff) * 0x10001u; }
 inline u32 and_or(u32 bits, u32 mask, u32 more) { return (bits & mask) | more; }
 inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : a < b ? b : a; }
 inline float exp2_of(float x) { return std::exp2(x); }

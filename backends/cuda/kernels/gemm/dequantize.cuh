@@ -61,9 +61,6 @@ struct Factor {
     }
 };
 
-// The lower or the upper half of a word twice.
-__device__ __forceinline__ u32 twice(u32 word, bool upper) { return __byte_perm(word, 0, upper ? 0x3232 : 0x1010); }
-
 // The integers of a word, minus MIDDLE, as pairs of neighbours.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
 {

@@ -42,6 +42,15 @@ __device__ __forceinline__ u32 pair_fma(u32 a, u32 b, u32 c)
     return found;
 }
 
+// The lower or the upper half of a word twice, in words that ptxas knows: it multiplies pairs by it without having it made.
+__device__ __forceinline__ u32 twice(u32 word, bool upper)
+{
+    u32 found;
+    if (upper) asm("{ .reg .b16 l, u; mov.b32 {l, u}, %1; mov.b32 %0, {u, u}; }" : "=r"(found) : "r"(word));
+    else asm("{ .reg .b16 l, u; mov.b32 {l, u}, %1; mov.b32 %0, {l, l}; }" : "=r"(found) : "r"(word));
+    return found;
+}
+
 // bits & mask | more, as one instruction.
 __device__ __forceinline__ u32 and_or(u32 bits, u32 mask, u32 more)
 {
