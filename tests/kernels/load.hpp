@@ -17,8 +17,6 @@ inline Word global_word(const void* from, bool inside = true)
     return found;
 }
 inline Word constant_word(const void* from, bool inside = true) { return global_word(from, inside); }
-inline unsigned long long read_once() { return 0; }
-inline Word streamed_word(const void* from, bool inside = true) { return global_word(from, inside); }
 inline ShortWord global_short(const void* from, bool inside = true)
 {
     ShortWord found = {};

@@ -43,11 +43,11 @@ inline void bring(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z
     begin_copy(barrier, bytes_of(*map), [=, map = *map] { copy_box(to, map, x, y, z, n, false); });
 }
 inline void prefetch_map(const TensorMap*) {}
-inline void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y, uint64 = 0)
+inline void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
 {
     bring(to, map, barrier, x, y, 0, 0);
 }
-inline void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, uint64 = 0)
+inline void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
 {
     bring(to, map, barrier, x, y, z, 0);
 }

@@ -42,7 +42,7 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
-            to.w[s][e] = streamed_word(rows.row(e) + k + s * STEP, k + s * STEP < PITCH);
+            to.w[s][e] = constant_word(rows.row(e) + k + s * STEP, k + s * STEP < PITCH);
 }
 
 // A word of a row of x, zeros past its end.

@@ -113,7 +113,7 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
         if (from >= K) break;
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
-            to.w[s][e] = streamed_word(rows.w[e % PRODUCTS] + from / STEP * 64 + rows.step(e) * BYTES);
+            to.w[s][e] = constant_word(rows.w[e % PRODUCTS] + from / STEP * 64 + rows.step(e) * BYTES);
     }
 }
 

@@ -87,11 +87,11 @@ struct Requests {
         const u32 barrier = ring.full(number % PHASED), to = shared + OF_W + stage * BYTES_W;
         mbarrier_expect_tx(barrier, BYTES_A + BYTES_W + BN * SPAN);
 #if PACKED
-        tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16, read_once());
+        tma_load_3d(to, w, barrier, 0, step * (WIDTH / 8), block.n0 / 16);
         tma_load_3d(shared + OF_FACTORS + stage * BYTES_FACTORS, factors, barrier, 0,
-                    step * STEP / BLOCK * (16 * FACTOR) / LINE, block.n0 / 16, read_once());
+                    step * STEP / BLOCK * (16 * FACTOR) / LINE, block.n0 / 16);
 #else
-        tma_load_2d(to, w, barrier, step * STEP, block.n0, read_once());
+        tma_load_2d(to, w, barrier, step * STEP, block.n0);
 #endif
     }
 

@@ -21,26 +21,6 @@ __device__ __forceinline__ Word constant_word(const void* from, bool inside = tr
     return found;
 }
 
-// How the second cache treats what is read once, such as weights that are larger than it: it displaces that first, and
-// keeps what is read again.
-__device__ __forceinline__ unsigned long long read_once()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// The same as `constant_word`, of data that is not read again before the cache has been displaced.
-__device__ __forceinline__ Word streamed_word(const void* from, bool inside = true)
-{
-    Word found;
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
-                 "@p ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4], %6; }"
-                 : "=&r"(found.at[0]), "=&r"(found.at[1]), "=&r"(found.at[2]), "=&r"(found.at[3])
-                 : "l"(from), "r"(int(inside)), "l"(read_once()));
-    return found;
-}
-
 // Reads data that the preceding kernel may have written, or returns zeros where `inside` is false.
 __device__ __forceinline__ Word global_word(const void* from, bool inside = true)
 {

@@ -21,26 +21,11 @@ __device__ __forceinline__ void tma_load_2d(u32 to, const TensorMap* map, u32 ba
                  :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-// With a policy of the second cache; see load.cuh.
-__device__ __forceinline__ void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y, uint64 policy)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4}], [%2], %5;"
-                 :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "l"(policy) : "memory");
-}
-
 __device__ __forceinline__ void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
-}
-
-__device__ __forceinline__ void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, uint64 policy)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5}], [%2], %6;"
-                 :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy) : "memory");
 }
 
 __device__ __forceinline__ void tma_load_4d(u32 to, const TensorMap* map, u32 barrier, int channel, int x,
