@@ -50,6 +50,7 @@ from .tile import (
     CtaTile,
     TimedConfig,
     clusters_of,
+    considerate,
     estimate,
     overlapped,
     ranked,
@@ -206,7 +207,8 @@ def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, 
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
     configs = (config for config in configs if _meant(config, problem, target))
-    return tuple(ranked(configs, lambda config: expected(problem, config, atom, target)))
+    ways = ranked(configs, lambda config: expected(problem, config, atom, target))
+    return tuple(considerate(ways, problem, target))
 
 
 def _meant(config: Config, problem: Problem, target: Target) -> bool:

@@ -228,7 +228,7 @@ class Problem:
         batch: number of products.
         rows: the kind of rows of A.
         traffic: bytes read and written.
-        concurrent: whether it runs beside others; see `with_splits`.
+        concurrent: whether it runs beside others; see `considerate`.
     """
 
     m: int

@@ -313,16 +313,34 @@ def with_splits(
 ) -> Iterator[Config]:
     """Yield tiles with splits of at least one step and at most one block per multiprocessor.
 
-    Half a block per multiprocessor for products that run beside others: more of them would have
-    these wait. The blocks of a cluster must fit in one GPC, with sixteen or a few more
-    multiprocessors.
+    The blocks of a cluster must fit in one GPC, with sixteen or a few more multiprocessors.
     """
     groups = target.processors // CLUSTER_SIZE
-    places = target.processors // 2 if problem.concurrent else target.processors
     for tile in tiles:
         yield Config(tile)
         blocks = max(tile.blocks(problem), 1)
-        maximum = min(ceil_div(problem.k, tile.bk), places // blocks, MAX_CLUSTER)
+        maximum = min(ceil_div(problem.k, tile.bk), target.processors // blocks, MAX_CLUSTER)
         for splits in range(2, maximum + 1):
             if not clusters or blocks <= groups * (CLUSTER_SIZE // splits):
                 yield Config(tile, splits)
+
+
+def considerate(ways: list[TimedConfig], problem: Problem, target: Target) -> list[TimedConfig]:
+    """Return the configurations that leave multiprocessors to products that run beside this one.
+
+    Those whose splits have more blocks than the fastest one without splits, and than half of the
+    multiprocessors, would have the others wait. On an H200, GoogLeNet in float32 takes 2 % less
+    time at batch 1 than with splits of up to half of them, and 0.7 % less at batch 32.
+
+    Args:
+        ways: fastest first.
+        problem: the product.
+        target: the GPU.
+    """
+    if not problem.concurrent:
+        return ways
+    whole = next(way.tile.blocks(problem) for way in ways if way.config.splits == 1)
+    most = max(whole, target.processors // 2)
+    return [
+        w for w in ways if w.config.splits == 1 or w.tile.blocks(problem) * w.config.splits <= most
+    ]

@@ -33,6 +33,7 @@ from ..tile import (
     Config,
     CtaTile,
     TimedConfig,
+    considerate,
     estimate,
     inbox,
     overlapped,
@@ -126,7 +127,8 @@ def candidates(
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
     configs = (c for c in configs if is_filled(c, problem) and fits(c, problem, target))
-    return ranked(configs, lambda config: expected(problem, config, target))
+    ways = ranked(configs, lambda config: expected(problem, config, target))
+    return considerate(ways, problem, target)
 
 
 def is_filled(config: Config, problem: Problem) -> bool:
