@@ -41,7 +41,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
     types = (("T", float32), ("M", float32 if mask is None else mask.dtype))
     constants = task.constants_with(MASK_PAIRS=False)
     sizes = (("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", KEYS))
-    room = (target.shared + 1024) // resident - 1024
+    room = target.room(resident)
     stages, shared = _staged(task, tile, 4 * rows * (size_k + 1), room)
     note = f"{batch * heads} x {length} x {task.total} x {size}"
     cutting = Launch(

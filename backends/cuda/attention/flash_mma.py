@@ -179,7 +179,7 @@ def _few_shape(rows: int, sizes: tuple[int, int], target: Target, new: int) -> W
 
 def _stages(tile: int, beside: int, target: Target) -> int:
     """Return how many tiles of this size fit in shared memory, preferring two resident blocks."""
-    of_two = ((target.shared - 1024) // 2 - beside) // tile
+    of_two = (target.room(2) - beside) // tile
     of_one = max(1, (target.shared - beside) // tile)
     return min(MAX_STAGES, of_two if of_two >= 2 else of_one)
 

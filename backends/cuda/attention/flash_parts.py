@@ -116,7 +116,7 @@ def share(
     blocks = batch * (heads // group) * ceil_div(of_group, rows)
     # A cache whose length is known only at run time is assumed to be half full.
     steps = ceil_div(task.seen if task.lengths is None else max(1, task.seen // 2), tile)
-    resident = min(RESIDENT, (target.shared + 1024) // (shared + 1024))
+    resident = min(RESIDENT, target.resident(shared))
     slots = resident * target.processors
     read = tile * (size + task.v.dims[3]) * task.q.tensor.dtype.itemsize
     leaving = 2 * 4 * min(of_group, rows) * task.v.dims[3] / read

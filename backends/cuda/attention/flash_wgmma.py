@@ -149,7 +149,7 @@ def _stages(
     of_stage = keys * SIZE * 4 + of_mask + 16
     of_queries = GROUP * SIZE * 2 if rounds == 1 else 2 * (GROUP * SIZE * 2 + 8)
     shared = of_queries + stages * of_stage + keys * 4
-    fitting = (target.shared + 1024) // (shared + 1024)
+    fitting = target.resident(shared)
     return stages, shared, min(fitting, _blocks_with_registers(task, keys))
 
 

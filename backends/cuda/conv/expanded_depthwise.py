@@ -42,7 +42,7 @@ class PairTile(Tile):
 
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""
-        return max(1, min(3, (p.target.shared + 1024) // (self.shared(p) + 1024)))
+        return max(1, min(3, p.target.resident(self.shared(p))))
 
     def time_of(self, p: ResidualProblem) -> float:
         """Return the estimate in microseconds."""

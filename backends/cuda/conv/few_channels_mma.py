@@ -168,7 +168,7 @@ class FewChannels:
             for parts, squares in reversed(tuple(enumerate(SQUARES, 1))):
                 sides = (Tile(*side, filters, parts, in_squares=True) for side in squares)
                 sides = [tile for tile in sides if tile.columns % wide == 0]
-                sides = [tile for tile in sides if 2 * self.shared(tile) + 1024 < target.shared]
+                sides = [tile for tile in sides if self.shared(tile) <= target.room(2)]
                 if not sides:
                     continue
                 yield (

@@ -273,7 +273,7 @@ class Form(Tile):
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""
         registers = REGISTERS // (32 * self.warps(p) * (OTHERS + self.run(p) * p.width // 2))
-        return max(1, min(registers, (p.target.shared + 1024) // (self.shared(p) + 1024)))
+        return max(1, min(registers, p.target.resident(self.shared(p))))
 
 
 def forms(p: ResidualProblem) -> Iterator[Form]:

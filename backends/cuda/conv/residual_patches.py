@@ -166,7 +166,7 @@ class PatchForm:
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""
         warps = REGISTERS // (32 * ceil_div(self.registers(p), 8) * 8) // 4 * 4
-        return max(1, min(warps // self.warps, (p.target.shared + 1024) // (self.shared(p) + 1024)))
+        return max(1, min(warps // self.warps, p.target.resident(self.shared(p))))
 
     def applies(self, p: ResidualProblem) -> bool:
         """Whether a block fits on a multiprocessor, and each walk of a warp saves other warps."""

@@ -169,7 +169,7 @@ MAX_THREADS, MAX_BLOCKS = 2048, 32
 
 def fill_of(launch: Launch, target: Target) -> float:
     """Return the blocks of a launch divided by the number that the GPU can hold at a time."""
-    memory = (target.shared + 1024) // (launch.shared + 1024)
+    memory = target.resident(launch.shared)
     resident = max(1, min(MAX_THREADS // launch.block, MAX_BLOCKS, memory))
     return prod(launch.grid) / (target.processors * resident)
 

@@ -9,6 +9,9 @@ from dataclasses import field
 from ....runtime.base.record import record
 from ....runtime.errors import UsageError, did_you_mean
 
+#: Bytes of shared memory that CUDA takes for itself in every block.
+RESERVED = 1024
+
 
 @record
 class Target:
@@ -38,6 +41,14 @@ class Target:
         object.__setattr__(self, "has_tf32", generation >= 80)
         object.__setattr__(self, "has_wgmma", self.arch == "sm_90a")
 
+    def room(self, blocks: int) -> int:
+        """Return the most bytes of shared memory per block with which so many share it."""
+        return (self.shared + RESERVED) // blocks - RESERVED
+
+    def resident(self, nbytes: int) -> int:
+        """Return how many blocks of so many bytes of shared memory a multiprocessor has room for."""
+        return (self.shared + RESERVED) // (nbytes + RESERVED)
+
     def alone(self, nbytes: int) -> int:
         """Return bytes of shared memory, at least this many, with which no two blocks share it.
 
@@ -45,7 +56,7 @@ class Target:
         idle then: two on each, if they fit, and so twice as slowly. Kernels with at most one block
         per multiprocessor keep them apart.
         """
-        return max(nbytes, self.shared // 2 + 512)
+        return max(nbytes, self.room(2) + RESERVED)
 
     def spread(self, blocks: int) -> int:
         """Return bytes of shared memory with which multiprocessors have equal shares of blocks.
@@ -54,7 +65,7 @@ class Target:
         are idle then, and the others get none. 1024 bytes are left for what kernels declare.
         """
         share = -(-blocks // self.processors)
-        return max(0, (self.shared + 1024) // share - 2 * 1024) // 16 * 16
+        return max(0, self.room(share) - 1024) // 16 * 16
 
 
 H200 = Target("sm_90a", 132, 232448)
