@@ -103,8 +103,7 @@ def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
             min(2, ceil_div(p.channels, p.chunk)),
         )
         config = Config(left[0], splits if len(left) % 2 else 1)
-        stage = 0 if staging is None else staging.stage(p.chunk)
-        if staging is None or not tma.fits(config, stage, p.chunk, target, whole=p.whole):
+        if staging is None or not tma.resources(p, config, staging).fits(target):
             return None
         return TimedConfig(0.0, config), staging
 

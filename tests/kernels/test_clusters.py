@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -185,7 +186,9 @@ def test_an_inbox_has_room_for_every_share() -> None:
     for tile in TMA:  # pooled: four rows belong together
         for blocks in range(2, 9):
             config, rows = Config(tile, blocks), ceil_div(tile.bm // 4, blocks) * 4
-            room = tma.shared(config, 0, 64, pooled=True) - tma.shared(Config(tile), 0, 64)
+            product: Any = SimpleNamespace(chunk=64, pooled=True, whole=True)
+            staging: Any = SimpleNamespace(stage=lambda _: 0)
+            room = tma.resources(product, config, staging).inbox
             assert room >= 16 + 4 * blocks * rows * tile.bn
 
 

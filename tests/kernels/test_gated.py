@@ -105,7 +105,7 @@ def force(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("title", BY_TITLE)
 def test_tiles_fit(title: str) -> None:
     tile = BY_TITLE[title]
-    assert tma_persistent.shared(tile) <= H200.shared
+    assert tma_persistent.resources(tile).fits(H200)
     assert tile.bn % 128 == 0
 
 

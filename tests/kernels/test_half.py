@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -233,11 +234,13 @@ def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: in
 def test_tiles_fit() -> None:
     for tile in MULTISTAGE:
         assert tile.bm % tile.warps[0] == tile.bn % tile.warps[1] == 0
-        assert multistage.shared(tile, tile.stages) + 1024 <= H200.shared
+        assert multistage.resources(tile, tile.stages).shared <= H200.room(1)
     for tile in TMA:
         assert tile.bn % 32 == 0
-        assert tma.fits(Config(tile), tile.bm * 64, 32, H200)
-        assert tma.fits(Config(tile, 2), tile.bm * 64, 32, H200)
+        product: Any = SimpleNamespace(chunk=32, pooled=None, whole=True)
+        staging: Any = SimpleNamespace(stage=lambda chunk, rows=tile.bm: rows * 2 * chunk)
+        assert tma.resources(product, Config(tile), staging).fits(H200)
+        assert tma.resources(product, Config(tile, 2), staging).fits(H200)
 
 
 @pytest.mark.parametrize("filters", [3, 8, 12])

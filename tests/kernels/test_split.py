@@ -160,12 +160,12 @@ def test_choice_of_tiles(m: int, n: int, k: int, atom: Atom, target: Target) -> 
 
 @pytest.mark.parametrize(("atom", "target", "tile"), TILES, ids=title)
 def test_tiles_fit(atom: Atom, target: Target, tile: CtaTile) -> None:
-    assert f32.shared(tile, atom) <= target.shared
-    assert tile.resident * (f32.shared(tile, atom) + 1024) <= target.shared + 1024
+    block = f32.resources(tile, atom)
+    assert block.shared <= target.room(tile.resident)
     for config in (Config(tile), Config(tile, 4)):
         assert Config.parse(str(config), tiles_of(atom, target)) == config
     if tile.wgmma:
-        own, loader = wgmma_rs.registers(tile)
+        own, loader = block.registers
         assert 128 * (tile.groups * own + loader) * tile.resident <= 65536
         assert own % 8 == loader % 8 == 0
 
@@ -174,15 +174,15 @@ def test_tiles_fit(atom: Atom, target: Target, tile: CtaTile) -> None:
 def test_stages_leave_room_for_sums_of_clusters(atom: Atom, target: Target, tile: CtaTile) -> None:
     if not tile.wgmma:
         return
-    shared = partial(wgmma_rs.shared, words=atom.words)
+    of = partial(wgmma_rs.resources, words=atom.words)
     for splits in range(2, MAX_CLUSTER + 1):
         config = Config(tile, splits)
-        alone = wgmma_rs.fitted(config, shared, target.shared)
-        assert shared(alone) <= target.shared
+        alone = wgmma_rs.fitted(config, of, target.shared)
+        assert of(alone).shared <= target.shared
         assert min(tile.stages, 3) <= alone.tile.stages <= tile.stages
-        limit = (target.shared + 1024) // tile.resident - 1024
-        beside = wgmma_rs.fitted(config, shared, limit)
-        assert shared(beside) <= limit or beside == config == alone
+        limit = target.room(tile.resident)
+        beside = wgmma_rs.fitted(config, of, limit)
+        assert of(beside).shared <= limit or beside == config == alone
 
 
 def test_a_lean_block_is_apart_from_others_of_its_kernel_but_beside_those_of_another() -> None:

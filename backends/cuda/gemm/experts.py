@@ -438,13 +438,13 @@ class _Product:
         weights, experts = self.weights, self.experts
         n, k, products = weights.layer.columns, weights.layer.rows, weights.products
         sizes = weights.packed_like(experts.x)
-        results = tile.bn // products
+        results, block = tile.bn // products, mixed_input.resources(tile, sizes)
         pair = f", {products} products" if products > 1 else ""
         return Launch(
             "gemm/experts_mixed.cu",
             "experts_mixed",
             grid=(ceil_div(n, results), self._tiles(tile.bm), 1),
-            block=mixed_input.threads(tile),
+            block=block.threads,
             args={
                 **{**weights.args, "x": self.x, "y": self.y, **choice, "n": n},
                 **{"router": experts.router, "given": experts.given},
@@ -463,7 +463,7 @@ class _Product:
                 *(*experts.routing_constants, ("SHARE", self.share), ("SORTED", True)),
             ),
             code=f"{atom_of(self.dtype).code()}\n{self.activation.code}",
-            shared=mixed_input.shared(tile, sizes, 1),
+            shared=block.shared,
             note=f"{tile}{pair}, {weights.title} {self.activation.title}".strip(),
         )
 

@@ -38,6 +38,7 @@ from .problem import (
     packed_matrix,
     widest,
 )
+from .resources import Resources
 from .schedules import multistage, wgmma_rs, wgmma_rs_tma
 from .tables import f16x3, tf32
 from .tile import (
@@ -173,11 +174,11 @@ def tiles_of(atom: Atom, target: Target) -> tuple[CtaTile, ...]:
     return tf32.WGMMA_RS if target.has_wgmma else tf32.MULTISTAGE
 
 
-def shared(tile: CtaTile, atom: Atom) -> int:
-    """Return the shared memory per block in bytes."""
+def resources(tile: CtaTile, atom: Atom) -> Resources:
+    """Return what a block takes without splits."""
     if tile.wgmma:
-        return wgmma_rs.shared(Config(tile), atom.words)
-    return multistage.shared(tile, tile.stages, atom.parts)
+        return wgmma_rs.resources(Config(tile), atom.words)
+    return multistage.resources(tile, tile.stages, atom.parts)
 
 
 def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> float:
@@ -203,7 +204,7 @@ def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> fl
 @lru_cache(MAX_KEPT)
 def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, ...]:
     """Return all configurations with their estimates, fastest first."""
-    usable = [tile for tile in tiles_of(atom, target) if shared(tile, atom) <= target.shared]
+    usable = [tile for tile in tiles_of(atom, target) if resources(tile, atom).fits(target)]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
     configs = (config for config in configs if _meant(config, problem, target))

@@ -118,7 +118,7 @@ def choose(p: Int8Product, target: Target) -> TimedConfig:
     usable = [
         tile
         for tile in MULTISTAGE
-        if multistage.shared(tile, tile.stages) + tile.bn * OF_COLUMN <= target.shared
+        if multistage.resources(tile, tile.stages).shared + tile.bn * OF_COLUMN <= target.shared
         and (not tile.wgmma or (target.has_wgmma and not p.quantization.shifts_b))
     ]
     configs = map(Config, usable)

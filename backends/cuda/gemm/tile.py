@@ -296,7 +296,7 @@ def clusters_of(size: int, target: Target) -> int:
 
 
 def inbox(rows: int, columns: int, blocks: int, *, by_columns: bool = False) -> int:
-    """Return the bytes of shared memory for a block's share of a tile; see `inbox.cuh`.
+    """Return the bytes of shared memory for a block's share of a tile, see `inbox.cuh`; 0 for one.
 
     Args:
         rows: of the tile, or groups of them that one block finishes.
@@ -304,6 +304,8 @@ def inbox(rows: int, columns: int, blocks: int, *, by_columns: bool = False) -> 
         blocks: of a cluster, each of which sends its part of the share.
         by_columns: whether sums are in the order of columns, an odd number of rows apart.
     """
+    if blocks == 1:
+        return 0
     own = ceil_div(rows, blocks)
     return 16 + 4 * blocks * (own | 1 if by_columns else own) * columns
 

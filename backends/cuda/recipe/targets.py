@@ -46,7 +46,7 @@ class Target:
         return (self.shared + RESERVED) // blocks - RESERVED
 
     def resident(self, nbytes: int) -> int:
-        """Return how many blocks of so many bytes of shared memory a multiprocessor has room for."""
+        """Return how many blocks of so many bytes of shared memory fit on a multiprocessor."""
         return (self.shared + RESERVED) // (nbytes + RESERVED)
 
     def alone(self, nbytes: int) -> int:

@@ -15,6 +15,7 @@ from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Problem
+from ..resources import Resources
 from ..tile import (
     LAUNCH,
     TMA_CACHE,
@@ -30,20 +31,23 @@ from ..tile import (
     with_splits,
 )
 from .multistage import SplitK
-from .wgmma_rs import FRAGMENT, WHOLE, fitted, registers, shares, threads
+from .wgmma_rs import FRAGMENT, WHOLE, fitted, warp_specialized
 
-#: Minimum registers of the thread that copies.
-LOADER = 40
+#: Minimum registers of the thread that copies, and of those that copy what windows read.
+LOADER, IMAGE_LOADER = 40, 56
 
 
-def shared(config: Config) -> int:
-    """Return the shared memory per block in bytes."""
+def resources(config: Config, loader: int = LOADER) -> Resources:
+    """Return what a block takes; for `loader` see `registers`."""
     tile = config.tile
     together = WHOLE if tile.bn % 64 == 0 else FRAGMENT
-    return tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm + 16) + shares(config, together)
+    stage = 128 * (tile.bm + tile.bn) + 4 * tile.bm
+    return warp_specialized(config, stage, together, loader)
 
 
-def spread(config: Config, tiles: int, target: Target) -> tuple[tuple[int, int, int], int]:
+def spread(
+    config: Config, block: Resources, tiles: int, target: Target
+) -> tuple[tuple[int, int, int], int]:
     """Return the grid for this many tiles, and the shared memory per block in bytes.
 
     Blocks take several tiles if there are more than run at once. If all of them run at once, none
@@ -52,13 +56,13 @@ def spread(config: Config, tiles: int, target: Target) -> tuple[tuple[int, int, 
     items, splits = tiles * config.splits, config.splits
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     blocks = tiles if splits > 1 else min(items, config.tile.resident * target.processors)
-    nbytes = shared(config)
-    return (blocks, splits, 1), target.alone(nbytes) if items <= places else nbytes
+    alone = items <= places
+    return (blocks, splits, 1), target.alone(block.shared) if alone else block.shared
 
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
     """Return the launch of a product whose left operand is in `Format.HALVES`."""
-    config = fitted(config, shared, target.shared)
+    config = fitted(config, resources, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     tiles, batch = tile.count(m, n), gemm.batch
     blocks = tiles * batch.count
@@ -68,13 +72,13 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
         **{"rows_b": gemm.ldb, "splits": splits},
     }
-    own, loader = registers(tile, LOADER)
-    grid, nbytes = spread(config, blocks, target)
+    block = resources(config)
+    grid, nbytes = spread(config, block, blocks, target)
     return Launch(
         "gemm/halves.cu",
         "multiply_halves",
         grid=grid,
-        block=threads(tile),
+        block=block.threads,
         args={
             **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
@@ -83,7 +87,8 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
-            *(("REGISTERS", own), ("LOADER_REGISTERS", loader), ("DEFER", tile.overlap)),
+            *zip(("REGISTERS", "LOADER_REGISTERS"), block.registers, strict=True),
+            ("DEFER", tile.overlap),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
@@ -107,7 +112,7 @@ def timed_configs(
         whole: whether tiles must have whole blocks of columns, to store or add them in halves.
     """
     fitting = [tile for tile in tiles if not whole or tile.bn % HALVES_BLOCK == 0]
-    usable = [tile for tile in fitting if shared(Config(tile)) <= target.shared]
+    usable = [tile for tile in fitting if resources(Config(tile)).fits(target)]
     configs = with_splits(suited(usable, problem), problem, target, clusters=True)
     return tuple(ranked(configs, lambda config: expected(problem, config, target)))
 

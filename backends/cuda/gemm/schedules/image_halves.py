@@ -16,12 +16,10 @@ from ..atoms import F16X3
 from ..problem import GemmArguments, Image, RowKind
 from ..tile import Config, CtaTile
 from ..windows import divided_image
-from .halves import shared, spread
+from .halves import IMAGE_LOADER, resources, spread
 from .multistage import SplitK
-from .wgmma_rs import fitted, registers, threads
+from .wgmma_rs import fitted
 
-#: Minimum registers of the threads that copy.
-LOADER = 56
 #: Pixels in a row of a patch, whose squares are pooled.
 SIDE = 8
 #: Maximum distances of corners, taps and windows in tensor maps of images.
@@ -85,7 +83,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     """Return the launch of a convolution whose image is in `Format.PIXEL_HALVES`."""
     image = gemm.a
     assert isinstance(image, Image)
-    config = fitted(config, shared, target.shared)
+    config = fitted(config, resources, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     stored = m // 4 if image.squares else m
     if image.squares:
@@ -106,13 +104,13 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         "stored": stored,
     }
     pooled = "MaxPool 2x2" if image.squares else ""
-    own, loader = registers(tile, LOADER)
-    grid, nbytes = spread(config, tiles, target)
+    block = resources(config, IMAGE_LOADER)
+    grid, nbytes = spread(config, block, tiles, target)
     return Launch(
         "gemm/image_halves.cu",
         "convolve_halves",
         grid=grid,
-        block=threads(tile),
+        block=block.threads,
         args={
             **{"a": _map(image, tile.bm), "image_halves": image.data, "b": gemm.b},
             **{"scales": gemm.scales, "c": gemm.c if epilogue.plain else None},
@@ -123,7 +121,8 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
-            *(("REGISTERS", own), ("LOADER_REGISTERS", loader), ("DEFER", tile.overlap)),
+            *zip(("REGISTERS", "LOADER_REGISTERS"), block.registers, strict=True),
+            ("DEFER", tile.overlap),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             ("POINTWISE", is_pointwise(image)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),

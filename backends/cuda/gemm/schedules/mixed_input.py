@@ -18,6 +18,7 @@ from ..atoms import atom_of
 from ..packed_weights import STEP, PackedWeights
 from ..problem import GemmArguments, Problem
 from ..reduce_splits import reduction
+from ..resources import REGISTERS, Resources
 from ..tables.mixed_input import MIXED_INPUT
 from ..tile import (
     LAUNCH,
@@ -46,9 +47,9 @@ STAGES = 8
 VECTORS = (8, 4, 2)
 #: Bits per weight in the table's measurements.
 ESTIMATED = 4
-#: Registers per multiprocessor, maximum per thread, and those needed besides accumulators
-#: and weights, as reported by ptxas.
-REGISTERS, MAX_REGISTERS, OTHER = 65536, 255, 64
+#: Maximum registers per thread, and those needed besides accumulators and weights, as reported by
+#: ptxas.
+MAX_REGISTERS, OTHER = 255, 64
 
 
 def threads(tile: CtaTile) -> int:
@@ -63,16 +64,26 @@ def factors_of(weights: PackedWeights, splits: int) -> int:
     return ceil_div(min(weights.row_factors, most), WORD) * WORD + WORD
 
 
-def shared(tile: CtaTile, weights: PackedWeights, splits: int) -> int:
-    """Return the shared memory per block in bytes: for stages, and later for accumulators."""
+def resources(
+    tile: CtaTile, weights: PackedWeights, splits: int = 1, cluster: int = 1
+) -> Resources:
+    """Return what a block takes, through whose stages its accumulators pass at the end.
+
+    Args:
+        tile: what it computes.
+        weights: the weights.
+        splits: blocks that share a tile.
+        cluster: how many of them add up their sums as a cluster.
+    """
     stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * STEP
+    stages = tile.stages * stage + tile.bn * factors_of(weights, splits)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
-    return max(tile.stages * stage + tile.bn * factors_of(weights, splits), sums)
-
-
-def received(tile: CtaTile, splits: int) -> int:
-    """Return the shared memory in bytes for the sums of a cluster of this many blocks."""
-    return inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
+    return Resources(
+        threads=threads(tile),
+        ring=ceil_div(max(stages, sums), WORD) * WORD,
+        inbox=inbox(tile.bm, tile.bn, cluster),
+        resident=tile.resident,
+    )
 
 
 def registers_left(tile: CtaTile, bits: int) -> int:
@@ -97,15 +108,14 @@ def fitted(
         The tile; None if not even a slice of two stages fits in shared memory, or a thread has too
         few registers.
     """
-    room = (target.shared + 1024) // tile.resident - 1024
     slices = tile.slices
     while slices and registers_left(replace(tile, slices=slices), weights.op.bits) >= OTHER:
         terms = TERMS // weights.op.bits * slices
         steps = ceil_div(ceil_div(weights.op.K, terms), splits)
         for stages in range(min(tile.stages, max(2, steps + 1)), 1, -1):
             found = replace(tile, bk=terms, stages=stages, slices=slices)
-            joined = splits if target.has_clusters else 1
-            if shared(found, weights, splits) + received(found, joined) <= room:
+            cluster = splits if target.has_clusters else 1
+            if resources(found, weights, splits, cluster).fits(target):
                 return found
         slices //= 2
     return None
@@ -197,14 +207,14 @@ class MixedInput:
         self, gemm: GemmArguments, epilogue: Epilogue, config: Config, split: SplitK
     ) -> Launch:
         weights, tile, (m, n, k) = self.weights, config.tile, gemm.shape
-        stages = ceil_div(shared(tile, weights, config.splits), WORD) * WORD
-        joined = config.splits if split is SplitK.CLUSTER else 1
+        cluster = config.splits if split is SplitK.CLUSTER else 1
+        block = resources(tile, weights, config.splits, cluster)
         pair = f", {self.products} products" if self.products > 1 else ""
         return Launch(
             "gemm/mixed_input.cu",
             "mixed_input",
             grid=(tile.count(m, n), config.splits, 1),
-            block=threads(tile),
+            block=block.threads,
             args={
                 **{"a": gemm.a.data, "w": weights.words, "scales": weights.factors, "c": gemm.c},
                 **{"bias": gemm.bias, **epilogue.args},
@@ -217,12 +227,12 @@ class MixedInput:
                 *weights.constants,
                 *(("K", k), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
                 *(("EDGE", n % tile.bn != 0), ("VECTOR", gemm.a.vector)),
-                *(("PRODUCTS", self.products), ("INBOX", stages), ("SPLIT", int(split))),
+                *(("PRODUCTS", self.products), ("INBOX", block.ring), ("SPLIT", int(split))),
                 ("VECTOR_C", gemm.vector_c(8)),
                 *epilogue.flags(gemm.bias),
             ),
             code=f"{atom_of(gemm.dtype).code()}\n{epilogue.code}",
-            shared=stages + received(tile, joined),
-            cluster=(1, joined, 1),
+            shared=block.shared,
+            cluster=(1, cluster, 1),
             note=f"{config}{pair}, {weights.op.bits} bits {epilogue.title}".strip(),
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
@@ -22,6 +22,7 @@ from ...recipe.targets import Target
 from ..atoms import F16_SUMS, Atom, atom_of
 from ..problem import GemmArguments, Problem, RowKind
 from ..reduce_splits import reduction
+from ..resources import Resources
 from ..tables.f16 import MULTISTAGE
 from ..tile import (
     CACHE,
@@ -59,6 +60,8 @@ SMALL_CLUSTER = 4
 #: of an H200, each of which read 31 GB/s. That matters for products bound by memory: of at most
 #: this many rows, and at least this many bytes.
 PACKED_CLUSTER, PROCESSOR_MEMORY, FEW_ROWS, LARGE = 3, 31e3, 64, 16 << 20
+#: Registers of a thread.
+OF_THREAD = 128
 #: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
 #: Elements of a strip of B that wgmma reads transposed.
@@ -74,13 +77,8 @@ class SplitK(IntEnum):
     WHOLE, PARTIAL, CLUSTER = range(3)
 
 
-def threads(tile: CtaTile) -> int:
-    """Return the threads per block."""
-    return 32 * tile.warps[0] * tile.warps[1]
-
-
-def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
-    """Return the shared memory per block in bytes: for stages, and for accumulators.
+def resources(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> Resources:
+    """Return what a block takes, through whose stages its accumulators pass at the end.
 
     Args:
         tile: the tile.
@@ -88,10 +86,13 @@ def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
         parts: see `Atom.parts`; their accumulators stay in registers.
         blocks: of a cluster.
     """
-    buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
-    if blocks > 1:
-        return buffers + inbox(tile.bm, tile.bn, blocks, by_columns=True)
-    return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
+    stages = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
+    results = 0 if parts or blocks > 1 else tile.bm * (tile.bn + 8) * 4
+    return Resources(
+        threads=32 * prod(tile.warps),
+        ring=max(stages, results),
+        inbox=inbox(tile.bm, tile.bn, blocks, by_columns=True),
+    )
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +123,7 @@ def candidates(
         for tile in MULTISTAGE
         if not tile.wgmma or (wgmma and not (across and tile.bn % STRIP))
         if not tile.deep or (problem.rows is RowKind.MATRIX and tile.is_filled(problem.k))
-        if shared(tile, tile.stages) <= target.shared
+        if resources(tile, tile.stages).fits(target)
     ]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
@@ -145,9 +146,12 @@ def is_filled(config: Config, problem: Problem) -> bool:
 
 def fits(config: Config, problem: Problem, target: Target, more: int = 0) -> bool:
     """Whether a block's stages, its inbox, and `more` bytes fit in shared memory."""
+    return _resources(config, problem, target).shared + more <= target.shared
+
+
+def _resources(config: Config, problem: Problem, target: Target) -> Resources:
     steps = ceil_div(ceil_div(problem.k, config.tile.bk), config.splits)
-    blocks = config.splits if target.has_clusters else 1
-    return shared(config.tile, steps, blocks=blocks) + more <= target.shared
+    return resources(config.tile, steps, blocks=config.splits if target.has_clusters else 1)
 
 
 def expected(problem: Problem, config: Config, target: Target) -> float:
@@ -156,10 +160,8 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     clustered = splits > 1 and target.has_clusters
-    memory = shared(tile, steps, blocks=splits if clustered else 1)
-    memory = (target.shared + 1024) // (memory + 1024)
-    # 128 registers per thread.
-    processors, resident = float(target.processors), max(1, min(memory, 512 // threads(tile)))
+    fitting = _resources(config, problem, target).fitting(target, OF_THREAD)
+    processors, resident = float(target.processors), fitting
     if clustered and (
         problem.rows is not RowKind.MATRIX or resident == 1 or splits > SMALL_CLUSTER
     ):
@@ -171,7 +173,7 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     traffic = problem.traffic
     if clustered and splits >= PACKED_CLUSTER and problem.m <= FEW_ROWS and traffic > LARGE:
         # These blocks share multiprocessors, of which each reads less than its part.
-        used = blocks / max(1, min(memory, 512 // threads(tile)))
+        used = blocks / fitting
         traffic = max(traffic, ceil(traffic * MEMORY / (PROCESSOR_MEMORY * used)))
     work = BlockWork(blocks, steps, resident, processors, cached, traffic)
     time = estimate(tile.cost, work, windows=problem.windows)
@@ -273,11 +275,12 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
     wgmma_columns = tile.bn // tile.warps[1] if tile.wgmma else 0
     across = wgmma_columns if gemm.across else 0
     cluster = splits if split is SplitK.CLUSTER else 1
+    block = resources(tile, steps, atom.parts, cluster)
     return Launch(
         "gemm/multistage.cu",
         end.entry,
         grid=(tile.count(m, n), 1, gemm.batch.count * splits),
-        block=threads(tile),
+        block=block.threads,
         args={
             **{**gemm.sizes, "a": gemm.a.data, "b": gemm.b, "ldb": gemm.ldb, "ldc": gemm.ldc},
             **{"batch_b": gemm.batch.b, "batch_c": gemm.batch.c, "splits": splits},
@@ -292,7 +295,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
             *(("SPLIT", int(split)), *end.constants),
         ),
         code="\n".join((atom.code(wgmma_columns, across=across), end.code)),
-        shared=shared(tile, steps, atom.parts, cluster),
+        shared=block.shared,
         cluster=(1, 1, cluster),
         # B is prefetched before the previous kernel has ended, but not in parts or across.
         early=gemm.constant or atom.parts > 0 or gemm.across,

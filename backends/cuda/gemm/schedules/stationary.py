@@ -14,6 +14,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Ints, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import atom_of
+from ..resources import Resources
 from ..tables.f16 import STATIONARY
 from ..tile import LAUNCH, TMA_CACHE, BlockWork, Config, CtaTile, TimedConfig, estimate, overlapped
 from .tma import NARROWEST
@@ -70,16 +71,20 @@ class _Form:
         return self.product.images * prod(self.tiles)
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory per block."""
-        row, stages = self.product.chunk * 2, self.tile.groups * self.tile.stages
+    def resources(self) -> Resources:
+        """What a block takes, with the weights."""
+        row, tile = self.product.chunk * 2, self.tile
         stage = ceil_div(prod(self.box) * row, ALIGNMENT) * ALIGNMENT
-        return stages * (stage + 16) + self.taps * self.chunks * self.tile.bn * row + 8
+        weights = self.taps * self.chunks * tile.bn * row + 8
+        return Resources(
+            threads=tile.groups * 128 + 32,  # one producer warp
+            ring=tile.groups * tile.stages * (stage + 16) + weights,
+            resident=tile.resident,
+        )
 
     def fits(self, target: Target) -> bool:
         """Whether its blocks fit on a multiprocessor, and TMA can load its tiles."""
-        fits = (self.shared + 1024) * self.tile.resident <= target.shared + 1024
-        return fits and max(self.box) <= MAX_ROWS
+        return self.resources.fits(target) and max(self.box) <= MAX_ROWS
 
     def microseconds(self, target: Target) -> float:
         """Return the estimate."""
@@ -134,7 +139,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
     """
     form, view, filters = _Form(p, tile), p.view, p.gemm.shape[1]
     of_image, of_row = prod(form.tiles), form.tiles[1]
-    places = tile.resident * target.processors
+    block, places = form.resources, tile.resident * target.processors
     plane = {
         **{"pad_h": view.pads_begin[0], "pad_w": view.pads_begin[1]},
         **{"height": view.output[0], "width": view.output[1]},
@@ -145,7 +150,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
         "gemm/stationary.cu",
         "mma_stationary",
         grid=(min(ceil_div(form.count, tile.groups), max(places // form.parts, 1)), form.parts, 1),
-        block=tile.groups * 128 + 32,  # one producer warp
+        block=block.threads,
         args={
             **{"a": image_map(p, (p.chunk, *reversed(form.box), 1))},
             **{"b": weights_map(p, tile.bn), "c": p.result, "bias": p.gemm.bias, **epilogue.args},
@@ -161,7 +166,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
             *(("VECTOR_C", 8), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(p.gemm.dtype).code(tile.bn), epilogue.code)),
-        shared=form.shared,
+        shared=block.shared,
         note=f"{tile} {epilogue.title}".strip(),
         pitched=tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched)),
     )

@@ -19,6 +19,7 @@ from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..packed_weights import CHUNK, STRIP, PackedWeights
 from ..problem import GemmArguments
+from ..resources import REGISTERS, Resources
 from ..tile import (
     LAUNCH,
     MAX_CLUSTER,
@@ -41,9 +42,9 @@ ROWS_OF_WARP, QUARTER_BYTES = 16, 16
 MAX_GROUPS, MAX_CONSUMERS, SLICES = 4, 7, (2, 3)
 #: Maximum number of stages; bytes of a row of weights per step.
 STAGES, WIDTH = 12, 128
-#: Registers per multiprocessor, maximum per thread, those of consumers besides sums, those of
-#: packed weights and their fragments, and at least, those of other threads, which store results.
-REGISTERS, MAX_REGISTERS, OTHER, UNPACKING, STORING = 65536, 240, 36, 16, 56
+#: Maximum registers per thread, those of consumers besides sums, those of packed weights and their
+#: fragments, and at least, those of other threads, which store results.
+MAX_REGISTERS, OTHER, UNPACKING, STORING = 240, 36, 16, 56
 #: Weights of 16 bits: bytes per microsecond of memory; of weights per multiprocessor, and of A,
 #: which are in the cache; microseconds until the first products, and after the last ones.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
@@ -97,43 +98,30 @@ class Weights:
         return self.packed.factor_bytes_of(self.terms) if self.packed else 0
 
 
-def threads(tile: CtaTile) -> int:
-    """Return the threads per block, including a warpgroup that requests copies."""
-    return 128 * (tile.groups * tile.slices + 1)
-
-
-def shared(tile: CtaTile, weights: Weights, splits: int) -> int:
-    """Return the shared memory per block in bytes.
-
-    It is for stages, and later for sums; for barriers; and for the sums of a cluster's blocks.
-    """
+def resources(tile: CtaTile, weights: Weights, splits: int) -> Resources:
+    """Return what a block takes, through whose stages its sums pass at the end."""
     factors = ceil_div(tile.bn * weights.factor_bytes, 1024) * 1024
     stages = tile.stages * (2 * tile.bm * tile.bk + tile.bn * WIDTH + factors)
     sums = tile.slices * tile.bm * (tile.bn + 4) * 4
-    received = inbox(tile.bm, tile.bn, splits) if splits > 1 else 0
     barriers = 16 * ceil_div(tile.stages, tile.slices) * tile.slices
-    return ceil_div(max(stages, sums), 16) * 16 + barriers + received
+    consumers = tile.groups * tile.slices
+    threads = 128 * (consumers + 1)  # a warpgroup requests copies
+    equal = min(REGISTERS // (threads * tile.resident) // 8 * 8, MAX_REGISTERS)
+    own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
+    consumer = max(ceil_div(own, 8) * 8, equal)
+    return Resources(
+        threads,
+        ring=ceil_div(max(stages, sums), 16) * 16 + barriers,
+        inbox=inbox(tile.bm, tile.bn, splits),
+        resident=tile.resident,
+        registers=(consumer, equal - consumers * (consumer - equal)),
+    )
 
 
-@record
-class Registers:
-    """How threads use their registers.
-
-    Attributes:
-        consumer, other: registers per thread.
-    """
-
-    consumer: int
-    other: int
-
-    @staticmethod
-    def of(tile: CtaTile, weights: Weights) -> Registers | None:
-        """Return how threads use their registers; None if there are too few."""
-        equal = min(REGISTERS // (threads(tile) * tile.resident) // 8 * 8, MAX_REGISTERS)
-        own = tile.bm // 2 + OTHER + (UNPACKING if weights.packed else 0)
-        consumer = max(ceil_div(own, 8) * 8, equal)
-        other = equal - tile.groups * tile.slices * (consumer - equal)
-        return None if other < STORING or consumer > MAX_REGISTERS else Registers(consumer, other)
+def fits(block: Resources, target: Target) -> bool:
+    """Whether blocks fit on a multiprocessor, and threads have enough registers."""
+    consumer, other = block.registers
+    return block.fits(target) and other >= STORING and consumer <= MAX_REGISTERS
 
 
 @record
@@ -162,7 +150,6 @@ class SwapAb:
         """Return a tile with all rows, or an equal part of them, and as many stages as fit."""
         (m, _, k), weights = self.gemm.shape, self.weights
         rows = ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
-        room = (target.shared + 1024) // resident - 1024
         steps = ceil_div(ceil_div(k, weights.terms), splits)
         for stages in range(min(STAGES, max(2, steps)), 1, -1):
             warps, cost = (4, groups), Cost(0, 0, 0)
@@ -170,7 +157,7 @@ class SwapAb:
                 *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
                 slices=slices,
             )
-            if shared(tile, weights, splits) <= room and Registers.of(tile, weights):
+            if fits(resources(tile, weights, splits), target):
                 return tile
         return None
 
@@ -246,11 +233,9 @@ class SwapAb:
     def launch(self, epilogue: Epilogue, config: Config, target: Target) -> Launch:
         """Return the launch of the product, with `epilogue` applied to every result."""
         gemm, weights, tile = self.gemm, self.weights, config.tile
-        nbytes, tiles = shared(tile, weights, config.splits), tile.count(*gemm.shape[:2])
+        block, tiles = resources(tile, weights, config.splits), tile.count(*gemm.shape[:2])
         alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
-        own = Registers.of(tile, weights)
-        assert own is not None
         pair = f", {self.products} products" if self.products > 1 else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
         if packed is None:
@@ -261,7 +246,7 @@ class SwapAb:
             "gemm/swap_ab.cu",
             "swap_ab",
             grid=(tiles, config.splits, 1),
-            block=threads(tile),
+            block=block.threads,
             args={
                 "a": TensorMap(gemm.a.data, gemm.dtype, (k, m), (gemm.a.row,), (SLAB, tile.bm)),
                 "w": w,
@@ -272,7 +257,7 @@ class SwapAb:
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
                 *tile.constants("BM", "GROUPS", "SLICES", "STAGES", "RESIDENT"),
-                *(("REGISTERS", own.consumer), ("OTHER_REGISTERS", own.other)),
+                *zip(("REGISTERS", "OTHER_REGISTERS"), block.registers, strict=True),
                 *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
                 *(packed.constants if packed else ()),
                 ("PRODUCTS", self.products),
@@ -285,7 +270,7 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=target.alone(nbytes) if alone else nbytes,
+            shared=target.alone(block.shared) if alone else block.shared,
             cluster=(1, config.splits, 1),
             note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )

@@ -14,6 +14,7 @@ from ...recipe.operands import Members, by_axis, ceil_div, divisor, sizes
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import Frames, Problem
+from ..resources import Resources
 from ..tables.f16 import TMA
 from ..tile import (
     LAUNCH,
@@ -44,44 +45,21 @@ NARROWEST = 32
 DEEP_CACHE = 6.5e6
 
 
-def shared(
-    config: Config, stage: int, chunk: int, *, pooled: bool = False, whole: bool = True
-) -> int:
-    """Return the shared memory per block in bytes.
+def resources(p: TmaProduct, config: Config, staging: Staging) -> Resources:
+    """Return what a block takes.
 
-    Args:
-        config: what it computes.
-        stage: bytes of a tile of A.
-        chunk: terms per step.
-        pooled: whether results are pooled: one block finishes all four.
-        whole: whether rows of results are whole words; others need buffers.
+    Rows of results that are not whole words need buffers, unless they are pooled; one block of a
+    cluster finishes all four of these.
     """
-    tile = config.tile
-    stages = tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + 16 * sum(tile.ends)
-    if config.splits == 1:
-        return stages + (0 if whole or pooled else tile.groups * 4 * STRIP)
-    together = 4 if pooled else 1
-    rows, columns = tile.bm // together, tile.bn * together
-    return stages + inbox(rows, columns, config.splits, by_columns=True)
-
-
-def fits(
-    config: Config,
-    stage: int,
-    chunk: int,
-    target: Target,
-    *,
-    pooled: bool = False,
-    whole: bool = True,
-) -> bool:
-    """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`.
-
-    With the buffers of rows that are not whole words, fewer may fit than otherwise, but one must.
-    """
-    resident = 1 if config.splits > 1 else config.tile.resident
-    usual = shared(config, stage, chunk, pooled=pooled)
-    nbytes = shared(config, stage, chunk, pooled=pooled, whole=whole)
-    return (usual + 1024) * resident <= target.shared + 1024 and nbytes <= target.shared
+    tile, splits, pooled = config.tile, config.splits, p.pooled is not None
+    of_b, together = tile.bn * p.chunk * 2, 4 if pooled else 1
+    return Resources(
+        threads=tile.groups * 128 + 64,  # two producer warps
+        ring=tile.stages * staging.stage(p.chunk) + tile.stages_b * of_b + 16 * sum(tile.ends),
+        store=0 if p.whole or pooled or splits > 1 else tile.groups * 4 * STRIP,
+        inbox=inbox(tile.bm // together, tile.bn * together, splits, by_columns=True),
+        resident=1 if splits > 1 else tile.resident,
+    )
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
@@ -127,10 +105,8 @@ def _fitting(p: TmaProduct, target: Target) -> Iterator[tuple[Config, Staging]]:
             staging = staged(p, tile, layout)
             if staging is None:
                 continue
-            stage = staging.stage(p.chunk)
             for config in _configs(p, tile, staging, target):
-                pooled = p.pooled is not None
-                if fits(config, stage, p.chunk, target, pooled=pooled, whole=p.whole):
+                if resources(p, config, staging).fits(target):
                     yield config, staging
 
 
@@ -231,13 +207,13 @@ def multiply(
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
         **_frames(p.frames),
     }
-    nbytes = shared(config, stage, chunk, pooled=p.pooled is not None, whole=p.whole)
+    block = resources(p, config, staging)
     pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched))
     return Launch(
         "gemm/tma.cu",
         "mma_bulk",
         grid=(tiles if splits > 1 else min(tiles, tile.resident * target.processors), splits, 1),
-        block=tile.groups * 128 + 64,  # two producer warps
+        block=block.threads,
         args={
             **{
                 "a": staging.map,
@@ -265,7 +241,7 @@ def multiply(
             *(("VECTOR_C", 8 if p.whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
-        shared=target.alone(nbytes) if alone else nbytes,
+        shared=target.alone(block.shared) if alone else block.shared,
         cluster=(1, splits, 1),
         note=f"{staging.layout.name.lower()} {config} {epilogue.title}".strip(),
         pitched=pitched,

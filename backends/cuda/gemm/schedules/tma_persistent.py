@@ -14,6 +14,7 @@ from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
+from ..resources import Resources
 from ..tables.f16 import TMA_PAIRS, TMA_PERSISTENT
 from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
 
@@ -44,19 +45,23 @@ MANY_PIXELS, LONG = 1024, 12.0
 STAYING = 25e6
 
 
-def shared(tile: CtaTile, *, staged: bool = False) -> int:
-    """Return the shared memory per block in bytes.
+def resources(tile: CtaTile, *, staged: bool = False) -> Resources:
+    """Return what a block takes.
 
     Args:
-        tile: what a block computes.
+        tile: what it computes.
         staged: whether results are wider than operands, and pass as rows.
     """
-    stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
     sharing, pieces = 1 if tile.ping_pong else tile.groups, 1 if staged else tile.bn // STRIP
     rows = LINES * (tile.bn + GAP) * 4
     places = rows if staged else tile.epilogues * tile.bm * STRIP * 2
     cycle = tile.groups * pieces if tile.ping_pong else 1 if staged else tile.epilogues
-    return stages + places + cycle * sharing * 16 + tile.groups * 8
+    return Resources(
+        threads=tile.groups * 128 + 128,  # plus one producer warp group
+        ring=tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32),
+        store=places + cycle * sharing * 16 + tile.groups * 8,
+        registers=(MANY[tile.groups], FEW),
+    )
 
 
 def is_staged(gemm: GemmArguments, epilogue: Epilogue) -> bool:
@@ -154,7 +159,7 @@ def candidates(
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
     usable = [tile for tile in usable if tile.ping_pong or not staged]
     usable = [tile for tile in usable if _is_of_one_sample(tile, epilogue, m)]
-    usable = [tile for tile in usable if shared(tile, staged=staged) <= target.shared]
+    usable = [tile for tile in usable if resources(tile, staged=staged).fits(target)]
     usable = [tile for tile in usable if tile.bn <= 2 * tile.bm or n <= LOW_COLUMNS * tile.bn]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     # Of several bound by memory, the one with the least work. Estimates of other kernels know
@@ -201,6 +206,7 @@ def multiply(
     results, height = ((of_c, m), (gemm.ldc,)), blocks(tile) * ROWS
     size = epilogue.stored.itemsize
     staged = is_staged(gemm, epilogue)
+    block = resources(tile, staged=staged)
     if size > dtype.itemsize:  # unused: threads store the results
         results = ((ceil_div(of_c, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
@@ -211,7 +217,7 @@ def multiply(
         "gemm/tma_persistent.cu",
         "mma_linear",
         grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
-        block=tile.groups * 128 + 128,  # plus one producer warp group
+        block=block.threads,
         args={
             "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
             "b": TensorMap(gemm.b, dtype, *rows_of_b),
@@ -225,12 +231,12 @@ def multiply(
             *tile.constants("BN", "STAGES", "PING_PONG"),
             ("PLACES", 1 if staged else tile.epilogues),
             ("PRODUCTS", products),
-            *(("FEW", FEW), ("MANY", MANY[tile.groups])),
+            *zip(("FEW", "MANY"), reversed(block.registers), strict=True),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
             *epilogue.flags(gemm.bias, mapped=True),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
-        shared=shared(tile, staged=staged),
+        shared=block.shared,
         early=gemm.constant,  # B is prefetched before the previous kernel has ended
         note=f"{tile}{of_two} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),

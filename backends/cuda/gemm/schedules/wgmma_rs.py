@@ -13,18 +13,19 @@ from functools import partial
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div
-from ...recipe.targets import Target
+from ...recipe.targets import RESERVED, Target
 from ..atoms import Atom
 from ..problem import GemmArguments, RowKind
+from ..resources import REGISTERS, Resources
 from ..tile import Config, CtaTile, clusters_of, inbox
 from .multistage import SplitK
 
 #: Sums of a tile that a block of a cluster finishes together, at least: those of a warp; to store
 #: them in halves, 16 rows of a block of columns.
 FRAGMENT, WHOLE = 16 * 8, 16 * 64
-#: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
-#: operands of the epilogue use.
-REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
+#: Maximum registers per consumer thread, and those that neither sums nor operands of the epilogue
+#: use.
+MAX_REGISTERS, OTHERS = 240, 72
 #: Threads that are declared for a block of a lean tile, so that each has 96 registers: then a
 #: multiprocessor has room for one such block, and for one of fewer threads of another kernel.
 LEAN_THREADS = 640
@@ -43,36 +44,43 @@ def declared(tile: CtaTile) -> int:
     return LEAN_THREADS if tile.lean else threads(tile)
 
 
-def shared(config: Config, words: int, together: int = FRAGMENT) -> int:
-    """Return the shared memory per block in bytes; for `words` see `Atom`, and `shares`."""
-    tile = config.tile
-    return tile.stages * (128 * (tile.bm + words * tile.bn) + 16) + shares(config, together)
+def resources(config: Config, words: int, together: int = FRAGMENT) -> Resources:
+    """Return what a block takes; for `words` see `Atom`, and for `together` `warp_specialized`."""
+    return warp_specialized(config, 128 * (config.tile.bm + words * config.tile.bn), together)
 
 
-def shares(config: Config, together: int) -> int:
-    """Return the bytes of shared memory for what the blocks of a cluster send to one of them.
+def warp_specialized(config: Config, stage: int, together: int, loader: int = 0) -> Resources:
+    """Return what a block with one producer warp group takes.
 
     Args:
         config: tile and splits.
-        together: sums that a block finishes together.
+        stage: bytes of a stage, to which its barriers are added.
+        together: sums of a tile that one block of a cluster finishes together.
+        loader: see `registers`.
     """
-    tile, splits = config.tile, config.splits
-    return inbox(tile.bm * tile.bn // together, together, splits) if splits > 1 else 0
+    tile = config.tile
+    return Resources(
+        threads=threads(tile),
+        ring=tile.stages * (stage + 16),
+        inbox=inbox(tile.bm * tile.bn // together, together, config.splits),
+        resident=tile.resident,
+        registers=registers(tile, loader),
+    )
 
 
-def fitted(config: Config, shared: Callable[[Config], int], limit: int) -> Config:
+def fitted(config: Config, of: Callable[[Config], Resources], limit: int) -> Config:
     """Return a configuration with as many stages as fit beside what blocks send to each other.
 
     It has all of its stages if not even two fit: then fewer blocks share a multiprocessor.
 
     Args:
         config: tile and splits.
-        shared: returns the shared memory per block in bytes.
-        limit: how much it may have.
+        of: returns what a block takes.
+        limit: how many bytes of shared memory it may have.
     """
     for stages in range(config.tile.stages, 1, -1):
         fitting = replace(config, tile=replace(config.tile, stages=stages))
-        if shared(fitting) <= limit:
+        if of(fitting).shared <= limit:
             return fitting
     return config
 
@@ -129,30 +137,24 @@ def multiply(
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     long = gemm.a.rows is RowKind.MATRIX or ceil_div(k, config.tile.bk * splits) >= LONG
     alone = long and not concurrent and items <= places
-    room = target.shared + 1024  # of a multiprocessor, with 1024 bytes per block
-    if config.tile.lean:
-        room -= target.alone(0) + 1024
-    elif not alone:
-        room //= config.tile.resident
+    room = target.room(1 if alone else config.tile.resident)
+    if config.tile.lean:  # beside a block that keeps others apart
+        room = target.shared - target.alone(0) - RESERVED
     together = WHOLE if epilogue.halves else FRAGMENT
-    of_config = partial(shared, words=atom.words, together=together)
-    config = fitted(config, of_config, room - 1024)
-    tile = config.tile
+    of_config = partial(resources, words=atom.words, together=together)
+    config = fitted(config, of_config, room)
+    tile, block = config.tile, of_config(config)
     work = {
         **{"m": m, "n": n, "k": k, "lda": gemm.a.distance, "tiles_n": ceil_div(n, tile.bn)},
         **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
         **{"rows_b": gemm.ldb, "splits": splits},
     }
-    own, loader = registers(tile)
-    nbytes = of_config(config)
     pooled = "MaxPool 2x2" if gemm.a.squares else ""
-    if alone and not tile.lean:
-        nbytes = target.alone(nbytes)
     return Launch(
         "gemm/wgmma_rs.cu",
         "split_wgmma",
         grid=(items if splits > 1 else min(items, tile.resident * target.processors), 1, 1),
-        block=threads(tile),
+        block=block.threads,
         args={
             **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
@@ -163,7 +165,8 @@ def multiply(
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
-            *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
+            *zip(("REGISTERS", "LOADER_REGISTERS"), block.registers, strict=True),
+            *tile.constants("OVERLAP"),
             ("DECLARED", declared(tile)),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
             ("AXES", gemm.a.axes),
@@ -175,7 +178,7 @@ def multiply(
         code="\n".join(
             (atom.code(tile.bn, a_in_registers=True), epilogue.halves_code, epilogue.code)
         ),
-        shared=nbytes,
+        shared=target.alone(block.shared) if alone and not tile.lean else block.shared,
         cluster=(splits, 1, 1),
         note=" ".join(filter(None, (atom.title, str(config), epilogue.title, pooled))),
         pitched=gemm.pitched(epilogue.pitched),

@@ -5,6 +5,7 @@ TMA loads the rows and the operand of the epilogue, and stores the results.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from .....runtime.ir.dtypes import float16, float32
@@ -15,6 +16,7 @@ from ...recipe.operands import Operand, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Image, Matrix, Problem, RowKind, Shape
+from ..resources import Resources
 from ..tables.f16x3 import WGMMA_RS_TMA
 from ..tile import (
     LAUNCH,
@@ -29,7 +31,7 @@ from ..tile import (
     overlapped,
     ranked,
 )
-from .wgmma_rs import registers, threads
+from .wgmma_rs import FRAGMENT, warp_specialized
 
 #: Columns per strip of results; rows per warp group; and bytes of both.
 STRIP, ROWS = 32, 64
@@ -40,10 +42,10 @@ BLOCK = 64
 LOADER = 40
 
 
-def shared(tile: CtaTile) -> int:
-    """Return the shared memory per block in bytes."""
-    stages = tile.stages * (128 * (tile.bm + tile.bn) + 16)
-    return stages + tile.epilogues * tile.groups * (BYTES + 16)
+def resources(tile: CtaTile) -> Resources:
+    """Return what a block takes."""
+    plain = warp_specialized(Config(tile), 128 * (tile.bm + tile.bn), FRAGMENT, LOADER)
+    return replace(plain, store=tile.epilogues * tile.groups * (BYTES + 16))
 
 
 def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
@@ -143,8 +145,7 @@ def _geometry(a: Matrix | Image) -> dict[str, int]:
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target) -> Launch:
     """Return the launch of a product with constants in halves."""
-    (m, n, k), tiles = gemm.shape, tile.count(*gemm.shape[:2])
-    own, loader = registers(tile, LOADER)
+    (m, n, k), tiles, block = gemm.shape, tile.count(*gemm.shape[:2]), resources(tile)
 
     def strips(tensor: Operand, row: int) -> TensorMap:
         return TensorMap(tensor, float32, (n, m), (row,), (STRIP, ROWS))
@@ -168,7 +169,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         "gemm/wgmma_rs_tma.cu",
         "split_linear",
         grid=(min(tiles, target.processors), 1, 1),
-        block=threads(tile),
+        block=block.threads,
         args={
             **{"a": _rows(gemm, tile), "b": gemm.b, "scales": gemm.scales, "c": kept[0]},
             **{"map": kept[-1], "z": (*along, *kept)[0], "halves": halves},
@@ -177,12 +178,13 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "OVERLAP"),
-            *(("PLACES", tile.epilogues), ("REGISTERS", own), ("LOADER_REGISTERS", loader)),
+            ("PLACES", tile.epilogues),
+            *zip(("REGISTERS", "LOADER_REGISTERS"), block.registers, strict=True),
             *(("VECTOR_C", 2), ("CONSTANT", gemm.constant), ("APART", _is_apart(gemm.a))),
             *epilogue.flags(gemm.bias, mapped=True),
         ),
         code="\n".join((instructions, formats, epilogue.code)),
-        shared=shared(tile),
+        shared=block.shared,
         early=gemm.constant,
         note=f"{F16X3.title} {tile} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
