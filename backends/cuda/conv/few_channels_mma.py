@@ -71,11 +71,6 @@ class Tile:
     in_squares: bool = False
 
     @property
-    def groups(self) -> int:
-        """Warpgroups of a block."""
-        return 2
-
-    @property
     def resident(self) -> int:
         """Blocks per multiprocessor, by the registers for their sums."""
         return 2 if self.filters > 32 or self.in_squares else 3 if self.filters > 16 else 4
@@ -294,7 +289,7 @@ class FewChannels:
             file, entry = "conv/few_channels_wgmma.cu", "few_channels_wgmma"
             form = (
                 *(("STAGED", self.staged(tile)), ("PIXELS_ACROSS", self.has_pixels_across(tile))),
-                *(("MAPPED", self.is_mapped(tile)), ("GROUPS", tile.groups)),
+                ("MAPPED", self.is_mapped(tile)),
             )
             code = atom_of(half).code(
                 128 if self.has_pixels_across(tile) else tile.filters, begins=True
@@ -303,7 +298,7 @@ class FewChannels:
             file,
             entry,
             grid=(blocks, parts, 1),
-            block=128 * tile.groups,
+            block=THREADS,
             args={
                 **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
                 **epilogue.args,

@@ -13,8 +13,8 @@
 // a tile, the part of the image that the next one reads arrives as it is. MAPPED results leave by TMA, 128 bytes of a pixel at
 // a time, and threads go on as soon as these have been read.
 //
-// Compile-time: as in few_channels_mma.cu, without TM; GROUPS, warpgroups of a block; STAGED, the filters whose results are in
-// shared memory at once; PIXELS_ACROSS; MAPPED.
+// Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once;
+// PIXELS_ACROSS; MAPPED.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -28,7 +28,7 @@
 #include "gemm/halves.cuh"
 #include "elementwise/divide.cuh"
 
-constexpr int WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
+constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
 constexpr int OF_PATCH = PIXELS_ACROSS ? 128 : 64, TN = (PIXELS_ACROSS ? OF_PATCH : FILTERS) / 8;
 constexpr int COPIES = STEP_W == 1 ? 2 : 1, PATCH_W = 8 * COPIES, PATCH_H = OF_PATCH / PATCH_W;
 constexpr int PIXELS = TILE_H * TILE_W, PATCHES = TILE_W / PATCH_W, UNITS = PIXELS / OF_PATCH / GROUPS;
