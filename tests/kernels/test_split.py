@@ -18,7 +18,7 @@ from tercet.backends.cuda.gemm import f32
 from tercet.backends.cuda.gemm.atoms import F16X3, TF32, TF32X3, Atom
 from tercet.backends.cuda.gemm.f32 import Arithmetic, choose, expected, tiles_of
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
-from tercet.backends.cuda.gemm.problem import Problem
+from tercet.backends.cuda.gemm.problem import Problem, RowKind
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
 from tercet.backends.cuda.gemm.tile import MAX_CLUSTER, Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.source import KernelSource
@@ -137,6 +137,19 @@ def test_tiles_are_split_less_beside_other_branches() -> None:
         assert len(found) == 2 * branches
         assert all(launch.cluster[0] > 1 for launch in found)
         assert {launch.grid[0] <= H200.processors // 2 for launch in found} == {branches > 1}
+
+
+def test_splits_beside_others_have_no_more_blocks_than_tiles_without() -> None:
+    """A 3x3 convolution of GoogLeNet at batch 1: 104 blocks, as many as without splits."""
+    problem = Problem(784, 128, 864, rows=RowKind.WINDOWS, concurrent=True)
+    ways = f32.ways_of(problem, F16X3, H200)
+    alone = f32.ways_of(replace(problem, concurrent=False), F16X3, H200)
+    whole = next(way for way in ways if way.config.splits == 1)
+    blocks = [way.tile.blocks(problem) * way.config.splits for way in ways if way.config.splits > 1]
+    assert max(blocks) <= max(whole.tile.blocks(problem), H200.processors // 2)
+    assert ways[0].config.splits > 1
+    assert ways[0].tile.blocks(problem) * ways[0].config.splits > H200.processors // 2
+    assert set(ways) < set(alone)
 
 
 @pytest.mark.parametrize(("atom", "target"), MATHS, ids=title)
