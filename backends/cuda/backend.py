@@ -38,6 +38,7 @@ from .codegen.moves import Movement
 from .codegen.reductions import ChainReduction
 from .codegen.scans import ScanChain
 from .conv.branches import beside_others
+from .conv.image_filters import ImageFilters
 from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
 from .driver.step import KernelStep
@@ -208,6 +209,8 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     """Return the formats that a group requests, unless contiguous."""
     if isinstance(group.whole, ReluLinear | ChannelAttention | CutAttention):
         return group.whole.formats
+    if isinstance(group.whole, ImageFilters):
+        return dict(group.whole.formats(setting))
     if isinstance(group.whole, InvertedResidual):
         return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)
     if isinstance(group.whole, Movement):

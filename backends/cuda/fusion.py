@@ -39,6 +39,7 @@ from .codegen.moves import MOVING, Movement, movements
 from .codegen.recurrences import Recurrence, recurrence_at
 from .codegen.reductions import ChainReduction, chain_reduction_at
 from .codegen.scans import ScanChain, scan_chain_at
+from .conv.image_filters import ImageFilters, image_filters_at
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .conv.pools import pools_squares
 from .gemm.atoms import HALVES
@@ -71,6 +72,7 @@ Separable = (
     | HeadRows
     | RotatedHeads
     | Variance
+    | ImageFilters
     | InvertedResidual
     | Movement
     | Recurrence
@@ -95,9 +97,8 @@ class FusionGroup:
             channels or without a softmax, rotation with cache update, this with the attention to
             the caches, rotation of what is normalized, products of few rows with the nodes around
             them, two products that are combined, stacks that are read in place, normalized parts of
-            rows, rows divided by their length, variances, inverted residuals, elements moved by
-            several nodes, an unrolled recurrence, a reduction of a chain, or scans with chains;
-            None for others.
+            rows, rows divided by their length, variances, inverted residuals, images with their own
+            filters, movements of several nodes, recurrences, reductions or scans with chains.
         moves: the movements through which a chain reads.
     """
 
@@ -356,7 +357,7 @@ _Finders = Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | No
 WHOLE: _Finders = {
     Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
     Concat: (recurrence_at,),
-    Conv: (partial(inverted_residual_at, tail=_tail),),
+    Conv: (image_filters_at, partial(inverted_residual_at, tail=_tail)),
     Div: (
         relu_linear_at,
         channel_attention_at,

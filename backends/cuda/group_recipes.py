@@ -36,6 +36,7 @@ from .codegen.reduction_kernel import chain_reduction
 from .codegen.reductions import ChainReduction
 from .codegen.scan_kernel import scan_chain
 from .codegen.scans import ScanChain
+from .conv.image_filters import ImageFilters, image_filters
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .families import kernel_of
 from .fusion import FusionGroup, Whole
@@ -151,6 +152,8 @@ def _recipe_of_whole(
             return unit_rows(whole, y, operand)
         case Variance():
             return variance(whole, y, operand)
+        case ImageFilters():
+            return image_filters(whole, operand, setting)
         case InvertedResidual():
             return inverted_residual(whole, y, operand, setting)
         case HeadRows():

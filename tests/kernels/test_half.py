@@ -269,7 +269,7 @@ def shared_by_candidates(filters: int, size: int) -> Iterator[int]:
     view = Window((size, size), (1, 1), (1, 1), (0, 0), (0, 0), (256, 256))
     image = Image(
         **{"data": x, "spatial": x.dims[2:], "strides": x.strides, "channels": 64, "view": view},
-        **{"output": view.output, "vector": 8, "images": 1, "weights": x},
+        **{"output": view.output, "vector": 8, "images": 1},
     )
     result = Tensor(value(1, filters, 256, 256), Format.CHANNELS_LAST)
     shape = (256 * 256, filters, image.terms)
@@ -397,7 +397,6 @@ def bulk_sources() -> Iterator[KernelSource]:
                 output=view.output,
                 vector=8,
                 images=32,
-                weights=x,
             )
             result = Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST)
             weights = Packed((), "none", np.asarray)

@@ -351,8 +351,10 @@ class Selector(Generic[T]):
     def build(self, context: RecipeContext) -> Answer:
         """Return the recipe for tensors in their actual formats, or why there is none."""
         task = self.task(context)
-        if isinstance(task, str):
-            return task
+        return task if isinstance(task, str) else self.made(task)
+
+    def made(self, task: T) -> Answer:
+        """Return the recipe of a task, or why there is none."""
         candidate = self.pick(task.plain)
         if candidate.recipe is None:
             return candidate.reason

@@ -14,14 +14,12 @@ from dataclasses import replace
 from math import inf, prod
 from pathlib import PurePath
 
-import numpy as np
-
 from ....runtime.base.record import record
-from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
+from ..gemm.pack_filters import DepthwiseOrder
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div, divisor, three
+from ..recipe.operands import Ints, Members, Packed, Tensor, by_axis, ceil_div, divisor, three
 from .estimates import WORD
 
 THREADS = 128
@@ -149,7 +147,10 @@ def _launch(
             **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b},
             **epilogue.args,
             **{"count": count},
-            "p": {**plane.geometry, "row_x": x.row, "row_y": y.row, **members},
+            "p": {
+                **{**plane.geometry, "row_x": x.row, "row_y": y.row, **members},
+                "of_filters": conv.taps * x.dims[1] if conv.own else 0,
+            },
         },
         types=epilogue.types,
         constants=(
@@ -164,9 +165,11 @@ def _launch(
     )
 
 
-def weights_of(conv: ConvProblem) -> Packed:
+def weights_of(conv: ConvProblem) -> Packed | Tensor:
     """Return the weights in the kernels' order."""
-    return Packed((conv.w.value,), "depthwise", pack_depthwise)
+    if conv.placed is not None:
+        return conv.placed
+    return Packed((conv.w.value,), ("depthwise", conv.apart), DepthwiseOrder(conv.apart))
 
 
 _SIZES = ("depth", "height", "width")
@@ -263,8 +266,3 @@ class Plane:
             return self.threads(patch) >= BUSY.get(patch, (0, 0))[large] * processors
 
         return next(filter(suits, self.patches))
-
-
-def pack_depthwise(w: Array) -> Array:
-    """Return weights [c, 1, *kernel] as [kernel, c]."""
-    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)

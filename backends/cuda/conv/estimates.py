@@ -13,6 +13,7 @@ from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm import batched, f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
+from ..gemm.pack_filters import packing_time
 from ..gemm.problem import Problem
 from ..gemm.schedules import multistage, simt
 from ..recipe.operands import ceil_div
@@ -69,7 +70,7 @@ def precomputed_time(conv: ConvProblem) -> float:
 
 def explicit_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `explicit_gemm`, or why it does not apply."""
-    refused = _explicit_refused(conv)
+    refused = _explicit_refused(conv, conv.need_constants())
     if refused:
         return refused
     terms = conv.taps * conv.channels
@@ -80,8 +81,8 @@ def explicit_formats(conv: ConvProblem) -> Formats | str:
     return image_formats(conv, MIN_CHANNELS)
 
 
-def _explicit_refused(conv: ConvProblem) -> str:
-    one = conv.need_one_group() or conv.need_plane() or conv.need_constants()
+def _explicit_refused(conv: ConvProblem, weights: str) -> str:
+    one = conv.need_one_group() or conv.need_plane() or weights
     if one or conv.x.dtype in HALVES:
         return one
     return conv.need_float32()
@@ -98,7 +99,7 @@ def explicit_time(conv: ConvProblem) -> float:
 
 def transposed_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of a transposed `explicit_gemm`, or why it does not apply."""
-    refused = _explicit_refused(conv)
+    refused = _explicit_refused(conv, conv.need_weights())
     if refused:
         return refused
     if conv.x.dtype in HALVES and conv.channels % 2:
@@ -113,10 +114,11 @@ def transposed_time(conv: ConvProblem) -> float:
     """Return the estimate for the product and col2im."""
     m, n = conv.x.size // conv.channels, conv.taps * conv.filters
     traffic = 4 * (2 * m * n + conv.y.size)
+    first = 2.0 + packing_time(conv.w)
     problem, target = Problem(m, n, conv.channels), conv.setting.target
     if conv.x.dtype in HALVES:
-        return 2.0 + traffic / 2.5e6 + multistage.choose(problem, target).microseconds
-    return 2.0 + traffic / 2.5e6 + simt.choose(problem, target).microseconds
+        return first + traffic / 2.5e6 + multistage.choose(problem, target).microseconds
+    return first + traffic / 2.5e6 + simt.choose(problem, target).microseconds
 
 
 # ── Winograd ────────────────────
@@ -290,13 +292,16 @@ def depthwise_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `depthwise`, or why it does not apply."""
     refused = conv.need_depthwise()
     refused = refused or (conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32())
-    return refused or conv.need_constants() or CHANNELS_LAST
+    if conv.own and conv.b is not None:
+        return "a bias of each image"
+    return refused or conv.need_weights() or CHANNELS_LAST
 
 
 def depthwise_time(conv: ConvProblem) -> float:
     """Return the estimate of `depthwise`, from memory traffic and arithmetic."""
     traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
-    return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
+    packing = packing_time(conv.w) if conv.placed is None else 0.0
+    return 1.5 + max(traffic / 3e6, conv.macs / 6e6) + packing
 
 
 def depthwise_transposed_formats(conv: ConvProblem) -> Formats | str:
@@ -315,7 +320,7 @@ def depthwise_transposed_formats(conv: ConvProblem) -> Formats | str:
 
 def naive_formats(conv: ConvProblem) -> Formats | str:
     """Return contiguous formats; `naive` accepts others as well."""
-    return conv.need_own() or CONTIGUOUS
+    return conv.need_own() or conv.need_shared() or CONTIGUOUS
 
 
 def naive_time(conv: ConvProblem) -> float:

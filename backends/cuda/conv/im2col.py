@@ -21,6 +21,7 @@ from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
 from ..gemm.pack import EIGHTS, pack_windows
+from ..gemm.pack_filters import TransposedOrder
 from ..gemm.problem import GemmArguments, Matrix, Problem, packed_filters, widest
 from ..gemm.schedules import multistage, simt
 from ..gemm.windows import image_of
@@ -178,7 +179,7 @@ def transposed_product(conv: ConvProblem) -> GemmArguments:
     if x.dtype in HALVES:
         return GemmArguments(
             a=Matrix(x, x.row, widest(f16.VECTORS, k, x.row)),
-            b=Packed((conv.w.value,), "transposed rows", pack_transposed_rows),
+            b=Packed((conv.w.value,), "transposed rows", ROWS),
             c=Scratch(0),
             shape=(m, n, k),
             ldb=ceil_div(k, 8) * 8,
@@ -187,7 +188,7 @@ def transposed_product(conv: ConvProblem) -> GemmArguments:
         )
     return GemmArguments(
         a=Matrix(x, x.row, widest((4, 2), k, x.row)),
-        b=Packed((conv.w.value,), "transposed columns", pack_transposed),
+        b=Packed((conv.w.value,), "transposed columns", COLUMNS),
         c=Scratch(0),
         shape=(m, n, k),
         ldb=ceil_div(n, 4) * 4,
@@ -207,3 +208,8 @@ def pack_transposed(w: Array) -> Array:
     packed = np.zeros((w.shape[0], ceil_div(columns.shape[1], 4) * 4), w.dtype)
     packed[:, : columns.shape[1]] = columns
     return packed
+
+
+#: Weights of transposed convolutions, as the right operands of tensor cores and of other kernels.
+ROWS = TransposedOrder(pack_transposed_rows, across=False)
+COLUMNS = TransposedOrder(pack_transposed, across=True)

@@ -43,7 +43,6 @@ def _gemm(conv: ConvProblem) -> GemmArguments:
         output=y.dims[2:],
         vector=widest((4, 2), conv.channels, x.row) if x.is_channels_last else 1,
         images=x.dims[0],
-        weights=conv.w,
         channels_last=x.is_channels_last,
         divided=False,
     )

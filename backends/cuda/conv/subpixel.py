@@ -28,14 +28,13 @@ from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
 from ..gemm.problem import widest
 from ..gemm.tile import LAUNCH, MEMORY
-from ..recipe.launch import Launch, behind, each, launches_of, sharing
+from ..recipe.launch import Launch, behind, each, launches_of, reading, sharing
 from ..recipe.operands import (
-    Argument,
     Ints,
+    Operand,
     Packed,
     Scratch,
     Tensor,
-    TensorMap,
     ceil_div,
     index_type,
     three,
@@ -184,25 +183,20 @@ def _with_operands(
         layout = ("phases", strides, found.layout)
         return Packed((conv.w.value,), layout, partial(_composed, _pack(conv), found.pack))
 
-    def operand(argument: Argument) -> Argument:
-        if isinstance(argument, TensorMap):
-            base = operand(argument.base)
-            assert isinstance(base, Tensor | Packed | Scratch)
-            return replace(argument, base=base)
-        if isinstance(argument, Packed):
-            return packed(argument)
-        if isinstance(argument, Tensor) and argument.value is y:
+    def operand(given: Operand) -> Operand:
+        if isinstance(given, Packed):
+            return packed(given)
+        if isinstance(given, Tensor) and given.value is y:
             return there
-        if isinstance(argument, Tensor) and argument.value is b and conv.b is not None:
+        if isinstance(given, Tensor) and given.value is b and conv.b is not None:
             tiled = partial(np.tile, reps=prod(strides))
             return Packed((conv.b.value,), ("tiled", prod(strides)), tiled)
-        return argument
+        return given
 
-    args = {name: operand(argument) for name, argument in launch.arguments.items()}
     pitched = tuple(conv.y if each.value is y else each for each in launch.pitched)
     if isinstance(there, Scratch):
         pitched = tuple(each for each in launch.pitched if each.value is not y)
-    return replace(launch, args=args, pitched=pitched)
+    return replace(reading(launch, operand), pitched=pitched)
 
 
 def _composed(first: Callable[..., Array], then: Callable[..., Array], source: Array) -> Array:

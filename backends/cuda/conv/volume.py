@@ -191,7 +191,6 @@ def _frames(conv: ConvProblem) -> _Planes | None:
         output=over.output,
         vector=8,
         images=images * view.output[0],
-        weights=conv.w,
         frames=frames,
     )
     return _Planes(image, view.kernel[0])
@@ -262,7 +261,7 @@ def _planes(conv: ConvProblem) -> _Planes:
     vector = widest(f16.VECTORS if halves else (4, 2), channels, x.row)
     # Only the schedule without tensor cores divides by output sizes as it goes.
     divided = halves or (conv.setting.target.has_tf32 and channels % 4 == 0)
-    make = partial(Image, data=x, weights=conv.w, channels=channels, vector=vector, divided=divided)
+    make = partial(Image, data=x, channels=channels, vector=vector, divided=divided)
     if _passes(view, (0,)):
         over = _over(view, (1, 2), view.output[1:])
         return _Planes(
@@ -295,7 +294,6 @@ def _stacked(conv: ConvProblem) -> _Planes:
         output=over.output,
         vector=widest(vectors, stacked),
         images=images * view.output[0],
-        weights=conv.w,
         divided=halves or (conv.setting.target.has_tf32 and stacked % 4 == 0),
     )
     return _Planes(image, depth, (launch,))

@@ -31,12 +31,15 @@ class ConvProblem:
         op: the operator.
         y: the result [n, m, *output].
         x: the input [n, c, *spatial].
-        w: the weights, [m, c / group, *kernel]; if transposed, [c, m / group, *kernel].
-        b: the bias [m], or None.
+        w: the weights, [m, c / group, *kernel]; if transposed, [c, m / group, *kernel]; if images
+            have their own, [n * m, c / group, *kernel].
+        b: the bias [m], or [n * m] if images have their own; or None.
         view: the windows.
         epilogue: the fused elementwise nodes.
         setting: the GPU and the user's options.
         pooled: the maxima of squares of 2 x 2 results, which are stored instead of them; or None.
+        own: whether each image has filters of its own, which are computed.
+        placed: these filters of single channels, [n, m, *kernel], if they are read where they are.
     """
 
     op: Conv | ConvTranspose
@@ -48,6 +51,8 @@ class ConvProblem:
     epilogue: Epilogue
     setting: Setting
     pooled: Tensor | None = None
+    own: bool = False
+    placed: Tensor | None = None
 
     @property
     def stored(self) -> Tensor:
@@ -108,6 +113,11 @@ class ConvProblem:
         return 1 < self.group == self.x.dims[1] == self.y.dims[1]
 
     @property
+    def apart(self) -> int:
+        """How many images have filters of their own; 1 if all of them share theirs."""
+        return self.x.dims[0] if self.own else 1
+
+    @property
     def formats(self) -> Formats:
         """The formats of input and result."""
         return self.x.format, self.y.format
@@ -147,6 +157,10 @@ class ConvProblem:
         ]
         if self.w.data is None:
             parts.append("weights of run time")
+        if self.own:
+            parts.append("for each image")
+        if self.placed is not None:
+            parts.append("in place")
         return " ".join(parts)
 
     # ── reasons ──────────────────────────────────────────────────────────────────────────────
@@ -178,7 +192,15 @@ class ConvProblem:
         """Return why weights cannot be packed; empty if they can."""
         if self.w.data is None:
             return "computed weights, which cannot be packed"
+        return self.need_weights()
+
+    def need_weights(self) -> str:
+        """Return why weights can be neither packed nor computed; empty if they can."""
         return "" if self.w.size else "weights without elements"
+
+    def need_shared(self) -> str:
+        """Return why images cannot have filters of their own; empty if they do not."""
+        return "filters of each image" if self.own else ""
 
     def need_depthwise(self) -> str:
         """Return why it is not depthwise; empty if it is.

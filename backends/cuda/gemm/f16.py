@@ -35,6 +35,7 @@ from .forms import (
 from .joined_groups import JoinedGroups, joinable
 from .multiplication import stack_of, stacks
 from .pack import EIGHTS
+from .pack_filters import packing_time
 from .pack_image import MOST_PER_PIXEL
 from .problem import (
     Batch,
@@ -276,7 +277,8 @@ def formats_of(conv: ConvProblem) -> Formats | str:
     Channels are read in words of at least two. A first layer's are packed, an odd number is padded;
     groups with an odd number of channels are joined in twos or more.
     """
-    refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
+    refused = conv.need_halves() or conv.need_plane() or conv.need_weights()
+    refused = refused or _computed_refusal(conv)
     if refused:
         return refused
     if conv.group == 1:
@@ -285,6 +287,15 @@ def formats_of(conv: ConvProblem) -> Formats | str:
     if not joinable(conv):
         return f"{conv.group} groups of {conv.channels} channels, which do not fill words"
     return CHANNELS_LAST
+
+
+def _computed_refusal(conv: ConvProblem) -> str:
+    """Return why filters that are computed cannot be packed by a kernel; empty if they can."""
+    if conv.w.data is not None:
+        return ""
+    if conv.group == 1 and is_packed(conv.channels):
+        return f"computed filters of {conv.channels} channels"
+    return "groups of images with filters of their own" if conv.own and conv.group > 1 else ""
 
 
 def is_packed(channels: int) -> bool:
@@ -366,12 +377,13 @@ def convolution_time(conv: ConvProblem) -> float:
     gemm, packing = _gemm(_quickest(conv))
     time = multistage.time_of(gemm, conv.setting.target)
     time = time if fed is None else min(fed.choice.microseconds, time)
+    time += packing_time(conv.w)
     if not packing:
         return time
-    return (PACKED if is_packed(conv.channels) else 1.0) * (time + _packing_time(conv))
+    return (PACKED if is_packed(conv.channels) else 1.0) * (time + _image_time(conv))
 
 
-def _packing_time(conv: ConvProblem) -> float:
+def _image_time(conv: ConvProblem) -> float:
     """Return the estimate for packing the image, in microseconds."""
     return LAUNCH + 4 * conv.x.size * conv.x.dtype.itemsize / MEMORY
 
@@ -439,7 +451,7 @@ def _tma_products(
 ) -> list[tuple[tma_staging.TmaProduct, tuple[Launch, ...]]]:
     """Return the products by which `tma.cu` can convolve, with the launches before each."""
     x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
-    if not target.has_wgmma or x.rank > 4 or not conv.y.is_channels_last:
+    if not target.has_wgmma or x.rank > 4 or not conv.y.is_channels_last or conv.own:
         return []
     if x.is_channels_last:
         even = x.row % 8 == 0 and w.dims[0] % conv.group == 0

@@ -22,7 +22,9 @@ from ..recipe.targets import Target
 from .atoms import F16X3, TF32, TF32X3, Atom
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
+from .joined_groups import batch_of
 from .pack import STEP, InParts
+from .pack_filters import packing_time
 from .pack_image import MOST_PER_PIXEL, padded_channels
 from .problem import (
     Batch,
@@ -413,9 +415,11 @@ def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts
 
 def formats_of(conv: ConvProblem) -> Formats | str:
     """Return the formats of input and result, or why tensor cores do not apply."""
-    refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
+    refused = conv.need_float32() or conv.need_plane() or conv.need_weights()
     if refused:
         return refused
+    if conv.own and conv.group > 1:
+        return "groups of images with filters of their own"
     if not conv.setting.target.has_tf32:
         return f"{conv.setting.target.arch} has no tensor cores for float32"
     if not conv.x.size or not conv.y.size:
@@ -448,15 +452,16 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         arithmetic = filter_arithmetic(setting, problem, conv.w, conv.group)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     image = replace(image, squares=conv.pooled is not None)
-    b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
+    groups = conv.group * conv.apart
+    b, scales = arithmetic.packed(partial(packed_filters, conv.w, groups, image.channels))
     gemm = GemmArguments(
         a=image,
         b=b,
         c=conv.stored,
-        shape=(conv.pixels, conv.filters, image.terms),
+        shape=(conv.pixels // conv.apart, conv.filters, image.terms),
         ldb=0,
         ldc=conv.stored.row,
-        batch=Batch(conv.group, image.channels, 0, conv.filters),
+        batch=batch_of(conv, conv.group, image, (conv.filters, 0)),
         bias=conv.b,
         scales=scales,
     )
@@ -478,20 +483,22 @@ def convolution_time(conv: ConvProblem) -> float:
     """Return the estimate of `convolution`."""
     packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
     problem, setting = _problem(conv), conv.setting
-    time = time_of(problem, True, setting)
-    if fastest(problem, True, setting) is F16X3:
+    constant = conv.w.data is not None
+    time = time_of(problem, constant, setting)
+    if fastest(problem, constant, setting) is F16X3:
         time = min(time, by_tma(problem, setting.target))
-    return packing + time
+    return packing + time + packing_time(conv.w)
 
 
 def variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the tiles with the K splits worth trying."""
     problem = _problem(conv)
-    return tried(problem, fastest(problem, True, conv.setting), conv.setting.target)
+    atom = fastest(problem, conv.w.data is not None, conv.setting)
+    return tried(problem, atom, conv.setting.target)
 
 
 def _problem(conv: ConvProblem) -> Problem:
     channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
     rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
-    shape = conv.pixels, conv.filters, conv.taps * channels
-    return Problem(*shape, conv.group, rows, concurrent=conv.setting.concurrent)
+    shape = conv.pixels // conv.apart, conv.filters, conv.taps * channels
+    return Problem(*shape, conv.group * conv.apart, rows, concurrent=conv.setting.concurrent)

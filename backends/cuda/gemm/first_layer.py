@@ -65,7 +65,6 @@ def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, 
         output=view.output,
         vector=8,
         images=x.dims[0],
-        weights=w,
     )
     return image, Packed((w.value,), ("spans", span, pixels), pack), launch
 
@@ -94,7 +93,6 @@ def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
         output=view.output,
         vector=8,
         images=x.dims[0],
-        weights=w,
     )
     pack = partial(pack_strips, columns=columns)
     return image, Packed((w.value,), ("strips", columns), pack), launch

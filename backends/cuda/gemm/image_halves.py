@@ -40,7 +40,7 @@ def formats(conv: ConvProblem) -> Formats | str:
     setting = conv.setting
     if not isinstance(conv.op, Conv) or conv.x.rank != 4:
         return "not a convolution of images"
-    refused = formats_of(conv)
+    refused = conv.need_constants() or formats_of(conv)
     if isinstance(refused, str):
         return refused
     if not setting.target.has_wgmma:
@@ -132,7 +132,7 @@ def _image(conv: ConvProblem) -> Image:
     moves = strides(conv.x.dims, Format.CHANNELS_LAST)
     return Image(
         *(conv.x, conv.x.dims[2:], moves, conv.channels, conv.view, conv.y.dims[2:], 4),
-        *(conv.x.dims[0], conv.w),
+        images=conv.x.dims[0],
         squares=conv.pooled is not None,
     )
 

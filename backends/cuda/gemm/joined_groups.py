@@ -21,6 +21,21 @@ def joinable(conv: ConvProblem) -> Ints:
     return tuple(n for n in counts if n * conv.channels % 2 == 0)
 
 
+def batch_of(conv: ConvProblem, groups: int, image: Image, of_group: tuple[int, int]) -> Batch:
+    """Return the products of a convolution: of its groups, or of images with their own filters.
+
+    Args:
+        conv: the convolution; of one group, if images have their own filters.
+        groups: number of groups.
+        image: its windows.
+        of_group: filters of a group, and their elements as they are packed.
+    """
+    filters, elements = of_group
+    if not conv.own:
+        return Batch(groups, image.channels, elements, filters)
+    return Batch(conv.apart, image.strides[0], elements, conv.stored.strides[0])
+
+
 @record
 class JoinedGroups:
     """A convolution of tensors in the formats of `formats_of`, in fewer groups.
@@ -42,7 +57,8 @@ class JoinedGroups:
 
     def filters(self, channels: int) -> Packed:
         """Return the weights in words, for an image with this many channels in memory."""
-        return packed_filters(self.conv.w, self.groups, channels, "in eights", EIGHTS, self.joined)
+        groups = self.groups * self.conv.apart
+        return packed_filters(self.conv.w, groups, channels, "in eights", EIGHTS, self.joined)
 
     def gemm(self, image: Image, weights: Packed) -> GemmArguments:
         """Return the product of the windows of an image and the filters."""
@@ -52,10 +68,10 @@ class JoinedGroups:
             a=image,
             b=weights,
             c=conv.y,
-            shape=(conv.pixels, filters, terms),
+            shape=(conv.pixels // conv.apart, filters, terms),
             ldb=ldb,
             ldc=conv.y.row,
-            batch=Batch(self.groups, image.channels, filters * ldb, filters),
+            batch=batch_of(conv, self.groups, image, (filters, filters * ldb)),
             bias=conv.b,
             dtype=conv.x.dtype,
             concurrent=conv.setting.concurrent,

@@ -167,7 +167,6 @@ def pack_bias(c: Array, n: int, beta: float) -> Array:
 
 
 def pack_table(
-    w: Array,
     channels: int,
     kernel: Ints,
     dilations: Ints,
@@ -178,7 +177,6 @@ def pack_table(
     """Return (offset, place) of every `vector`-th window element, int32; see `operand_a.cuh`.
 
     Args:
-        w: the weights; their elements are not used.
         channels: channels per group.
         kernel: the window.
         dilations: of the window.

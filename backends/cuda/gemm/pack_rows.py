@@ -8,6 +8,7 @@ Rows of 16-bit floats that are columns in memory are transposed by a kernel as w
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from ....runtime.base.record import record
@@ -15,10 +16,11 @@ from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array, TensorType
 from ..codegen.copies import transposition
 from ..recipe.launch import THREADS, Launch
-from ..recipe.operands import ceil_div, words_of
+from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, words_of
 from ..recipe.packing import PackingLaunch
 from .f16x3 import in_halves
 from .pack import EIGHTS, STEP, InParts, filters_of, joined_groups, rows_of
+from .pack_filters import Rows
 
 #: Converts [batch, n, k] to the order of a schedule.
 Order = Callable[[Array], Array]
@@ -52,9 +54,12 @@ class MatrixPacking:
             return None
         if self.arrange is EIGHTS:
             return None if self.transposed else _transposing(source)
-        matrices = source.reshape(-1, *source.shape[-2:])
-        rows = matrices if self.transposed else matrices.swapaxes(1, 2)
-        return _launch(source, rows[:, :, None], self.arrange)
+        *outer, rows, columns = source.shape
+        steps = rows * columns, columns, 0, 1
+        if not self.transposed:
+            rows, columns, steps = columns, rows, (rows * columns, 1, 0, columns)
+        view = _View((prod(outer), rows, 1, columns), steps, columns)
+        return _of_constant(source, view, self.arrange)
 
 
 @record
@@ -78,11 +83,57 @@ class FilterPacking:
 
     def launch(self, source: Array) -> PackingLaunch | None:
         """Return the launch that does it; see `KernelPacking`."""
-        m, c, *kernel = source.shape
-        if self.joined > 1 or self.channels != c or not source.flags.c_contiguous:
+        if self.joined > 1 or not source.flags.c_contiguous:
             return None
-        filters = source.reshape(self.groups, m // self.groups, c, prod(kernel))
-        return _launch(source, filters.swapaxes(2, 3), self.arrange)
+        return _of_constant(source, self._view(source.shape), self.arrange)
+
+    def computed(self, w: Tensor) -> Launch | None:
+        """Return the launch that packs computed weights; see `FilterOrder`."""
+        if self.arrange is EIGHTS:
+            return self._eights(w).launch(w)
+        # Scales of halves are packed apart from them.
+        if self.joined > 1 or self.arrange is in_halves:
+            return None
+        made = _launch(self._view(w.dims), self.arrange)
+        if made is None:
+            return None
+        launch, result = made
+        return replace(launch, args={**launch.args, "x": w, "y": Scratch(0)}, scratch=result.nbytes)
+
+    def _eights(self, w: Tensor) -> Rows:
+        m, c, *kernel = w.dims
+        rows, taps = m // self.groups, prod(kernel)
+        stored = self.joined * c if self.joined > 1 else self.channels
+        return Rows(
+            rows=(self.groups, rows),
+            of_row=(rows * c * taps, c * taps),
+            terms=(taps, stored),
+            of_term=(1, taps),
+            pitch=ceil_div(taps * stored, 8) * 8,
+            filled=c,
+            own=rows // self.joined,
+        )
+
+    def _view(self, dims: Ints) -> _View:
+        m, c, *kernel = dims
+        rows, taps = m // self.groups, prod(kernel)
+        steps = rows * c * taps, c * taps, 1, taps
+        return _View((self.groups, rows, taps, self.channels), steps, c)
+
+
+@record
+class _View:
+    """Contiguous elements as matrices of rows of terms.
+
+    Attributes:
+        sizes: matrices, rows, outer terms and inner terms.
+        steps: distances between these.
+        filled: how many inner terms exist; the others are zero.
+    """
+
+    sizes: tuple[int, int, int, int]
+    steps: tuple[int, int, int, int]
+    filled: int
 
 
 def _transposing(source: Array) -> PackingLaunch | None:
@@ -95,33 +146,41 @@ def _transposing(source: Array) -> PackingLaunch | None:
     return PackingLaunch(launch, source, TensorType(source.dtype, (*outer, n, width)))
 
 
-def _launch(source: Array, rows: Array, arrange: Order) -> PackingLaunch | None:
-    """Return the launch that packs a view of an array: [batch, n, outer, inner] of k terms."""
-    batch, n, outer, inner = rows.shape
-    if source.dtype != float32 or source.size < MIN_SIZE or batch > MAX_BATCH:
+def _of_constant(source: Array, view: _View, arrange: Order) -> PackingLaunch | None:
+    """Return the launch that packs a view of a large array of float32."""
+    if source.dtype != float32 or source.size < MIN_SIZE:
+        return None
+    made = _launch(view, arrange)
+    return None if made is None else PackingLaunch(made[0], source, made[1])
+
+
+def _launch(view: _View, arrange: Order) -> tuple[Launch, TensorType] | None:
+    """Return the launch that packs float32, and the type of its result."""
+    batch, n, outer, inner = view.sizes
+    if batch > MAX_BATCH:
         return None
     eights, steps = ceil_div(n, 8), ceil_div(outer * inner, STEP)
     if arrange is in_halves:
-        entry, parts = "rows_in_halves", 2
+        entry, parts, blocks = "rows_in_halves", 2, 1
         result = TensorType(float16, (batch, steps, 8 * eights, 2 * STEP))
     elif isinstance(arrange, InParts):
-        entry, parts = "rows_in_parts", arrange.parts
+        entry, parts, blocks = "rows_in_parts", arrange.parts, ceil_div(steps, 4)
         result = TensorType(float32, (batch, steps, parts, 8 * eights, STEP))
     else:
         return None
-    distances = (stride // source.itemsize for stride in rows.strides)
     names = ("of_matrix", "of_row", "of_outer", "of_inner")
     launch = Launch(
         "gemm/pack_rows.cu",
         entry,
-        grid=(eights, 1, batch),
+        grid=(eights, min(blocks, MAX_BATCH), batch),
         block=THREADS,
         args={
             **{"x": None, "y": None, "rows": n, "terms": outer * inner, "inner": inner},
-            **dict(zip(names, distances, strict=True)),
+            **dict(zip(names, view.steps, strict=True)),
+            "filled": view.filled,
         },
         types=(("T", float32),),
         constants=(("PARTS", parts),),
         code='#define KIND "f16"',
     )
-    return PackingLaunch(launch, source, result)
+    return launch, result

@@ -126,7 +126,6 @@ class Image:
         output: the spatial sizes of the result.
         vector: adjacent channels per copy.
         images: number of images.
-        weights: the constant with which the address table is cached.
         channels_last: whether channels are innermost; 1x1 windows are then pixels.
         divided: whether kernels divide by output sizes through multiplication; see `divided_image`.
         squares: whether pixels of the result come in squares of 2 x 2.
@@ -141,7 +140,6 @@ class Image:
     output: Ints
     vector: int
     images: int
-    weights: Tensor
     channels_last: bool = True
     divided: bool = True
     squares: bool = False
@@ -185,7 +183,7 @@ class Image:
             pack_table, channels=self.channels, kernel=kernel, dilations=dilations, moves=moves,
             vector=self.vector, axes=self.axes,
         )  # fmt: skip
-        return Packed((self.weights.value,), ("table", *order), pack)
+        return Packed((), ("table", *order), pack)
 
     @property
     def geometry(self) -> Members:
@@ -405,7 +403,6 @@ def image_source(
         output=output,
         vector=vector,
         images=x.dims[0],
-        weights=w,
     ), ()
 
 
@@ -430,7 +427,6 @@ def _packed_source(
         output=output,
         vector=widest(vectors, channels),
         images=x.dims[0],
-        weights=w,
     ), (launch,)
 
 

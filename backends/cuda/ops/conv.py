@@ -15,6 +15,7 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
+from ..conv.computed_filters import packing_first
 from ..conv.depthwise import depthwise, depthwise_variants
 from ..conv.depthwise import transposed as depthwise_transposed
 from ..conv.direct import naive, naive_transposed
@@ -225,14 +226,18 @@ _IMPLICIT_GEMM = Algorithm(
 CONV = Selector(
     "Conv",
     (
-        Algorithm("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
+        Algorithm(
+            *("tensor_cores", packing_first(_tensor_cores), _tensor_formats, _tensor_time),
+            _tensor_variants,
+        ),
         Algorithm(
             *("in_halves", image_halves.make, image_halves.formats, image_halves.time),
             image_halves.variants,
             floor=_in_halves_floor,
         ),
         Algorithm(
-            *("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
+            *("depthwise", packing_first(depthwise), depthwise_formats, depthwise_time),
+            depthwise_variants,
             floor=_depthwise_floor,
         ),
         Algorithm(
@@ -269,7 +274,10 @@ CONV = Selector(
             floor=_naive_floor,
         ),
         Algorithm("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
-        Algorithm(HALF_SUMS, _half_sums, _half_sums_formats, f16.convolution_time, by_name=True),
+        Algorithm(
+            *(HALF_SUMS, packing_first(_half_sums), _half_sums_formats, f16.convolution_time),
+            by_name=True,
+        ),
     ),
     problem_of,
 )
@@ -278,11 +286,15 @@ CONV_TRANSPOSE = Selector(
     "ConvTranspose",
     (
         Algorithm(
-            *("depthwise", depthwise_transposed, depthwise_transposed_formats, depthwise_time),
+            *("depthwise", packing_first(depthwise_transposed)),
+            *(depthwise_transposed_formats, depthwise_time),
             floor=_depthwise_floor,
         ),
         _IMPLICIT_GEMM,
-        Algorithm("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
+        Algorithm(
+            *("explicit_gemm", packing_first(transposed_gemm)),
+            *(transposed_formats, transposed_time),
+        ),
         Algorithm("subpixel", subpixel, subpixel_formats, subpixel_time),
         Algorithm("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
     ),

@@ -6,7 +6,7 @@ types and constants, the grid, and the arguments by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from math import prod
 from typing import cast
@@ -15,7 +15,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid
-from .operands import Argument, Arguments, Tensor, TensorMap, ceil_div
+from .operands import Argument, Arguments, Operand, Tensor, TensorMap, ceil_div
 from .source import C_TYPES, KernelSource, begins_early
 from .targets import Target
 
@@ -79,6 +79,12 @@ class Launch:
     def arguments(self) -> Mapping[str, Argument]:
         """`args` with numbers converted to the types of their parameters."""
         return cast("Mapping[str, Argument]", self.args)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The memory that its arguments point to, in their order."""
+        bases = map(base_of, self.arguments.values())
+        return tuple(base for base in bases if isinstance(base, Operand))
 
     @property
     def title(self) -> str:
@@ -177,6 +183,18 @@ def fill_of(launch: Launch, target: Target) -> float:
 def base_of(argument: Argument) -> Argument:
     """Return the memory that an argument points to; for numbers and structs the argument itself."""
     return argument.base if isinstance(argument, TensorMap) else argument
+
+
+def reading(launch: Launch, change: Callable[[Operand], Operand]) -> Launch:
+    """Return a launch with other operands in memory in the place of its own."""
+
+    def changed(argument: Argument) -> Argument:
+        if isinstance(argument, TensorMap):
+            return replace(argument, base=change(argument.base))
+        return change(argument) if isinstance(argument, Operand) else argument
+
+    args = {name: changed(argument) for name, argument in launch.arguments.items()}
+    return replace(launch, args=args)
 
 
 def sharing(*launches: Launch) -> tuple[Launch, ...]:

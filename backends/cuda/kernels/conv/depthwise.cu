@@ -20,6 +20,7 @@ depthwise(const T* x, const T* __restrict__ w, R* y, const T* __restrict__ bias,
     if constexpr (!HELD) prefetch_l2(w, KD * KH * KW * p.channels, i, gridDim.x * 128);
     if constexpr (BIAS) prefetch_l2(bias, p.channels, i, gridDim.x * 128);
     if (i >= count) return;
+    w += (long long)spot.n * p.of_filters;
     Floats weights[HELD ? KD * KH * KW : 1], shift = {};
     const auto weight = [&](int tap) { return widened(words(w + tap * p.channels + channel)); };
     if constexpr (HELD) {

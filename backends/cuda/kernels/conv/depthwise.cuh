@@ -16,6 +16,7 @@ struct Plane {
     Divisor by_words, by_across, by_down;
     int depth, out_depth, dilation_d, pad_d;
     Divisor by_depth;  // of the result
+    int of_filters;    // from the filters of one image to those of the next; 0 if they share them
 };
 
 constexpr int ACROSS = (COLUMNS - 1) * STEP_W + KW;  // columns that windows of adjacent results cover

@@ -11,6 +11,7 @@ struct Plane {
     int dilation_h, dilation_w, pad_h, pad_w;
     int row_x, row_y;  // elements from one pixel to the next
     int depth, out_depth, dilation_d, pad_d;
+    int of_filters;  // from the filters of one image to those of the next; 0 if they share them
 };
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -29,6 +30,7 @@ depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const
     const int front = VOLUME ? next(p.out_depth) * STEP_D - p.pad_d : 0, n = rest;
 
     const T* image = x + (long long)n * (VOLUME ? p.depth : 1) * p.height * p.width * p.row_x + channel;
+    w += (long long)n * p.of_filters;
     grid_dependency_sync();
     float sum = 0;
 #pragma unroll

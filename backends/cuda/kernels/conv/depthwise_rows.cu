@@ -17,6 +17,7 @@ depthwise_rows(const T* x, const T* w, R* y, const T* bias, const T* z0, const T
     const int channel = spot.channel;
     prefetch_l2(w, LINES * KW * p.channels, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
     if constexpr (BIAS) prefetch_l2(bias, p.channels, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
+    w += (long long)spot.n * p.of_filters;
     grid_dependency_sync();
 
     const int move_w = COLUMNS == 1 ? p.dilation_w : 1;

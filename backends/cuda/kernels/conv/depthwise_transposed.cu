@@ -20,8 +20,9 @@ depthwise_transposed(const T* x, const T* __restrict__ w, R* y, const T* __restr
     const int right = across / STEP_W, bottom = down / STEP_H;  // the last pixel that may reach this one
     const T* from = x + (long long)spot.n * p.height * p.width * p.row_x + spot.channel;
     Floats shift = {}, sum = {};
-    if constexpr (BIAS) shift = widened(words(bias + spot.channel));
+    w += (long long)spot.n * p.of_filters;
     grid_dependency_sync();
+    if constexpr (BIAS) shift = widened(words(bias + spot.channel));
 #pragma unroll
     for (int a = 0; a < TERMS_H; ++a) {
         const int r = down % STEP_H + a * STEP_H, v = bottom - a;

@@ -1,7 +1,7 @@
 // Packs rows of constants into the orders of `pack.in_parts` and `f16x3.in_halves`, with the same bits.
 //
 // Element (row, term) of matrix i is x[i * of_matrix + row * of_row + term / inner * of_outer + term % inner * of_inner].
-// A block packs eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
+// Only the first `filled` of `inner` terms exist, the others are zero. A block packs eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
 //
 // Compile-time: KIND, for ldmatrix.cuh; PARTS, the numbers of tf32 for one of float32.
 
@@ -17,13 +17,14 @@ struct alignas(16) Four {
 
 struct Rows {
     const float* x;
-    int rows, terms, inner;
+    int rows, terms, inner, filled;
     long long of_row, of_outer, of_inner;
 
     __device__ __forceinline__ float at(int row, int term) const
     {
         if (row >= rows || term >= terms) return 0.0f;
-        return x[row * of_row + term / inner * of_outer + term % inner * of_inner];
+        const int outer = term / inner, within = term - outer * inner;
+        return within < filled ? x[row * of_row + outer * of_outer + within * of_inner] : 0.0f;
     }
 };
 
@@ -39,12 +40,12 @@ __device__ __forceinline__ float rounded(float value)
 // A thread has four adjacent terms of a row.
 extern "C" __global__ void __launch_bounds__(256)
 rows_in_parts(const float* x, float* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
-              long long of_outer, long long of_inner)
+              long long of_outer, long long of_inner, int filled)
 {
-    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, of_row, of_outer, of_inner};
+    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, chunk = threadIdx.x / EIGHT % 8, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT;
-    for (int step = threadIdx.x / 64; step < steps; step += 4) {
+    for (int step = blockIdx.y * 4 + threadIdx.x / 64; step < steps; step += gridDim.y * 4) {
         Four high, low;
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
@@ -62,10 +63,10 @@ rows_in_parts(const float* x, float* y, int rows, int terms, int inner, long lon
 // A thread has two terms of a row that are adjacent in the order of `in_halves`.
 extern "C" __global__ void __launch_bounds__(256)
 rows_in_halves(const float* x, u32* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
-               long long of_outer, long long of_inner)
+               long long of_outer, long long of_inner, int filled)
 {
     __shared__ float found[256];
-    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, of_row, of_outer, of_inner};
+    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, pair = threadIdx.x / EIGHT % 16, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT, chunk = pair / 4;
     const int first = threadIdx.x / 128, term = chunk * 8 + pair % 4;
