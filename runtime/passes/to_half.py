@@ -48,7 +48,7 @@ from ..ops import (
     shape,
 )
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, drop
 from .half_forms import (
     HalfLimits,
     fits,
@@ -131,6 +131,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if kept.isdisjoint((node.name, *node.origin)) and narrow.suits(node):
                 narrow.rewrite(node)
                 yield f"{node.kind} '{node.name}' computes in {half.name}"
+        for node in list(graph.nodes):
+            if kept.isdisjoint((node.name, *node.origin)) and narrow.is_rounded(node):
+                narrow.rewrite(node)
+                yield f"{node.kind} '{node.name}' reads and stores {half.name}"
 
 
 def check_kept(graph: Graph, names: Iterable[str]) -> None:
@@ -185,12 +189,38 @@ class _Narrow:
             and self._bears(node, wide)
         )
 
-    def _bears(self, node: Node, wide: list[Value]) -> bool:
+    def is_rounded(self, node: Node) -> bool:
+        """Whether a convolution that stays float32 only reads and gives numbers of 16 bits.
+
+        Its sums are float32 in any case.
+        """
+        roundings = set(self._roundings(node.output)) if isinstance(node.op, conv.ConvOp) else ()
+        wide = self._wide_inputs(node)
+        computed = [value for value in wide if not value.is_constant]
+        readers = {each for each in node.output.consumers if _is_read(self._graph, each)}
+        return (
+            bool(roundings and computed)
+            and all(value in self._known for value in computed)
+            and not self._graph.is_output(node.output)
+            and readers <= roundings
+            and self._bears(node, wide, is_rounded=True)
+        )
+
+    def _roundings(self, value: Value) -> list[Node]:
+        """Return the Casts of a value to half precision."""
+        return [
+            node
+            for node in value.consumers
+            if isinstance(node.op, elementwise.Cast) and node.output.tensor.dtype == self._half
+        ]
+
+    def _bears(self, node: Node, wide: list[Value], *, is_rounded: bool = False) -> bool:
         """Whether neither the node nor its inputs need the range of float32."""
         ranges, limits = self._ranges, self._limits
         if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
             return False
-        if is_open_product(node, ranges, limits) or is_spectrum(node):
+        is_open = not is_rounded and is_open_product(node, ranges, limits)
+        if is_open or is_spectrum(node):
             return False
         touched = [*wide, *node.outputs[: 1 if _has_sinks(node) else None]]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
@@ -252,6 +282,10 @@ class _Narrow:
         infer_node(new)
         graph.replace(node, results)
         graph.rename(new, node.name)
+        for value in results:
+            for reader in self._roundings(value):
+                graph.redirect(reader.output, self._known[value])
+                drop(graph, reader)
 
     def _as_computed(self, value: Value | None) -> Value | None:
         """Return what a node computed in half precision before its result was widened."""
@@ -324,6 +358,11 @@ class _Narrow:
         """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)
+
+
+def _is_read(graph: Graph, node: Node) -> bool:
+    """Whether a result depends on a node: views in front of which Casts were put are left."""
+    return any(graph.is_output(v) or v.consumers for v in node.outputs)
 
 
 def _has_sinks(node: Node) -> bool:
