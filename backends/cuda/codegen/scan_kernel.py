@@ -20,8 +20,10 @@ from .scans import ScanChain
 #: Threads of a block, lanes of a warp; threads that share a line at most, if its elements are
 #: adjacent or far apart; and bytes of shared memory for what they exchange.
 THREADS, WARP, MAX_ALONG, MAX_BESIDE, EXCHANGED = 128, 32, 256, 32, 32 << 10
-#: Elements of a thread: many, unless threads are few.
-MANY, FEW, ENOUGH = 8, 4, 1 << 17
+#: Threads of a block that has all of a few lines side by side.
+WIDE = 512
+#: Elements of a thread: many, unless threads are few, and so are the tiles of a line.
+MANY, FEW, ENOUGH, TILES = 8, 4, 1 << 17, 4
 #: Maximum length of a line where there are few lines: longer ones are cut into several blocks.
 LONG, LINES = 2048, 1 << 13
 
@@ -185,13 +187,14 @@ def _launch(
     count = prod(flat[i] for i in across)
     reverse = bool(scanned.ops[0].reverse)
     is_row = steps[0] == (1,)
-    vector = FEW if y.size < ENOUGH * MANY else MANY
-    most = MAX_ALONG if is_row else MAX_BESIDE
-    each = 2 * WARP * sum(arithmetic(dtype).itemsize for dtype in scanned.dtypes)
+    beside = 1 if is_row else min(WARP, 1 << max(0, count - 1).bit_length())
+    most = MAX_ALONG if is_row else max(MAX_BESIDE, WIDE // beside)
+    vector = FEW if y.size < ENOUGH * MANY and size <= most * FEW * TILES else MANY
+    each = 2 * beside * sum(arithmetic(dtype).itemsize for dtype in scanned.dtypes)
     shares = 1
     while shares < most and shares * vector < size and (is_row or 2 * shares * each <= EXCHANGED):
         shares *= 2
-    threads = max(THREADS, shares * (1 if is_row else WARP))
+    threads = max(THREADS, shares * beside)
     reads = [
         _adjacent(x, walk.origin, move[0], line, size, vector, reverse=reverse)
         for x, walk, move, line in zip(
