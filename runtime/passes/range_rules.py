@@ -153,6 +153,8 @@ def _gemm(node: Node, ranges: Ranges) -> ValueRange:
 
 def _matmul(node: Node, ranges: Ranges) -> ValueRange:
     a, b = input_of(node, 0), input_of(node, 1)
+    if ranges[a].shares and b.data is not None and b.data.ndim >= 2:  # means of weights
+        return replace(ranges[b], shares=False, counted=False)
     for x, weight, axis in ((a, b, -1), (b, a, -2)):
         if weight.data is not None and x.data is None and weight.data.ndim >= 2:
             inner = weight.data.shape[-2 if axis == -1 else -1]

@@ -415,3 +415,33 @@ def test_a_sum_of_what_a_softmax_weighs_is_a_mean(axis: int, narrow: bool) -> No
     after = halved(make(build, (1, 8, 9, 1500) if axis == 3 else (1, 8, 1500, 9)))
     last = [node for node in after.nodes if isinstance(node.op, Conv)][-1]
     assert (last.output.tensor.dtype == float16) == narrow
+
+
+@pytest.mark.parametrize(("is_read", "dtype"), [(True, float16), (False, float32)])
+def test_a_correlation_between_rounded_images_is_rounded(is_read: bool, dtype: DType) -> None:
+    """Nothing bounds it (SiamRPN); but only its results are 16 bits where a layer reads them."""
+
+    def build(g: Graph, x: Value) -> Value:
+        image, template = (apply(g, Conv(), x, normal(8, 8, 1, 1)) for _ in range(2))
+        rows = apply(g, Slice(), template, ints(0), ints(3), ints(2))
+        filters = apply(g, Reshape(), rows, ints(8, 1, 3, 9))
+        y = apply(g, Conv(group=8, pads=(1, 4, 1, 4)), image, filters)
+        return apply(g, Conv(), y, normal(5, 8, 1, 1)) if is_read else y
+
+    after = halved(make(build, (1, 8, 9, 9)))
+    found = [n for n in after.nodes if isinstance(n.op, Conv) and not n.operands[1].is_constant]
+    assert [node.output.tensor.dtype for node in found] == [dtype]
+
+
+def test_mixtures_of_small_filters_are_small() -> None:
+    """Many terms of a convolution by filters that a Softmax mixes (dynamic convolution)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        means = apply(g, Reshape(), apply(g, red.ReduceMean(), x, ints(2, 3)), ints(1, 64))
+        table = normal(64, 64 * 64 * 9) * np.float32(0.02)
+        mixed = apply(g, MatMul(), apply(g, Softmax(), means), table)
+        filters = apply(g, Reshape(), mixed, ints(64, 64, 3, 3))
+        y = apply(g, Conv(), apply(g, Conv(), x, normal(64, 64, 1, 1)), filters)
+        return apply(g, red.ReduceMax(), y)
+
+    assert dtypes_of(halved(make(build, (1, 64, 9, 9))), "Conv") == {float16}
