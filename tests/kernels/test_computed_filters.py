@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: The kernels that this module compiles.
-COMPILES = {"conv/pack_filters.cu"}
+COMPILES = {"gemm/pack_filters.cu"}
 BOUNDS = {float32: 2e-6, float16: 2e-3}
 
 

@@ -174,7 +174,10 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),
         (conv(8, 4, 3, 3, 3, x=(1, 4, 6, 6, 6)), ["pack_image", "split_wgmma"]),
         (conv(8, 1, 3, 3, 3, x=(1, 8, 6, 6, 6), group=8), ["depthwise_rows"]),
-        (single("Conv", [normal(1, 8, 5, 5), normal(4, 8, 3, 3)]), ["conv_naive"]),
+        (
+            single("Conv", [normal(1, 8, 5, 5), normal(4, 8, 3, 3)]),
+            ["rows_in_parts", "split_wgmma"],
+        ),
         (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
         (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
         (single("MatMul", [normal(8, 64, 32), normal(8, 32, 64)]), ["gemm"]),

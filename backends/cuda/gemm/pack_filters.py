@@ -69,7 +69,7 @@ class Rows:
             return None
         names = "of_outer_row", "of_row", "of_outer", "of_inner"
         launch = each(
-            "conv/pack_filters.cu",
+            "gemm/pack_filters.cu",
             "pack_filters",
             count,
             args={
