@@ -10,10 +10,10 @@ import numpy as np
 from ..base.record import record
 from ..ir.dtypes import int32, int64
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Shape
+from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
-from ..ops.movement import Concat
+from ..ops.movement import Concat, Slice, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
@@ -30,19 +30,24 @@ class _Rows:
     """Rows of a table, as a Concat reads them.
 
     Attributes:
+        gather: the node that reads them.
         table: [rows, width].
         index: which of them.
+        leads: whether the Concat joins them along an axis in front of those of the index.
     """
 
+    gather: Node
     table: Value
     index: Value
+    leads: bool
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace the Gathers of a Concat by one, of stacked tables.
 
     A recommender looks up each of its categories in a separate table (DLRM), and a document model
-    the corners of boxes (LayoutLM). An index that is outside of its own table stays outside.
+    the corners of boxes (LayoutLM). An index that is outside of its own table stays outside. What
+    else reads rows of one table (DeepFM joins them twice) has them as a part of all.
     """
     for node in list(graph.nodes):
         if not isinstance(node.op, Concat) or len(node.inputs) < _COUNT:
@@ -54,14 +59,17 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
-    """Return the rows of a table that only a Concat reads, each as one part of it."""
+    """Return the rows of a table that a Concat reads, each as one part of it.
+
+    Nothing else reads them before.
+    """
     shape, reader, made = shape_of(value), concat, value.producer
     while made is not None and isinstance(made.op, _VIEWS):
         if graph.sole_consumer(value) is not reader:
             return None
         reader, value = made, made.operands[0]
         made = value.producer
-    if made is None or not isinstance(made.op, Gather) or graph.sole_consumer(value) is not reader:
+    if made is None or not isinstance(made.op, Gather):
         return None
     table, index = made.operands
     places = shape_of(index)
@@ -69,12 +77,28 @@ def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
         return None
     if not shape or places is None or None in (*shape, *places):
         return None
+    if not _is_read_by(graph, value, reader, concat, places):
+        return None
     axis = normalize_axis(getattr(concat.op, "axis", 0), len(shape))
-    before = _without_ones(shape[:axis])
-    is_row = shape[axis:] in ((table.data.shape[1],), (1, table.data.shape[1]))
+    before, width = _without_ones(shape[:axis]), table.data.shape[1]
+    is_row = shape[-1] == width and not _without_ones(shape[axis:-1])
     is_known = before == shape[:axis] or static_dims(shape) is not None
-    fits = is_row and is_known and before == _without_ones(places)
-    return _Rows(table, index) if fits else None
+    if is_row and is_known and before == _without_ones(places):
+        return _Rows(made, table, index, leads=False)
+    leads = axis == 0 and shape == (1, *places, width) and _without_ones(places) == places
+    return _Rows(made, table, index, leads=True) if leads else None
+
+
+def _is_read_by(
+    graph: Graph, rows: Value, reader: Node, concat: Node, places: tuple[object, ...]
+) -> bool:
+    """Whether nothing but a Concat reads rows, or all else comes behind it."""
+    if graph.sole_consumer(rows) is reader:
+        return True
+    others = [node for node in rows.consumers if node is not reader]
+    is_first = graph.in_order((concat, *others))[0] is concat
+    once = rows.consumers.get(reader) == 1 and not graph.is_output(rows)
+    return is_first and once and (1 not in places or static_dims(shape_of(rows)) is not None)
 
 
 def _runs(found: Sequence[_Rows | None]) -> Iterator[tuple[int, list[_Rows]]]:
@@ -91,7 +115,8 @@ def _runs(found: Sequence[_Rows | None]) -> Iterator[tuple[int, list[_Rows]]]:
 
 
 def _key(rows: _Rows) -> tuple[object, ...]:
-    return (rows.table.tensor.dtype, rows.table.tensor.dims[1], dtype_of(rows.index))
+    table = rows.table.tensor
+    return (table.dtype, table.dims[1], dtype_of(rows.index), rows.leads)
 
 
 def _is_small(rows: Sequence[_Rows]) -> bool:
@@ -111,28 +136,61 @@ def _stack(graph: Graph, node: Node, begin: int, rows: Sequence[_Rows]) -> str:
         np.array([of[each.table] for each in rows], dtype)
         for of in (dict(zip(tables, lengths, strict=True)), starts)
     )
-    index = _stacked(add, [each.index for each in rows])
+    leads, index = rows[0].leads, _stacked(add, [each.index for each in rows])
+    rank = len(shape_of(index) or ())
+    if leads:
+        index = add(Transpose(perm=(rank - 1, *range(rank - 1))), index)
+        size, start = (each.reshape(count, *(1,) * (rank - 1)) for each in (size, start))
+    whole = [table.data for table in tables if table.data is not None]
+    stack = add.constant(np.concatenate(whole), f"{name}.tables")
+    whole_rows = add(Gather(), stack, _moved(add, index, size, start))
+    part = shape_of(inputs[begin]) or ()
+    axis = normalize_axis(getattr(node.op, "axis", 0), len(part))
+    along_parts = part[axis]
+    assert isinstance(along_parts, int)
+    wanted = (*part[:axis], count * along_parts, *part[axis + 1 :])
+    joined = whole_rows if shape_of(whole_rows) == wanted else add.view(whole_rows, wanted)
+    parts = [
+        (each.gather, _part(add, whole_rows, place, 0 if leads else rank - 1, each.gather.output))
+        for place, each in enumerate(rows)
+        if len(each.gather.output.consumers) > 1
+    ]
+    others = [*inputs[:begin], joined, *inputs[begin + count :]]
+    graph.redirect(output, add(node.op, *others) if len(others) > 1 else joined)
+    drop(graph, node)
+    for gather, own in parts:
+        graph.redirect(gather.output, own)
+        drop(graph, gather)
+    return f"the rows of {count} tables that Concat '{name}' joins are those of one"
+
+
+def _moved(add: Builder, index: Value, size: Array, start: Array) -> Value:
+    """Return indices of tables as those of their stack; what is outside of one is outside of all.
+
+    Args:
+        add: inserts nodes.
+        index: the indices.
+        size: of their tables.
+        start: the first rows of these in the stack.
+    """
     inside = add(
         And(),
         add(GreaterOrEqual(), index, add.constant(-size, "least")),
         add(Less(), index, add.constant(size, "sizes")),
     )
-    is_wrapped = add(Less(), index, add.constant(np.zeros((), dtype), "zero"))
+    is_wrapped = add(Less(), index, add.constant(np.zeros((), size.dtype), "zero"))
     ends, firsts = add.constant(start + size, "ends"), add.constant(start, "starts")
     moved = add(Add(), index, add(Where(), is_wrapped, ends, firsts))
-    outside = add.constant(np.array(sum(lengths), dtype), "outside")
-    whole = [table.data for table in tables if table.data is not None]
-    stack = add.constant(np.concatenate(whole), f"{name}.tables")
-    joined = add(Gather(), stack, add(Where(), inside, moved, outside))
-    part = shape_of(inputs[begin]) or ()
-    axis = normalize_axis(getattr(node.op, "axis", 0), len(part))
-    width = stack.tensor.dims[1]
-    wanted = (*part[:axis], *((count * width,) if len(part) == axis + 1 else (count, width)))
-    joined = joined if shape_of(joined) == wanted else add.view(joined, wanted)
-    others = [*inputs[:begin], joined, *inputs[begin + count :]]
-    graph.redirect(output, add(node.op, *others) if len(others) > 1 else joined)
-    drop(graph, node)
-    return f"the rows of {count} tables that Concat '{name}' joins are those of one"
+    outside = add.constant(np.array((start + size).max()), "outside")
+    return add(Where(), inside, moved, outside)
+
+
+def _part(add: Builder, rows: Value, place: int, axis: int, wanted: Value) -> Value:
+    """Return one place of an axis of all rows, with the shape of the wanted ones."""
+    ends = (add.integers([n]) for n in (place, place + 1, axis))
+    found = add(Squeeze(), add(Slice(), rows, *ends), add.integers([axis]))
+    shape = shape_of(wanted) or ()
+    return found if shape_of(found) == shape else add.view(found, shape)
 
 
 def _stacked(add: Builder, indices: Sequence[Value]) -> Value:

@@ -75,6 +75,43 @@ def test_any_number_of_samples(axis: int, indices: str, samples: str, count: int
     check(network(axis, indices, with_others=True, samples=samples), count, 1)
 
 
+@pytest.mark.parametrize(("samples", "count"), [("1", 1), ("4", 4), ("batch", 3)])
+@pytest.mark.parametrize("indices", ["column", "inputs"])
+def test_what_is_joined_twice(indices: str, samples: str, count: int) -> None:
+    """Each row of DeepFM is one of a matrix, and part of a longer one, and may be read alone."""
+    proto = network(1, indices, samples=samples)
+    names = ", ".join(f"g{i}" for i in range(COUNT))
+    text = f"{{ wide = Concat <axis = 1> ({names}) sums = Add (g0, g2) }}"
+    add_results(proto, text, f"float[{samples},n] wide, float[{samples},{WIDTH}] sums")
+    check(proto, count, 1)
+
+
+@pytest.mark.parametrize(("samples", "count"), [("1", 1), ("4", 4), ("batch", 3)])
+@pytest.mark.parametrize("indices", ["column", "inputs"])
+def test_along_the_first_axis(indices: str, samples: str, count: int) -> None:
+    """One matrix of rows for each table."""
+    proto = network(1, indices, samples=samples)
+    names = ", ".join(f"f{i}" for i in range(COUNT))
+    lines = [f"f{i} = Unsqueeze (g{i}, zero)" for i in range(COUNT)]
+    text = "{ " + "\n".join([*lines, f"y = Concat <axis = 0> ({names})"]) + " }"
+    kept = [node for node in proto.graph.node if node.op_type not in ("Unsqueeze", "Concat")]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    add_results(proto, text, f"float[n,{samples},{WIDTH}] y", replaces=True)
+    check(proto, count, 1)
+
+
+def add_results(proto: ModelProto, text: str, outputs: str, *, replaces: bool = False) -> None:
+    """Append nodes and results, the latter instead of the others if they replace these."""
+    header = '<ir_version: 10, opset_import: ["" : 21]>'
+    more = parse_model(f"{header} g () => ({outputs}) <int64[1] zero = {{0}}> {text}").graph
+    if replaces:
+        del proto.graph.output[:]
+    proto.graph.node.extend(more.node)
+    proto.graph.output.extend(more.output)
+    proto.graph.initializer.extend(more.initializer)
+
+
 def check(proto: ModelProto, samples: int, gathers: int) -> None:
     """Compare with onnxruntime, and the number of Gathers with the one expected."""
     feeds = feeds_of(proto, samples)
@@ -83,8 +120,10 @@ def check(proto: ModelProto, samples: int, gathers: int) -> None:
     )
     with tercet.load(proto) as model:
         assert kinds(model.graph).count("Gather") == gathers
-        found = model.run(feeds)["y"]
-    np.testing.assert_array_equal(found, session.run(None, feeds)[0])
+        found = model.run(feeds)
+    names = [value.name for value in proto.graph.output]
+    for name, expected in zip(names, session.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(found[name], expected)
 
 
 @pytest.mark.parametrize("place", [SIZES[1], -SIZES[1] - 1])

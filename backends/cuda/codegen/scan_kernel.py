@@ -20,8 +20,8 @@ from .scans import ScanChain
 #: Threads of a block, lanes of a warp; threads that share a line at most, if its elements are
 #: adjacent or far apart; and bytes of shared memory for what they exchange.
 THREADS, WARP, MAX_ALONG, MAX_BESIDE, EXCHANGED = 128, 32, 256, 32, 32 << 10
-#: Threads of a block that has all of a few lines side by side.
-WIDE = 512
+#: Threads of a block that has few lines side by side; lines that are few, and how many a block has.
+WIDE, FEW_LINES, SECTOR = 512, 1 << 10, 8
 #: Elements of a thread: many, unless threads are few, and so are the tiles of a line.
 MANY, FEW, ENOUGH, TILES = 8, 4, 1 << 17, 4
 #: Maximum length of a line where there are few lines: longer ones are cut into several blocks.
@@ -187,7 +187,7 @@ def _launch(
     count = prod(flat[i] for i in across)
     reverse = bool(scanned.ops[0].reverse)
     is_row = steps[0] == (1,)
-    beside = 1 if is_row else min(WARP, 1 << max(0, count - 1).bit_length())
+    beside = 1 if is_row else _beside(count, size)
     most = MAX_ALONG if is_row else max(MAX_BESIDE, WIDE // beside)
     vector = FEW if y.size < ENOUGH * MANY and size <= most * FEW * TILES else MANY
     each = 2 * beside * sum(arithmetic(dtype).itemsize for dtype in scanned.dtypes)
@@ -233,6 +233,14 @@ def _launch(
         note=f"{scanned.title} of {size}".strip(),
         pitched=(y, *operands),
     )
+
+
+def _beside(count: int, size: int) -> int:
+    """Return how many lines side by side a block has: few if there are few, and these are long."""
+    beside = min(WARP, 1 << max(0, count - 1).bit_length())
+    if size > MAX_BESIDE * FEW * TILES and count < FEW_LINES:
+        beside = min(beside, SECTOR)
+    return beside
 
 
 def _adjacent(

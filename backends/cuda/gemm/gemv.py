@@ -29,6 +29,8 @@ STEP = 64
 #: an H200, 50257 by 768 weights take 19 instead of 24 us; steps of Llama-3.2-1B and 3-8B take as
 #: long either way, and two rows of A 4 % longer.
 SHORT_ROW = 4096
+#: Minimum number of warps of a block where rows are short: they store its results.
+FEWEST = 4
 #: Blocks per multiprocessor that are many, and that nearly fill the GPU.
 MANY, MOST = 4, 0.75
 
@@ -153,6 +155,9 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
     """
     m, n, k = shape
     blocks = ceil_div(products * n, 2 * EIGHT)
+    warps = _warps_of(k * dtype.itemsize)
+    if warps < (16 if dtype in HALVES else 8):
+        return RowTile(2 if blocks >= MOST * target.processors else products, warps, 1, 32 // warps)
     if dtype not in HALVES:
         return RowTile(2 if blocks >= MOST * target.processors else products, 8, 2)
     if blocks >= MANY * target.processors:
@@ -162,6 +167,11 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
     # One block per multiprocessor, with up to eight steps of each row in flight.
     steps = k * dtype.itemsize // (16 * STEP)
     return RowTile(2, 16, max(1, min(4, steps // 2)))
+
+
+def _warps_of(nbytes: int) -> int:
+    """Return the warps with a step each of rows of this many bytes, at least those of a block."""
+    return max(FEWEST, 1 << (ceil_div(nbytes, STEP) - 1).bit_length())
 
 
 def multiply_rows(
