@@ -194,7 +194,9 @@ class _Narrow:
 
         Its sums are float32 in any case.
         """
-        roundings = set(self._roundings(node.output)) if isinstance(node.op, conv.ConvOp) else ()
+        roundings = (
+            self._roundings(node.output) if isinstance(node.op, conv.ConvOp) else set[Node]()
+        )
         wide = self._wide_inputs(node)
         computed = [value for value in wide if not value.is_constant]
         readers = {each for each in node.output.consumers if _is_read(self._graph, each)}
@@ -206,13 +208,13 @@ class _Narrow:
             and self._bears(node, wide, is_rounded=True)
         )
 
-    def _roundings(self, value: Value) -> list[Node]:
+    def _roundings(self, value: Value) -> set[Node]:
         """Return the Casts of a value to half precision."""
-        return [
+        return {
             node
             for node in value.consumers
             if isinstance(node.op, elementwise.Cast) and node.output.tensor.dtype == self._half
-        ]
+        }
 
     def _bears(self, node: Node, wide: list[Value], *, is_rounded: bool = False) -> bool:
         """Whether neither the node nor its inputs need the range of float32."""
@@ -283,7 +285,7 @@ class _Narrow:
         graph.replace(node, results)
         graph.rename(new, node.name)
         for value in results:
-            for reader in self._roundings(value):
+            for reader in graph.in_order(self._roundings(value)):
                 graph.redirect(reader.output, self._known[value])
                 drop(graph, reader)
 

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda.recipe.operands import Scratch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: The kernels that this module compiles.
-COMPILES = {"gemm/pack_filters.cu"}
+COMPILES = {"conv/pack_filters.cu"}
 BOUNDS = {float32: 2e-6, float16: 2e-3}
 
 
@@ -70,9 +71,7 @@ class Case:
     @property
     def group(self) -> int:
         """Groups of an image."""
-        if self.transposed:
-            return 1 if self.w[1] > 1 else self.x[1]
-        return self.x[1] // self.w[1]
+        return 1 if self.transposed and self.w[1] > 1 else self.x[1] // self.w[not self.transposed]
 
 
 SINGLE = ("pack_filters", "depthwise_rows")
@@ -170,8 +169,7 @@ def add_tap(case: Case, x: Array, y: Array, w: Array, taps: tuple[int, ...]) -> 
     pads = case.how.get("pads", (0,) * 2 * rank)[:rank]
     inside, outside = (x, y) if case.transposed else (y, x)
     for place in product(*map(range, inside.shape[1:])):
-        each = zip(place, strides, taps, moves, pads, strict=True)
-        at = [p * s + t * d - b for p, s, t, d, b in each]
+        at = [p * s + t * d - b for p, s, t, d, b in zip(place, strides, taps, moves, pads)]
         if all(0 <= a < size for a, size in zip(at, outside.shape[1:], strict=True)):
             there = (slice(None), *at)
             here = (slice(None), *place)
@@ -205,9 +203,10 @@ def test_they_start_when_filters_are_packed() -> None:
     """Kernels read constants before they wait for the kernel before them."""
     packing, product = launches(planned(graph_of(CASES["windows"], float16)))[-2:]
     assert (packing.early, product.early) == (True, False)
-    start = product.args["b"].offset
-    assert packing.args["y"].offset == start
-    assert packing.scratch >= start + 2 * prod(CASES["windows"].w)
+    there = product.args["b"]
+    assert packing.args["y"] == there
+    assert isinstance(there, Scratch)
+    assert packing.scratch >= there.offset + 2 * prod(CASES["windows"].w)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
