@@ -194,10 +194,9 @@ class _Narrow:
 
         Its sums are float32 in any case.
         """
-        roundings = (
-            self._roundings(node.output) if isinstance(node.op, conv.ConvOp) else set[Node]()
-        )
-        wide = self._wide_inputs(node)
+        if not isinstance(node.op, conv.ConvOp):
+            return False
+        roundings, wide = self._roundings(node.output), self._wide_inputs(node)
         computed = [value for value in wide if not value.is_constant]
         readers = {each for each in node.output.consumers if _is_read(self._graph, each)}
         return (

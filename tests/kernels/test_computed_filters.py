@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: The kernels that this module compiles.
-COMPILES = {"conv/pack_filters.cu"}
+COMPILES = {"gemm/pack_filters.cu"}
 BOUNDS = {float32: 2e-6, float16: 2e-3}
 
 
@@ -71,7 +71,9 @@ class Case:
     @property
     def group(self) -> int:
         """Groups of an image."""
-        return 1 if self.transposed and self.w[1] > 1 else self.x[1] // self.w[not self.transposed]
+        if self.transposed:
+            return 1 if self.w[1] > 1 else self.x[1]
+        return self.x[1] // self.w[1]
 
 
 SINGLE = ("pack_filters", "depthwise_rows")
@@ -169,7 +171,8 @@ def add_tap(case: Case, x: Array, y: Array, w: Array, taps: tuple[int, ...]) -> 
     pads = case.how.get("pads", (0,) * 2 * rank)[:rank]
     inside, outside = (x, y) if case.transposed else (y, x)
     for place in product(*map(range, inside.shape[1:])):
-        at = [p * s + t * d - b for p, s, t, d, b in zip(place, strides, taps, moves, pads)]
+        each = zip(place, strides, taps, moves, pads, strict=True)
+        at = [p * s + t * d - b for p, s, t, d, b in each]
         if all(0 <= a < size for a, size in zip(at, outside.shape[1:], strict=True)):
             there = (slice(None), *at)
             here = (slice(None), *place)
