@@ -143,7 +143,7 @@ class CudaBackend:
         wanted = _wanted(group, formats, results)
         if wanted.follows:  # slices with gaps are channels-last
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
-            recipe = recipes.of(last, results)
+            recipe = recipes.of({**last, **wanted.wants}, results)
             if isinstance(recipe, str) and group.nodes[1:]:
                 return Decline(group.nodes[0], recipe)
         pitched = _pitched(group, recipe)
@@ -258,7 +258,9 @@ def _wanted(
     if group.head is None and group.whole is None and small:
         whole = [value.tensor.rank for value in reads if value not in moved]
         if whole or not moved:
-            return Formats(follows=all(rank == y.rank for rank in whole))
+            own = {v: formats[v] for v in moved if v.tensor.rank != y.rank}
+            follows = all(rank == y.rank for rank in whole)
+            return Formats(own if follows else {}, follows=follows)
     if group.head is not None and kernel_of_head(group.head).follows_for(group.head):
         return Formats(follows=True)
     return Formats(

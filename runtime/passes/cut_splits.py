@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
+from math import prod
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
+from ..ops import elementwise
 from ..ops.movement import Concat, Slice, Split
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, is_static, split_sizes
 
+_VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 #: Minimum number of parts of one element that are the steps of an unrolled loop.
 STEPS = 4
 
@@ -20,7 +24,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     What a Concat reads is computed in its result. As a part of a Split it would have to be copied
     there together with all others, which could be read where they are. And replace it if each part
-    is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices.
+    is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices. So is
+    one of weights per channel, which elementwise operators repeat for all pixels (SKNet, FiLM): they
+    read them where they are.
     """
     for node in list(graph.nodes):
         found = split_sizes(node)
@@ -30,7 +36,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         joined = [value for value in read if any(_joins(node, c) for c in value.consumers)]
         axis, sizes = found
         is_steps = len(sizes) >= STEPS and set(sizes) == {1}
-        if not is_steps and (not joined or len(joined) == len(read)):
+        are_repeated = bool(read) and all(_is_repeated(graph, value) for value in read)
+        is_cut = joined and len(joined) < len(read)
+        if not (is_steps or is_cut or are_repeated):
             continue
         add = Builder(graph, node, node.name, (node,))
         ends = list(accumulate(sizes))
@@ -39,8 +47,27 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             for size, end in zip(sizes, ends, strict=True)
         ]
         graph.replace(node, [add(Slice(), node.inputs[0], *each) for each in bounds])
-        reason = "they are steps" if is_steps else f"a Concat reads {len(joined)} of them"
+        reason = f"a Concat reads {len(joined)} of them"
+        if is_steps or are_repeated:
+            reason = "they are steps" if is_steps else "they are repeated"
         yield f"parts of Split '{node.name}' are Slices, as {reason}"
+
+
+def _is_repeated(graph: Graph, part: Value) -> bool:
+    """Whether only elementwise operators read a part, and each repeats its elements."""
+    size, waiting = prod(part.tensor.dims), [part]
+    while waiting:
+        value = waiting.pop()
+        if graph.is_output(value) or not value.consumers:
+            return False
+        for reader in value.consumers:
+            if isinstance(reader.op, _VIEWS):
+                waiting.append(reader.output)
+            elif type(reader.op).__module__ != elementwise.__name__:
+                return False
+            elif not is_static(reader.output) or prod(reader.output.tensor.dims) <= size:
+                return False
+    return True
 
 
 def _joins(split: Node, reader: Node) -> bool:

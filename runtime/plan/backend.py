@@ -268,8 +268,8 @@ class Formats:
         wants: format by input value.
         gives: format by output value.
         also: outputs that the step stores in a second format, too.
-        follows: the step takes any format, the same for all its tensors, and gets that of most of
-            its inputs; `wants` and `gives` are then empty.
+        follows: the step takes any format, the same for all its tensors but those of `wants`, and
+            gets that of most of its inputs; `gives` is then empty.
         pitched: inputs and outputs that may be slices of tensors with more channels, with gaps
             between their rows (see `View.pitch`): channels-last images, and matrices.
             `BuildContext.pitches` says which of them are.

@@ -269,8 +269,9 @@ class Layout:
         formats = {v: claim.formats.wants.get(v, Format.CONTIGUOUS) for v in reads}
         formats |= {v: claim.formats.gives.get(v, Format.CONTIGUOUS) for v in results}
         if claim.formats.follows and reads:
-            leader = self._present(reads, backend.device, asked)
-            formats = dict.fromkeys((*reads, *results), leader)
+            kept = claim.formats.wants
+            leader = self._present([v for v in reads if v not in kept], backend.device, asked)
+            formats = {**dict.fromkeys((*reads, *results), leader), **kept}
         inputs = tuple(self.fetch(v, backend.device, formats[v]) for v in reads)
         at = len(self.rows)
         stored = [(v, formats[v]) for v in results]

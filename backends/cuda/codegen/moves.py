@@ -428,9 +428,10 @@ def may_be_free(node: Node) -> bool:
         steps = _ints(node.inputs[4]) if len(node.inputs) > 4 else None
         if len(changed) != 1 or any(step != 1 for step in steps or ()):
             return not changed
-        if changed[0] == rank - 1 > 1 and node.output.tensor.dims[-1] == 1:
+        is_first, (axis,) = prod(dims[: changed[0]]) == 1, changed
+        if rank > 2 and node.output.tensor.dims[axis] == 1 and (axis == rank - 1 or not is_first):
             return False  # where it starts is hardly ever aligned
-        return changed[0] in (1, rank - 1) or prod(dims[: changed[0]]) == 1
+        return axis in (1, rank - 1) or is_first
     if isinstance(op, Gather):
         count = prod(dims[: normalize_axis(op.axis, rank)])
         return count == 1 and node.operands[1].tensor.size == 1
