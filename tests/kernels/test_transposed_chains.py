@@ -18,7 +18,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Equal, Mul, Neg, Relu, Sub
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.reduce import ReduceMax
-from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.shape import Reshape, Squeeze
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
@@ -100,6 +100,19 @@ def corners(graph: Graph, x: Value) -> Value:
     return graph.insert(Relu(), [y]).output
 
 
+def gates(graph: Graph, x: Value) -> Value:
+    """Images with a weight per channel each, which are parts of one tensor."""
+    sums = list[Value]()
+    for i, image in enumerate((normal(2, 8, 16, 8), normal(2, 8, 16, 8))):
+        ends = (graph.constant(np.array([n])) for n in (i, i + 1, 1))
+        part = graph.insert(Slice(), [x, *ends]).output
+        gate = graph.insert(Squeeze(), [part, graph.constant(np.array([1]))]).output
+        last = graph.constant(image.astype(np.float16))
+        image_of = graph.insert(Relu(), [graph.insert(Neg(), [last]).output]).output
+        sums.append(graph.insert(Mul(), [image_of, gate]).output)
+    return graph.insert(Add(), sums).output
+
+
 #: How a graph goes on, the shape of its input, and its kernels.
 CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[str]]] = {
     "cast": (cast, (2, 5, 3, 16), ["elementwise"]),
@@ -110,6 +123,7 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "columns": (columns, (128, 3, 512), ["transpose", "elementwise"]),
     "shared": (shared, (4, 3, 8), ["elementwise"]),
     "stored": (stored, (2, 3, 4, 8), ["reduce_chain", "elementwise"]),
+    "gates": (gates, (2, 2, 8, 1, 1), ["moved"]),
     "corners": (corners, (3, 7, 4), ["moved"]),
     "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
 }

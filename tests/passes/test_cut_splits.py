@@ -7,12 +7,13 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Split
+from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.random import RandomNormal
 from tercet.runtime.passes import STATIC_PASSES
 
-from .graphs import apply, assert_same, kinds, make, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 SHAPE = (2, 12, 3)
 
@@ -84,4 +85,22 @@ def test_steps_of_a_loop() -> None:
     graph = make(steps, SHAPE)
     copy = cut(graph)
     assert (kinds(copy).count("Slice"), kinds(copy).count("Split")) == (SHAPE[1], 0)
+    assert_same(graph, copy)
+
+
+@pytest.mark.parametrize(("pixels", "slices"), [(9, 2), (1, 0)])
+def test_weights_that_are_repeated(pixels: int, slices: int) -> None:
+    """Shares of two images per channel (SKNet); weights of one pixel have as many as these."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        shares = apply(graph, Softmax(axis=1), x)
+        parts = graph.insert(Split(axis=1, num_outputs=2), [shares], 2).outputs
+        infer(graph)
+        images = [normal(2, 6, pixels), normal(2, 6, pixels)]
+        terms = [apply(graph, Mul(), a, b) for a, b in zip(images, parts, strict=True)]
+        return apply(graph, Add(), *terms)
+
+    graph = make(build, (2, 12, 1))
+    copy = cut(graph)
+    assert kinds(copy).count("Slice") == slices
     assert_same(graph, copy)
