@@ -15,6 +15,9 @@ float32, in particular:
 - readers of a constant that half precision cannot represent, such as the -3e38 of a mask
 - the nodes in `Options.keep_float32`
 
+A convolution by computed filters that nothing bounds is half precision after all if it only reads
+and gives such numbers, as its sums are float32.
+
 All this is decided before anything runs, by proofs, forms and likelihood: inputs beyond 65504, or
 extreme weights, may still overflow. `Model` checks the results of its runs for that.
 """
