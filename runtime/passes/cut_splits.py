@@ -24,9 +24,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     What a Concat reads is computed in its result. As a part of a Split it would have to be copied
     there together with all others, which could be read where they are. And replace it if each part
-    is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices. So is
-    one of weights per channel, which elementwise operators repeat for all pixels (SKNet, FiLM): they
-    read them where they are.
+    is one of several steps: exporters write ``x.unbind()`` as a Split, and ``x[t]`` as Slices. Or
+    if elementwise operators repeat each part, such as weights of channels, for all pixels (SKNet,
+    FiLM): they read them where they are.
     """
     for node in list(graph.nodes):
         found = split_sizes(node)
@@ -63,9 +63,11 @@ def _is_repeated(graph: Graph, part: Value) -> bool:
         for reader in value.consumers:
             if isinstance(reader.op, _VIEWS):
                 waiting.append(reader.output)
-            elif type(reader.op).__module__ != elementwise.__name__:
+                continue
+            is_each = type(reader.op).__module__ == elementwise.__name__
+            if not is_each or not is_static(reader.output):
                 return False
-            elif not is_static(reader.output) or prod(reader.output.tensor.dims) <= size:
+            if prod(reader.output.tensor.dims) <= size:
                 return False
     return True
 
