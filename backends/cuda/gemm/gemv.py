@@ -157,7 +157,8 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
     blocks = ceil_div(products * n, 2 * EIGHT)
     warps = _warps_of(k * dtype.itemsize)
     if warps < (16 if dtype in HALVES else 8):
-        return RowTile(2 if blocks >= MOST * target.processors else products, warps, 1, 32 // warps)
+        resident = 32 // warps if dtype in HALVES else 1
+        return RowTile(2 if blocks >= MOST * target.processors else products, warps, 1, resident)
     if dtype not in HALVES:
         return RowTile(2 if blocks >= MOST * target.processors else products, 8, 2)
     if blocks >= MANY * target.processors:
