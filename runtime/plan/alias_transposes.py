@@ -32,7 +32,7 @@ def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]
         if len(assigned.nodes) == 1:
             free = _free(assigned.nodes[0], asked.get(assigned.nodes[0].output, set()))
         for value in reads:
-            wants = claim.formats.wants if claim else {}
+            wants = claim.formats.wants if claim else dict[Value, Format]()
             own = wants.get(value, Format.CONTIGUOUS)
             is_handed = follows and value not in wants
             asked.setdefault(value, set()).update(handed if is_handed else {own} | free)
