@@ -11,7 +11,8 @@ struct Rows {
     int of_outer_row, of_row, of_outer, of_inner;   // distances in x
 };
 
-extern "C" __global__ void __launch_bounds__(256) pack_filters(T* y, const T* x, int count, Rows p)
+extern "C" __global__ void __launch_bounds__(256)
+pack_filters(T* y, const T* x, int count, Rows p)
 {
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i >= count) return;
