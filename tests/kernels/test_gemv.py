@@ -64,6 +64,13 @@ def test_all_multiprocessors_have_loads_in_flight(n: int, dtype: Any) -> None:
     assert tile.blocks(n) >= 0.75 * processors or tile.eights == 1
 
 
+@pytest.mark.parametrize(("terms", "warps"), [(4, 4), (200, 8), (448, 16)])
+def test_many_blocks_of_short_rows_have_few_warps(terms: int, warps: int) -> None:
+    """A warp without terms only waits; few blocks keep all, as they take no turns."""
+    assert choose((8, 30000, terms), float16, H200).warps == warps
+    assert choose((8, 256, terms), float16, H200).warps == 16
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("sample", samples(), ids=str)
