@@ -303,27 +303,40 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
     """
     first, *others = (node.output for node in products)
     stored = STORED if first.tensor.dtype in STORED else {first.tensor.dtype}
-    values, found, fitting = [first, *others], list[Node](), tuple[Node, ...]()
+    fitting = tuple[Node, ...]()
+    for found in _closed(graph, (first, *others), free):
+        if found[-1].output.tensor.dtype in stored:
+            if isinstance(epilogue_of(found, Tensor(found[-1].output), first, *others), str):
+                break
+            fitting = found
+    return fitting
+
+
+def _closed(
+    graph: Graph, results: tuple[Value, ...], free: Set[Node]
+) -> Iterator[tuple[Node, ...]]:
+    """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere.
+
+    One node more in a chain; several where the paths of an activation that is written out meet,
+    such as ``x + sin(x)^2``.
+    """
+    values, found = [*results], list[Node]()
     while len(found) < MAX_CHAINED:
         # The first reader in order does not depend on later ones.
         readers = {node for value in values for node in value.consumers}.difference(found)
         node = next(iter(graph.in_order(readers)), None)
         if node is None or node not in free or not in_chains(node):
-            break
-        if node.output.tensor.dims != first.tensor.dims:
-            break
+            return
+        if node.output.tensor.dims != results[0].tensor.dims:
+            return
         found.append(node)
         values.append(node.output)
-        read_elsewhere = [v for v in values if graph.is_output(v) or v.consumers.keys() - found]
-        if read_elsewhere == [node.output] and node.output.tensor.dtype in stored:
-            if isinstance(epilogue_of(tuple(found), Tensor(node.output), first, *others), str):
-                break
-            fitting = tuple(found)
-    return fitting
+        if [v for v in values if graph.is_output(v) or v.consumers.keys() - found] == values[-1:]:
+            yield tuple(found)
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes after an anchor, each reading the previous one.
+    """Return the elementwise nodes after an anchor: one after the other, or paths that meet again.
 
     The last of them has the anchor's dtype, or another float type that the kernel can store; in
     between there may be any. Each is preceded by nodes that only it reads. What an epilogue cannot
@@ -335,20 +348,19 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     own = value.tensor.dtype
     stored = STORED if own in STORED else {own}
     while True:
-        follower = graph.sole_consumer(value)
-        if follower is None or follower not in free or not in_chains(follower):
+        inside = next(_closed(graph, (value,), free), ())
+        if not inside:
             return tuple(found[:fitting])
-        out = follower.output
-        if out.tensor.dims != value.tensor.dims:
-            return tuple(found[:fitting])
+        follower = inside[-1]
         if found and _is_left(graph, anchor, tuple(found), follower, free):
             return tuple(found[:fitting])
-        found.append(follower)
-        found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
+        found += inside
+        if len(inside) == 1:
+            found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         if not _is_epilogue(tuple(found), anchor):
             return tuple(found[:fitting])
-        value = out
-        if out.tensor.dtype in stored:
+        value = follower.output
+        if value.tensor.dtype in stored:
             fitting = len(found)
 
 
