@@ -80,6 +80,7 @@ from . import (
     stack_branches,
     stack_products,
     stack_tables,
+    sum_bags,
     sum_branches,
     to_half,
     transpose_rows,
@@ -124,6 +125,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "count_loops",
         count_loops.run,
         "after folding, too; it determines the shapes of stacked results",
+    ),
+    Pass(
+        "sum_bags",
+        sum_bags.run,
+        "after counting, and before sequences are unpacked",
     ),
     Pass(
         "unpack_sequences",
@@ -504,6 +510,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
         count_loops.run,
         "sizes are limits of counters",
     ),
+    Pass("sum_bags", sum_bags.run, "sizes determine how many bags there are"),
     Pass(
         "batch_scans",
         batch_scans.run,

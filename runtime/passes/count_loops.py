@@ -17,10 +17,13 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import fold_known, infer, known_elements
 from ..ir.types import Array
 from ..ops import elementwise
-from ..ops.control import Loop
+from ..ops.control import If, Loop
 from ..ops.elementwise import Add, Sub
+from ..ops.gather import Gather
+from ..ops.movement import Slice
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Context
+from .editing import number, rank_of
 
 #: Maximum number of iterations examined.
 _ROUNDS = 1 << 16
@@ -31,7 +34,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Make the trip count a constant where the condition depends only on counters."""
     counted = False
     for node in list(graph.nodes):
-        if isinstance(node.op, Loop) and (count := _Rounds(node, node.op, context).count):
+        if isinstance(node.op, Loop) and (count := Rounds(node, node.op, context).count):
             _fix(graph, node, node.op, count)
             counted = True
             yield f"Loop '{node.name}' runs {count} times"
@@ -52,7 +55,7 @@ def _fix(graph: Graph, node: Node, op: Loop, count: int) -> None:
     graph.set_inputs(node, (number, None, *node.inputs[2:]))
 
 
-class _Rounds:
+class Rounds:
     """The scalars of a body, each as an array with one element per iteration.
 
     Args:
@@ -74,6 +77,8 @@ class _Rounds:
             for inner, outer in captured
         }
         self._known[op.body.inputs[0]] = self._rounds
+        self._outer = dict(zip(op.body.captures, node.captures, strict=True))
+        self._entered: dict[Value, Value] = {}
 
     @property
     def count(self) -> int | None:
@@ -83,7 +88,7 @@ class _Rounds:
         going = next(iter(self._body.outputs.values()))
         if not holds or not self._bounded or going.producer is None or not self._rounds.size:
             return None
-        found = self._at(going)
+        found = self.at(going)
         if found is None:
             return None
         ends = np.flatnonzero(~found)
@@ -94,8 +99,48 @@ class _Rounds:
     def _same(self, scalar: Array) -> Array:
         return np.broadcast_to(scalar, self._rounds.shape)
 
-    def _at(self, value: Value) -> Array | None:
+    def enter(self, node: Node, op: If) -> None:
+        """Let values of the branches of a node in the body be asked for as well."""
+        captured = [value for branch in op.graphs() for value in branch.captures]
+        self._entered.update(zip(captured, node.captures, strict=True))
+
+    def source(self, value: Value) -> Value:
+        """Return the value of the body that a branch reads."""
+        while value in self._entered:
+            value = self._entered[value]
+        return value
+
+    def outer(self, value: Value | None) -> Value | None:
+        """Return the value outside that a branch or the body reads; None if it is none."""
+        return None if value is None else self._outer.get(self.source(value))
+
+    def picked(self, value: Value | None) -> tuple[Value, Array] | None:
+        """Return the vector of which a value is one element, and where it is in every iteration."""
+        node = None if value is None else self.source(value).producer
+        if node is None or len(node.inputs) < 2:
+            return None
+        vector, first, *others = (
+            None if each is None else self.source(each) for each in node.inputs
+        )
+        if vector is None or first is None or rank_of(vector) != 1:
+            return None
+        places = self.at(first)
+        if isinstance(node.op, Slice):
+            ends = None if others[0] is None else self.at(others[0])
+            is_one = places is not None and ends is not None and bool((ends == places + 1).all())
+            if not is_one or any(each is not None and number(each, 1) for each in others[1:2]):
+                return None
+            if any(each is not None and number(each, 1) != 1 for each in others[2:]):
+                return None
+        elif not isinstance(node.op, Gather):
+            return None
+        if places is None or (places < 0).any():
+            return None
+        return vector, places
+
+    def at(self, value: Value) -> Array | None:
         """Return a scalar of the body for every iteration; None if unknown."""
+        value = self.source(value)
         if value not in self._known:
             self._known[value] = None
             self._known[value] = self._found(value)
@@ -110,14 +155,26 @@ class _Rounds:
         if node is None or not node.inputs or node.inputs[0] is None:
             return None
         if isinstance(node.op, _VIEWS):
-            return self._at(node.inputs[0])
+            return self.at(node.inputs[0])
+        if isinstance(node.op, Gather | Slice):
+            return self._element(value)
         if type(node.op).__module__ != elementwise.__name__ or len(node.outputs) != 1:
             return None
-        arrays = [None if each is None else self._at(each) for each in node.inputs]
+        arrays = [None if each is None else self.at(each) for each in node.inputs]
         if any(array is None for array in arrays):
             return None
         results = self._context.evaluate(node.op, arrays, 1)
         return None if results is None else results[0]
+
+    def _element(self, value: Value) -> Array | None:
+        """Return an element of a known vector."""
+        found = self.picked(value)
+        if found is None:
+            return None
+        vector, places = found
+        vector = self._outer.get(vector, vector)
+        known = known_elements(vector) if vector.data is None else vector.data
+        return None if known is None or (places >= known.size).any() else known[places]
 
     def _counter(self, value: Value) -> Array | None:
         """Return a loop-carried value that is constant, or grows by a constant; None for others."""

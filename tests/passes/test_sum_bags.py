@@ -1,0 +1,155 @@
+"""Bags of rows that a Loop reduces one after the other, as PyTorch exports its EmbeddingBag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.importers.onnx import load
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
+
+from .graphs import kinds
+
+#: Rows of the table, and indices into it.
+TABLE, COUNT, WIDTH = 20, 12, 5
+EVEN, RAGGED, COMPUTED = (0, 3, 6, 9, 12), (0, 2, 2, 7, 12), None
+#: How a round reduces the rows of its bag; the last one in another way, as PyTorch's exporter does.
+SUM = "c = Slice (rows, s, e) r = ReduceSum (c, first)"
+MEAN = """c = Slice (rows, s, e) is_last = Equal (i, last)
+    r = If (is_last) <
+        then_branch = t () => (float[1, 5] p) {
+            w = ReduceSum (c, first) d = Sub (count, s) some = Greater (d, zero)
+            p = If (some) <
+                then_branch = tt () => (float[1, 5] g) { f = Cast <to = 1> (d) g = Div (w, f) },
+                else_branch = te () => (float[1, 5] h) { h = Identity (w) }>
+        },
+        else_branch = e () => (float[1, 5] q) { q = ReduceMean (c, first) }>"""
+MAX = """is_last = Equal (i, last)
+    c = If (is_last) <
+        then_branch = t () => (float[m, 5] p) { p = Slice (rows, s, count) },
+        else_branch = e () => (float[n, 5] q) { q = Slice (rows, s, e) }>
+    r = ReduceMax (c, first)"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A Loop over bags.
+
+    Attributes:
+        reduction: the nodes that compute `r` from `s` and `e`.
+        offsets: where bags begin and end; None if they are an input.
+        insert: the other operands of SequenceInsert.
+        table: whether the rows are those of a constant table.
+    """
+
+    reduction: str
+    offsets: tuple[int, ...] | None
+    insert: str = ""
+    table: bool = True
+
+
+def model_of(case: Case) -> ModelProto:
+    bags = len(case.offsets or RAGGED) - 1
+    given = "" if case.offsets else f", int64[{bags + 1}] offsets"
+    given += "" if case.table else f", float[{TABLE}, {WIDTH}] table"
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (int64[{COUNT}] index{given}) => (float[b, {WIDTH}] y)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 bags = {{{bags}}},
+     int64 last = {{{bags - 1}}}, int64[1] count = {{{COUNT}}}, int64[1] first = {{0}}>
+    {{
+        rows = Gather (table, index)
+        yes = Less (zero, bags)
+        empty = SequenceEmpty ()
+        all, end = Loop (, yes, empty, zero) <body = body (
+            int64 round, bool going, seq(float) before, int64 i
+        ) => (bool more, seq(float) after, int64 next) {{
+            at = Reshape (i, first_shape)
+            behind = Add (at, one)
+            beyond = Add (at, two)
+            s = Slice (offsets, at, behind)
+            e = Slice (offsets, behind, beyond)
+            none = Equal (s, e)
+            row = If (none) <
+                then_branch = then () => (float[1, {WIDTH}] z) {{ z = Identity (zeros) }},
+                else_branch = other () => (float[1, {WIDTH}] r) {{ {case.reduction} }}>
+            after = SequenceInsert (before, row{case.insert})
+            next = Add (i, one)
+            more = Less (next, bags)
+        }}>
+        joined = ConcatFromSequence <axis = 0> (all)
+        y = Mul (joined, half)
+    }}"""
+    model = parse_model(text)
+    numbers = np.random.default_rng(3).standard_normal((TABLE, WIDTH)).astype(np.float32)
+    constants = {
+        "first_shape": np.array([-1]),
+        "zeros": np.zeros((1, WIDTH), np.float32),
+        "half": np.array(0.5, np.float32),
+    }
+    if case.table:
+        constants["table"] = numbers
+    if case.offsets:
+        constants["offsets"] = np.array(case.offsets)
+    made = [onnx.numpy_helper.from_array(data, name) for name, data in constants.items()]
+    model.graph.initializer.extend(made)
+    return model
+
+
+def feeds_of(case: Case) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    feeds = {"index": rng.integers(0, TABLE, COUNT)}
+    if case.offsets is None:
+        feeds["offsets"] = np.array(RAGGED)
+    if not case.table:
+        feeds["table"] = rng.standard_normal((TABLE, WIDTH)).astype(np.float32)
+    return feeds
+
+
+CASES = [
+    Case(reduction, offsets, table=table)
+    for reduction in (SUM, MEAN, MAX)
+    for offsets in (EVEN, RAGGED, COMPUTED)
+    for table in (True, False)
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_loop_is_left(case: Case) -> None:
+    assert_same(case, left=0)
+
+
+def test_even_bags_are_one_reduction() -> None:
+    """The last one, which is computed in another way, has the same bounds."""
+    for reduction, kind in ((SUM, "ReduceSum"), (MEAN, "ReduceMean"), (MAX, "ReduceMax")):
+        graph = Model(
+            load(model_of(Case(reduction, EVEN))).graph, [NumpyBackend()], Options(), evaluate
+        ).graph
+        assert [each for each in kinds(graph) if each != "Reshape"] == ["Gather", kind, "Mul"]
+
+
+def test_a_bag_before_the_others_stays() -> None:
+    assert_same(Case(SUM, RAGGED, ", zero"), left=1)
+
+
+def test_offsets_may_count_from_the_end() -> None:
+    case = Case(SUM, COMPUTED)
+    feeds = {**feeds_of(case), "offsets": np.array([-12, 2, 2, -5, 12])}
+    assert_same(case, left=0, feeds=feeds)
+
+
+def assert_same(case: Case, left: int, feeds: dict[str, np.ndarray] | None = None) -> None:
+    proto, feeds = model_of(case), feeds or feeds_of(case)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (wanted,) = session.run(None, feeds)
+    with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
+        assert kinds(model.graph).count("Loop") == left
+        found = model.run(feeds)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
