@@ -42,6 +42,7 @@ from . import (
     join_pixels,
     join_places,
     join_products,
+    join_samples,
     join_steps,
     join_sums,
     join_written,
@@ -390,6 +391,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_pixels",
         join_pixels.run,
         "after it: boxes and classes are joined apart from each other",
+    ),
+    Pass(
+        "join_samples",
+        join_samples.run,
+        "before transposes move: it adds one that is free where channels are last in memory",
     ),
     Pass(
         "unfold_patches",

@@ -1,0 +1,70 @@
+"""Convolutions of a signal whose samples become channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+import tercet
+
+
+def model_of(
+    taps: int, step: int, pads: tuple[int, int], extra: str = "", rows: int = 1
+) -> ModelProto:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n, {rows}, 200] x) => (float[n, c, m] y) {{
+        y = Conv <strides = [{step}], pads = [{pads[0]}, {pads[1]}]{extra}> (x, w, b)
+    }}"""
+    model = parse_model(text)
+    rng = np.random.default_rng(1)
+    arrays = {"w": rng.standard_normal((6, 1, taps)), "b": rng.standard_normal(6)}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(data.astype(np.float32), name) for name, data in arrays.items()
+    )
+    return model
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("taps", "step", "pads", "channels"),
+    [
+        (64, 16, (0, 0), 16),
+        (48, 32, (0, 0), 16),  # some samples are read by no window
+        (40, 24, (16, 8), 8),
+        (32, 32, (0, 0), 32),
+        (192, 8, (0, 0), 8),
+        (64, 16, (16, 16), 8),  # 200 samples are not a multiple of 16
+        (64, 16, (4, 0), 1),
+        (20, 10, (0, 0), 1),
+        (63, 16, (0, 0), 1),
+    ],
+)
+def test_results(taps: int, step: int, pads: tuple[int, int], channels: int, batch: int) -> None:
+    proto = model_of(taps, step, pads)
+    x = np.random.default_rng(2).standard_normal((batch, 1, 200)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    with tercet.load(proto) as model:
+        np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=0, atol=3e-5)
+        (conv,) = (node for node in model.graph.nodes if node.kind == "Conv")
+        assert conv.operands[1].tensor.dims[1] == channels
+
+
+@pytest.mark.parametrize("extra", [", dilations = [2]", ', auto_pad = "SAME_UPPER"'])
+def test_other_windows_stay(extra: str) -> None:
+    with tercet.load(model_of(32, 16, (0, 0), extra)) as model:
+        assert [node.kind for node in model.graph.nodes] == ["Conv"]
+
+
+def test_samples_are_read_in_place() -> None:
+    found = tercet.inspect(
+        model_of(64, 16, (0, 0)), placement="cuda", target="sm_90a", fallback="numpy", dims={"n": 1}
+    )
+    assert found.placement is not None
+    kinds = [row.kind for row in found.placement if row.kind not in ("view", "copy")]
+    steps = [row.operators for row in found.placement if row.kind == "step"]
+    assert steps == ["Conv"]
+    assert set(kinds) <= {"step", "reformat"}
