@@ -17,6 +17,7 @@ from . import (
     count_loops,
     cut_joined,
     cut_splits,
+    cut_top_k,
     drop_overwritten,
     drop_requantization,
     drop_zero_units,
@@ -141,6 +142,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "split_labels",
         split_labels.run,
         "once: a classifier of strings would keep the nodes after its scores off a device",
+    ),
+    Pass(
+        "cut_top_k",
+        cut_top_k.run,
+        "before what then changes nothing is removed",
     ),
     Pass(
         "remove_identity",
@@ -527,6 +533,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
         unpack_sequences.run,
         "sizes determine how many parts a tensor is split into",
     ),
+    Pass("cut_top_k", cut_top_k.run, "sizes determine how many elements are sorted"),
     Pass(
         "remove_identity",
         remove_identity.run,

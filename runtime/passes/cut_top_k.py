@@ -1,0 +1,51 @@
+"""Computes only those of sorted elements that are read.
+
+PyTorch exports a sort as the TopK of all elements. Searches for neighbours read the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.gather import Gather
+from ..ops.movement import Slice
+from ..ops.search import TopK
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, cuts_of, rank_of
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Reduce the number of elements of each TopK to what its readers need."""
+    for node in list(graph.nodes):
+        rank = rank_of(node.inputs[0]) if node.inputs else None
+        if not isinstance(node.op, TopK) or not node.op.sorted or not rank:
+            continue
+        count, axis = node.operands[1].data, normalize_axis(node.op.axis, rank)
+        readers = [(reader, value) for value in node.outputs for reader in value.consumers]
+        needed = [_needed(*each, axis, rank) for each in readers]
+        if count is None or not all(needed) or any(map(graph.is_output, node.outputs)):
+            continue
+        k, most = int(count.reshape(())), max(needed, default=0)
+        if 0 < most < k:
+            add = Builder(graph, node, node.name, (node,))
+            number = add.constant(np.full_like(count, most), f"{node.name}.k")
+            graph.replace(node, add.node(node.op, node.inputs[0], number, outputs=2).outputs)
+            yield f"TopK '{node.name}' finds {most} elements instead of {k}"
+
+
+def _needed(reader: Node, value: Value, axis: int, rank: int) -> int:
+    """Return how many of the first elements along an axis a node reads; 0 if that is unknown."""
+    if reader.inputs.count(value) != 1 or reader.inputs[0] is not value:
+        return 0
+    if isinstance(reader.op, Gather) and normalize_axis(reader.op.axis, rank) == axis:
+        places = reader.operands[1].data
+        return 0 if places is None or not places.size or places.min() < 0 else int(places.max()) + 1
+    if not isinstance(reader.op, Slice):
+        return 0
+    own = [part for along, part in cuts_of(reader) or () if along == axis]
+    is_first = len(own) == 1 and 0 <= own[0].start < own[0].stop and own[0].step > 0
+    return own[0].stop if is_first else 0
