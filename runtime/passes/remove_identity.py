@@ -55,6 +55,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{node.kind} '{node.name}' changes nothing"
     for node in list(graph.nodes):
         yield from _neutral(graph, node)
+    for node in list(graph.nodes):
+        yield from _expanded(graph, node)
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
         yield from _broadcast(graph, repeating.pop(), repeating)
@@ -75,6 +77,17 @@ def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
     if kept.infer(data, *axes).shape == wanted:
         stand_in(graph, [node, view], view, kept, node.inputs, node.name)
         yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
+
+
+def _expanded(graph: Graph, node: Node) -> Iterator[str]:
+    """Make a Tile an Expand, where it repeats axes of one element only."""
+    shape = shape_of(node.inputs[0]) if isinstance(node.op, Tile) else None
+    counts = node.operands[1].data if shape else None
+    if shape is None or counts is None or counts.min() < 1 or not _can_expand(node):
+        return
+    if all(count == 1 or size == 1 for count, size in zip(counts.tolist(), shape, strict=True)):
+        stand_in(graph, [node], node, Expand(), node.inputs)
+        yield f"Tile '{node.name}' repeats axes of one element"
 
 
 def _neutral(graph: Graph, node: Node) -> Iterator[str]:

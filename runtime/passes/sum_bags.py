@@ -126,7 +126,7 @@ class _Appended:
         node, data = value.producer, value.data
         if data is not None:
             fits = data.ndim == 2 and len(data) == 1
-            return _Rows(lambda w: w.constant(np.repeat(data, at.size, 0))) if fits else None
+            return _Rows(_constant(np.repeat(data, at.size, 0))) if fits else None
         if node is None:
             return None
         if isinstance(node.op, Identity):
@@ -174,8 +174,7 @@ class _Appended:
         value = self._rounds.source(value)
         known, node = self._rounds.at(value), value.producer
         if known is not None:
-            column = known[at].reshape(-1, 1)
-            return lambda write: write.constant(column)
+            return _constant(known[at].reshape(-1, 1))
         found = self._rounds.picked(value)
         if found is not None:
             vector, places = self._rounds.outer(found[0]), found[1][at].reshape(-1, 1)
@@ -202,10 +201,9 @@ class _Appended:
         if x is None or dims is None or len(dims) != 2:
             return None
         low, high = ([(cut.operands[i], rounds) for cut, rounds in cuts] for i in (1, 2))
-        known = self._known(low), self._known(high)
-        op = replace(op, keepdims=0)
-        if known[0] is not None and known[1] is not None:
-            return _known(_Bags(op, x, *known))
+        first, last, op = self._known(low), self._known(high), replace(op, keepdims=0)
+        if first is not None and last is not None:
+            return _known(_Bags(op, x, first, last))
         begin, end = self._columns(low), self._columns(high)
         if begin is None or end is None or at.size * dims[0] > ROOM:
             return None
@@ -265,6 +263,10 @@ def _in_order(parts: Sequence[tuple[_Rows | None, Array]]) -> _Rows | None:
     return _Rows(write_all)
 
 
+def _constant(data: Array) -> _Writer:
+    return lambda write: write.constant(data)
+
+
 def _known(bags: _Bags) -> _Rows | None:
     """Return reductions of bags whose bounds are known."""
     rows, width = static_dims(shape_of(bags.x)) or (0, 0)
@@ -283,7 +285,7 @@ def _known(bags: _Bags) -> _Rows | None:
             return write(bags.op, x, write.integers([1]))
 
         return _Rows(write_all, bags)
-    ends = [lambda write, end=end: write.constant(end.reshape(-1, 1)) for end in (low, high)]
+    ends = (_constant(end.reshape(-1, 1)) for end in (low, high))
     masked = None if count * rows > ROOM else _masked(bags.op, bags.x, count, *ends)
     return None if masked is None else replace(masked, bags=bags)
 
@@ -295,7 +297,7 @@ def _masked(op: _Reduction, x: Value, count: int, low: _Writer, high: _Writer) -
     """
     dtype, (rows, width) = dtype_of(x), static_dims(shape_of(x)) or (0, 0)
     is_product = not isinstance(op, ReduceMax) and _is_finite(x)
-    if dtype not in FLOATS or (not is_product and count * rows * width > ROOM):
+    if dtype is None or dtype not in FLOATS or (not is_product and count * rows * width > ROOM):
         return None
 
     def write_all(write: Builder) -> Value:

@@ -46,9 +46,10 @@ def model_of(
 def test_results(taps: int, step: int, pads: tuple[int, int], channels: int, batch: int) -> None:
     proto = model_of(taps, step, pads)
     x = np.random.default_rng(2).standard_normal((batch, 1, 200)).astype(np.float32)
-    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (result,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
     with tercet.load(proto) as model:
-        np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=0, atol=3e-5)
+        found = model.run({"x": x})["y"]
+        np.testing.assert_allclose(found, np.asarray(result), rtol=0, atol=3e-5)
         (conv,) = (node for node in model.graph.nodes if node.kind == "Conv")
         assert conv.operands[1].tensor.dims[1] == channels
 

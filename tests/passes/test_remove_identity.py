@@ -11,7 +11,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Expand, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Tile, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMax, ReduceMean
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
@@ -153,3 +153,20 @@ def test_axes_that_others_do_not_read_stay_dropped() -> None:
     after, _ = optimised(before)
     assert "Unsqueeze" in kinds(after)
     assert_same(before, after, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("counts", "left"), [((2, 3, 1), ["Mul"]), ((1, 3, 1), ["Mul"]), ((2, 1, 2), ["Tile", "Mul"])]
+)
+def test_a_tile_of_single_elements_is_broadcast(counts: tuple[int, ...], left: list[str]) -> None:
+    """``torch.arange(n).view(1, 1, n).repeat(b, s, 1)``, which nothing but a Where reads."""
+
+    def build(g: Graph, x: Value) -> Value:
+        small = apply(g, ReduceMean(keepdims=1), x, np.array([0, 1]))
+        wide = apply(g, Tile(), small, np.array(counts))
+        return apply(g, Mul(), apply(g, Concat(axis=2), *[x] * counts[2]), wide)
+
+    before = make(build, (2, 3, 5))
+    after, _ = optimised(before)
+    assert [kind for kind in kinds(after) if kind in ("Tile", "Expand", "Mul")] == left
+    assert_same(before, after, 2, 3, 5)

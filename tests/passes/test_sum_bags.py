@@ -105,7 +105,7 @@ def model_of(case: Case) -> ModelProto:
 
 def feeds_of(case: Case) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(4)
-    feeds = {"index": rng.integers(0, TABLE, COUNT)}
+    feeds: dict[str, np.ndarray] = {"index": rng.integers(0, TABLE, COUNT)}
     if case.offsets is None:
         feeds["offsets"] = np.array(RAGGED)
     if not case.table:
@@ -152,4 +152,4 @@ def assert_same(case: Case, left: int, feeds: dict[str, np.ndarray] | None = Non
     with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
         assert kinds(model.graph).count("Loop") == left
         found = model.run(feeds)["y"]
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
