@@ -66,6 +66,7 @@ from . import (
     merge_sums,
     mix_rows,
     multiply_early,
+    order_pixels,
     order_sums,
     pad_channels,
     pad_heads,
@@ -417,6 +418,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "compose_moves",
         compose_moves.run,
         "after attention, whose windows it moves, and before other transposes move",
+    ),
+    Pass(
+        "order_pixels",
+        order_pixels.run,
+        "before transposes move: it leaves one that is free where channels are last in memory",
     ),
     Pass(
         "sink_transposes",

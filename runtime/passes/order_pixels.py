@@ -1,0 +1,120 @@
+"""Leaves pixels in the order in which they are in memory, where layers treat each of them alone.
+
+Networks of point clouds gather the neighbours of points, [n, points, neighbours, channels], swap
+the axes of both for convolutions of 1x1, and reduce one of them: PointNet++ and those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.conv import Conv
+from ..ops.movement import Transpose
+from ..ops.norm import BatchNormalization
+from ..ops.reduce import Reduce
+from ..ops.shape import Unsqueeze
+from .driver import Context
+from .editing import Builder, drop, is_elementwise, rank_of
+from .transpose_images import Order, order_of, to_channels_first
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace transposes that also swap axes of pixels, as far as a reduction of one of them."""
+    for node in list(graph.nodes):
+        order, source = _moved(graph, node) if node in graph else (None, None)
+        if order is None or len(order) < 4 or order[:2] != (0, len(order) - 1):
+            continue
+        first = to_channels_first(len(order))
+        layers = [] if order == first else _layers(graph, node.output, len(order))
+        if not layers:
+            continue
+        *rest, last = layers
+        places = [first.index(axis) for axis in order]
+        axes = _axes(last, len(order)) or ()
+        if sorted(kept := [places[i] for i in range(len(order)) if i not in axes]) != kept:
+            continue
+        add = Builder(graph, node, origin=(node,))
+        value = add(Transpose(perm=first), source)
+        for layer in rest:
+            value = _repeated(graph, layer, value)
+        _reduce(graph, last, value, axes, places)
+        drop(graph, node)
+        yield f"{last.kind} '{last.name}' reduces pixels that '{node.name}' would have moved"
+
+
+def _moved(graph: Graph, node: Node) -> tuple[Order | None, Value | None]:
+    """Return what the last Transpose of several moves, and the order of all of them."""
+    order, source = order_of(node), node.inputs[0] if node.inputs else None
+    while order is not None and source is not None and source.producer is not None:
+        before = order_of(source.producer)
+        if before is None or graph.sole_consumer(source) is None:
+            break
+        order, source = tuple(before[axis] for axis in order), source.producer.inputs[0]
+    return order, source
+
+
+def _layers(graph: Graph, value: Value, rank: int) -> list[Node]:
+    """Return the layers from an image to a reduction of its pixels; none if there are others."""
+    found = list[Node]()
+    while (reader := graph.sole_consumer(value)) is not None:
+        found.append(reader)
+        if isinstance(reader.op, Reduce):
+            axes = _axes(reader, rank)
+            has_layer = any(isinstance(layer.op, Conv) for layer in found)
+            return found if has_layer and axes and min(axes) >= 2 else []
+        if not _is_pointwise(reader, value, rank):
+            return []
+        value = reader.output
+    return []
+
+
+def _is_pointwise(node: Node, value: Value, rank: int) -> bool:
+    """Whether a node treats every pixel of an image alone, and all alike."""
+    others = [other.data for other in node.distinct_reads if other is not value]
+    constants = [data for data in others if data is not None]
+    if len(node.outputs) != 1 or len(constants) < len(others):
+        return False
+    if isinstance(node.op, Conv):
+        sizes = *constants[0].shape[2:], *(node.op.strides or ())
+        is_plain = node.op.auto_pad in ("NOTSET", "VALID") and not any(node.op.pads or ())
+        return is_plain and node.inputs[0] is value and set(sizes) == {1}
+    if isinstance(node.op, BatchNormalization):
+        return not node.op.training_mode and node.inputs[0] is value
+    is_alike = all(set(((1,) * rank + c.shape)[2 - rank :]) == {1} for c in constants)
+    return is_elementwise(node.op) and rank_of(node.output) == rank and is_alike
+
+
+def _axes(node: Node, rank: int) -> tuple[int, ...] | None:
+    """Return the axes that a reduction reduces; None if they are computed."""
+    if not isinstance(node.op, Reduce):
+        return None
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None and given.data is None:
+        return None
+    listed = None if given is None or given.data is None else tuple(given.data.ravel().tolist())
+    return node.op.axes(listed, rank)
+
+
+def _repeated(graph: Graph, node: Node, value: Value) -> Value:
+    """Return what a node computes of another image."""
+    (old,) = (each for each in node.distinct_reads if each.data is None)
+    inputs = [value if each is old else each for each in node.inputs]
+    return Builder(graph, node, node.name, (node,))(node.op, *inputs)
+
+
+def _reduce(
+    graph: Graph, node: Node, value: Value, axes: Sequence[int], places: Sequence[int]
+) -> None:
+    """Replace a reduction by that of the same axes in another place."""
+    assert isinstance(node.op, Reduce)
+    add = Builder(graph, node, node.name, (node,))
+    moved = add.integers(sorted(places[axis] for axis in axes))
+    result = add(replace(node.op, keepdims=0), value, moved)
+    if node.op.keepdims:
+        result = add(Unsqueeze(), result, add.integers(axes))
+    sources = [each.producer for each in node.distinct_reads]
+    graph.replace(node, (result,))
+    for source in sources:
+        drop(graph, source)

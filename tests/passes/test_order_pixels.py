@@ -1,0 +1,87 @@
+"""Pixels that are moved before layers of 1x1 and a reduction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Mul, Relu
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.reduce import Reduce, ReduceMax, ReduceMean
+
+from .graphs import apply, assert_same, batchnorm, make, normal, optimised
+
+Axes = tuple[int, ...]
+CHANNELS = 7
+
+
+def layers(g: Graph, x: Value, order: Axes, op: Reduce, axes: Axes, size: int = 1) -> Value:
+    rank = len(order)
+    y = apply(g, Transpose(perm=order), x)
+    for channels, more in ((CHANNELS, 6), (6, 4)):
+        w = normal(more, channels, *(size,) * (rank - 2))
+        y = apply(g, Conv(), y, w) if channels == 6 else apply(g, Conv(), y, w, normal(more))
+        y = apply(g, Relu(), batchnorm(g, y, more) if more == 6 else y)
+    y = apply(g, Mul(), y, normal(4, *(1,) * (rank - 2)))
+    return apply(g, op, y, np.array(axes))
+
+
+def twice(g: Graph, x: Value) -> Value:
+    """The order is that of two transposes."""
+    y = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
+    return layers(g, y, (0, 3, 1, 2), ReduceMax(keepdims=0), (2,))
+
+
+def orders(graph: Graph) -> list[Axes]:
+    return [node.op.perm for node in graph.nodes if isinstance(node.op, Transpose) and node.op.perm]
+
+
+@pytest.mark.parametrize("op", [ReduceMax(keepdims=0), ReduceMean(keepdims=1)])
+@pytest.mark.parametrize(
+    ("order", "axes"),
+    [
+        ((0, 3, 2, 1), (2,)),
+        ((0, 3, 2, 1), (-1,)),
+        ((0, 3, 2, 1), (2, 3)),
+        ((0, 4, 3, 1, 2), (2,)),
+        ((0, 4, 3, 2, 1), (2, 4)),
+    ],
+)
+def test_pixels_stay(order: Axes, axes: Axes, op: Op) -> None:
+    shape = (2, 5, 3, 4, CHANNELS)[5 - len(order) :]
+    before = make(lambda g, x: layers(g, x, order, op, axes), shape)
+    after, _ = optimised(before)
+    (moved, *_) = orders(after)
+    assert moved == (0, len(order) - 1, *range(1, len(order) - 1))
+    assert_same(before, after, *shape)
+
+
+@pytest.mark.parametrize(
+    ("order", "axes", "size"),
+    [
+        ((0, 3, 2, 1), (1,), 1),  # channels are reduced
+        ((0, 3, 2, 1), (2,), 2),  # pixels are neighbours
+        ((0, 4, 3, 2, 1), (2,), 1),  # two axes would have to be swapped afterwards
+    ],
+)
+def test_pixels_are_moved(order: Axes, axes: Axes, size: int) -> None:
+    shape = (2, 5, 3, 4, CHANNELS)[5 - len(order) :]
+    before = make(lambda g, x: layers(g, x, order, ReduceMax(keepdims=0), axes, size), shape)
+    after, _ = optimised(before)
+    assert order in orders(after) or size > 1
+    assert_same(before, after, *shape)
+
+
+def test_two_moves_are_one() -> None:
+    before = make(twice, (2, 3, 4, CHANNELS))
+    after, _ = optimised(before)
+    assert orders(after)[0] == (0, 3, 1, 2)
+    assert len(after.nodes) == len(optimised(make(single, (2, 3, 4, CHANNELS)))[0].nodes)
+    assert_same(before, after, 2, 3, 4, CHANNELS)
+
+
+def single(g: Graph, x: Value) -> Value:
+    return layers(g, x, (0, 3, 2, 1), ReduceMax(keepdims=0), (2,))
