@@ -70,6 +70,7 @@ from . import (
     order_sums,
     pad_channels,
     pad_heads,
+    pad_joined,
     remove_dead,
     remove_identity,
     select_early,
@@ -489,6 +490,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         pad_channels.run,
         "after all passes that change weights or remove zeros, while layers are convolutions",
     ),
+    Pass("pad_joined", pad_joined.run, "likewise, of what is left"),
     Pass(
         "pad_heads",
         pad_heads.run,

@@ -1,0 +1,82 @@
+"""Pads the smallest of joined images, where a convolution would read an odd number of channels.
+
+Networks of points join three coordinates to the features of each of them, others a plane of the
+time or of coordinates to an image. Kernels read channels in words: an image of 131 channels would
+be copied to one of 136 before every convolution of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..ir.graph import Graph, Node
+from ..ops.conv import Conv
+from ..ops.movement import Concat, Pad, Transpose
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, drop, rank_of, shape_of
+
+#: Channels of a word of 16-bit floats.
+WORD = 8
+#: Minimum number of channels: kernels of first layers pack images of fewer themselves.
+LEAST = 17
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Append zeros to the channels of the smallest part, and to the filters that read it."""
+    for node in list(graph.nodes):
+        if not isinstance(node.op, Concat):
+            continue
+        sizes, path = _sizes(node, node.op), _to_layer(graph, node, node.op)
+        count = sum(sizes)
+        if path and count >= LEAST and count % 2:
+            *moves, layer = path
+            _pad(graph, node, node.op, moves, layer, sizes)
+            more = count + -count % WORD
+            yield f"Conv '{layer.name}' reads {more} joined channels instead of {count}"
+
+
+def _sizes(node: Node, op: Concat) -> list[int]:
+    """Return the sizes of joined parts; none if one of them is unknown."""
+    shapes = [shape_of(value) for value in node.inputs]
+    known = [shape[op.axis] for shape in shapes if shape is not None]
+    sizes = [size for size in known if isinstance(size, int)]
+    return sizes if len(sizes) == len(node.inputs) else []
+
+
+def _to_layer(graph: Graph, node: Node, op: Concat) -> list[Node]:
+    """Return the transposes of joined channels and the convolution that alone reads them.
+
+    Nothing if there are other readers, or the filters are computed.
+    """
+    axis, found = normalize_axis(op.axis, rank_of(node.output) or 1), list[Node]()
+    reader = graph.sole_consumer(node.output)
+    while reader is not None and isinstance(reader.op, Transpose):
+        found.append(reader)
+        axis = reader.op.order(rank_of(reader.output) or 1).index(axis)
+        reader = graph.sole_consumer(reader.output)
+    if reader is None or not isinstance(reader.op, Conv) or reader.op.group != 1 or axis != 1:
+        return []
+    return [] if reader.operands[1].data is None else [*found, reader]
+
+
+def _pad(
+    graph: Graph, node: Node, op: Concat, moves: Sequence[Node], layer: Node, sizes: Sequence[int]
+) -> None:
+    more, place = -sum(sizes) % WORD, sizes.index(min(sizes))
+    add = Builder(graph, layer, node.name, (node,))
+    ends = np.zeros((2, rank_of(node.output) or 1), np.int64)
+    ends[1, op.axis] = more
+    parts = [*node.operands]
+    parts[place] = add(Pad(), parts[place], add.integers(ends.ravel().tolist()))
+    value = add(op, *parts)
+    for move in moves:
+        value = Builder(graph, layer, move.name, (move,))(move.op, value)
+    w = layer.operands[1]
+    assert w.data is not None
+    data = np.insert(w.data, [sum(sizes[: place + 1])] * more, 0, axis=1)
+    filters = graph.constant(data, f"{w.name}.padded")
+    graph.set_inputs(layer, [value, filters, *layer.inputs[2:]])
+    drop(graph, (node, *moves)[-1])
