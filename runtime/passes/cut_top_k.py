@@ -21,8 +21,10 @@ from .editing import Builder, cuts_of, rank_of
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Reduce the number of elements of each TopK to what its readers need."""
     for node in list(graph.nodes):
-        rank = rank_of(node.inputs[0]) if node.inputs else None
-        if not isinstance(node.op, TopK) or not node.op.sorted or not rank:
+        if not isinstance(node.op, TopK) or not node.op.sorted:
+            continue
+        rank = rank_of(node.inputs[0])
+        if not rank:
             continue
         count, axis = node.operands[1].data, normalize_axis(node.op.axis, rank)
         readers = [(reader, value) for value in node.outputs for reader in value.consumers]

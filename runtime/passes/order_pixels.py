@@ -22,7 +22,7 @@ from .transpose_images import Order, order_of, to_channels_first
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace transposes that also swap axes of pixels, as far as a reduction of one of them."""
-    for node in list(graph.nodes):
+    for node in [node for node in graph.nodes if isinstance(node.op, Transpose)]:
         order, source = _moved(graph, node) if node in graph else (None, None)
         if order is None or len(order) < 4 or order[:2] != (0, len(order) - 1):
             continue

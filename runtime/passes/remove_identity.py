@@ -55,7 +55,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{node.kind} '{node.name}' changes nothing"
     for node in list(graph.nodes):
         yield from _neutral(graph, node)
-    for node in list(graph.nodes):
+    for node in [node for node in graph.nodes if isinstance(node.op, Tile)]:
         yield from _expanded(graph, node)
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
@@ -81,9 +81,8 @@ def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
 
 def _expanded(graph: Graph, node: Node) -> Iterator[str]:
     """Make a Tile an Expand, where it repeats axes of one element only."""
-    shape = shape_of(node.inputs[0]) if isinstance(node.op, Tile) else None
-    counts = node.operands[1].data if shape else None
-    if shape is None or counts is None or counts.min() < 1 or not _can_expand(node):
+    shape, counts = shape_of(node.inputs[0]), node.operands[1].data
+    if not shape or counts is None or counts.min() < 1 or not _can_expand(node):
         return
     if all(count == 1 or size == 1 for count, size in zip(counts.tolist(), shape, strict=True)):
         stand_in(graph, [node], node, Expand(), node.inputs)
