@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Mul, Relu
 from tercet.runtime.ops.movement import Transpose
@@ -50,7 +49,7 @@ def orders(graph: Graph) -> list[Axes]:
         ((0, 4, 3, 2, 1), (2, 4)),
     ],
 )
-def test_pixels_stay(order: Axes, axes: Axes, op: Op) -> None:
+def test_pixels_stay(order: Axes, axes: Axes, op: Reduce) -> None:
     shape = (2, 5, 3, 4, CHANNELS)[5 - len(order) :]
     before = make(lambda g, x: layers(g, x, order, op, axes), shape)
     after, _ = optimised(before)
