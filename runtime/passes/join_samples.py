@@ -20,7 +20,8 @@ from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, shape_of, stand_in
 
-#: Samples of which channels have a multiple: a word of 16-bit floats.
+#: A word of 16-bit floats: the samples that are channels have a multiple of it. Of fewer filters,
+#: kernels read signals as they are.
 WORD = 8
 
 
@@ -46,8 +47,11 @@ def _channels(node: Node, op: Conv) -> int:
         return 0
     pads = op.pads or (0, 0)
     sizes = w.data.shape[2], *(op.strides or (1,)), *pads
-    found = gcd(*sizes, shape[2]) if any(pads) else gcd(*sizes)  # what no window reads is cut off
-    return 0 if found % WORD or shape[2] + sum(pads) < sizes[0] else found
+    found = gcd(*sizes, shape[2])
+    if found % WORD and not any(pads) and shape[0] == 1:
+        found = gcd(*sizes)  # of one signal, a view cuts off what no window reads
+    fits = found % WORD == 0 and len(w.data) >= WORD and shape[2] + sum(pads) >= sizes[0]
+    return found if fits else 0
 
 
 def _rewrite(graph: Graph, node: Node, op: Conv, channels: int) -> Node:
