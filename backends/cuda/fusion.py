@@ -33,7 +33,7 @@ from .attention.rotate_append import RotateAppend, rotate_append_at
 from .attention.rotated_heads import RotatedHeads, rotated_heads_at
 from .attention.sink import SinkAttention, sink_attention_at
 from .attention.weighted import WeightedHeads, weighted_heads_at
-from .codegen.elementwise import CHEAP, in_chains
+from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.recurrences import Recurrence, recurrence_at
@@ -52,8 +52,7 @@ from .norm.unit_rows import UnitRows, unit_rows_at
 from .norm.variance import Variance, variance_at
 from .recipe.operands import Tensor
 
-#: Limits of a chain: longer ones need too many registers.
-MAX_CHAINED = 24
+#: Limit of a chain, as `MAX_CHAINED`: more need too many registers.
 MAX_CHAIN_OPERANDS = 8
 #: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
 #: whatever the operator: less than a launch.
@@ -304,35 +303,12 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
     first, *others = (node.output for node in products)
     stored = STORED if first.tensor.dtype in STORED else {first.tensor.dtype}
     fitting = tuple[Node, ...]()
-    for found in _closed(graph, (first, *others), free):
+    for found in closed_after(graph, (first, *others), free):
         if found[-1].output.tensor.dtype in stored:
             if isinstance(epilogue_of(found, Tensor(found[-1].output), first, *others), str):
                 break
             fitting = found
     return fitting
-
-
-def _closed(
-    graph: Graph, results: tuple[Value, ...], free: Set[Node]
-) -> Iterator[tuple[Node, ...]]:
-    """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere.
-
-    One node more in a chain; several where the paths of an activation that is written out meet,
-    such as ``x + sin(x)^2``.
-    """
-    values, found = [*results], list[Node]()
-    while len(found) < MAX_CHAINED:
-        # The first reader in order does not depend on later ones.
-        readers = {node for value in values for node in value.consumers}.difference(found)
-        node = next(iter(graph.in_order(readers)), None)
-        if node is None or node not in free or not in_chains(node):
-            return
-        if node.output.tensor.dims != results[0].tensor.dims:
-            return
-        found.append(node)
-        values.append(node.output)
-        if [v for v in values if graph.is_output(v) or v.consumers.keys() - found] == values[-1:]:
-            yield tuple(found)
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
@@ -348,7 +324,7 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     own = value.tensor.dtype
     stored = STORED if own in STORED else {own}
     while True:
-        inside = next(_closed(graph, (value,), free), ())
+        inside = next(closed_after(graph, (value,), free), ())
         if not inside:
             return tuple(found[:fitting])
         follower = inside[-1]

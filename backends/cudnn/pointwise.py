@@ -17,9 +17,9 @@ from ...runtime.ops import elementwise as ops
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.algorithms.registry import KERNELS
-from ..cuda.codegen.elementwise import is_elementwise
+from ..cuda.codegen.elementwise import MAX_CHAINED, is_elementwise
 from ..cuda.families import provide
-from ..cuda.fusion import MAX_CHAINED, FusionGroup, groups
+from ..cuda.fusion import FusionGroup, groups
 from ..cuda.recipe.operands import Ints, broadcast_strides, merge, order
 from .choice import EngineTask
 from .operation import FLOATS, NEVER, Operand

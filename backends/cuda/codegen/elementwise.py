@@ -6,7 +6,7 @@ convolutions and matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from math import inf
 from typing import Any
 
@@ -32,7 +32,7 @@ from ....runtime.ir.dtypes import (
     uint16,
     uint64,
 )
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op, attributes
 from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
@@ -177,6 +177,8 @@ ROWS: dict[type[Op], Formula] = {
 }
 
 
+#: Limit of a chain: longer ones need too many registers.
+MAX_CHAINED = 24
 #: Operators of one or two instructions: faster to recompute than to read from memory.
 CHEAP = (
     *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),
@@ -188,6 +190,29 @@ CHEAP = (
 def is_elementwise(op: Op) -> bool:
     """Whether the table has the operator."""
     return type(op) in ROWS
+
+
+def closed_after(
+    graph: Graph, results: tuple[Value, ...], free: Set[Node]
+) -> Iterator[tuple[Node, ...]]:
+    """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere.
+
+    One node more in a chain; several where the paths of an activation that is written out meet,
+    such as ``x + sin(x)^2``.
+    """
+    values, found = [*results], list[Node]()
+    while len(found) < MAX_CHAINED:
+        # The first reader in order does not depend on later ones.
+        readers = {node for value in values for node in value.consumers}.difference(found)
+        node = next(iter(graph.in_order(readers)), None)
+        if node is None or node not in free or not in_chains(node):
+            return
+        if node.output.tensor.dims != results[0].tensor.dims:
+            return
+        found.append(node)
+        values.append(node.output)
+        if [v for v in values if graph.is_output(v) or v.consumers.keys() - found] == values[-1:]:
+            yield tuple(found)
 
 
 def in_chains(node: Node) -> bool:
