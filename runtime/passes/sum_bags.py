@@ -7,10 +7,11 @@ them, and appends the result to a sequence, or zeros for an empty bag. No bag de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer
@@ -84,7 +85,7 @@ def _appended(loop: Node, op: Loop, place: int) -> Value | None:
     return row if is_appended and isinstance(before.producer.op, SequenceEmpty) else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Bags:
     """Reductions of rows, one for each bag.
 
@@ -101,7 +102,7 @@ class _Bags:
     high: Array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rows:
     """Values of some rounds.
 

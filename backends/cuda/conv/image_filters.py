@@ -9,10 +9,11 @@ channels last, and so are filters of single channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TypeGuard
 
+from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
@@ -25,7 +26,7 @@ from ..gemm.convolution import ConvProblem
 from ..recipe.operands import Ints, Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImageFilters:
     """A convolution of images by filters of their own.
 

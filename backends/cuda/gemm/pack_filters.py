@@ -8,12 +8,13 @@ them there; see `conv/computed_filters.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Scratch, Tensor, ceil_div, words_of
@@ -39,7 +40,7 @@ class FilterOrder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """A view of computed weights as rows of terms.
 
@@ -91,7 +92,7 @@ def pack_depthwise(w: Array) -> Array:
     return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DepthwiseOrder:
     """Packs the filters of depthwise convolutions as [image, kernel, channel].
 
@@ -120,7 +121,7 @@ class DepthwiseOrder:
         return found.launch(w)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TransposedOrder:
     """Packs weights [c, m, *kernel] of transposed convolutions for the product with pixels.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.record import record
 from ..recipe.targets import Target
 
 #: Registers per multiprocessor.
 REGISTERS = 65536
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resources:
     """What a block takes of a multiprocessor.
 
