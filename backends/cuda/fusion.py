@@ -312,7 +312,7 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes after an anchor: one after the other, or paths that meet again.
+    """Return the elementwise nodes after an anchor, each reading the previous one.
 
     The last of them has the anchor's dtype, or another float type that the kernel can store; in
     between there may be any. Each is preceded by nodes that only it reads. What an epilogue cannot
@@ -324,19 +324,20 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     own = value.tensor.dtype
     stored = STORED if own in STORED else {own}
     while True:
-        inside = next(closed_after(graph, (value,), free), ())
-        if not inside:
+        follower = graph.sole_consumer(value)
+        if follower is None or follower not in free or not in_chains(follower):
             return tuple(found[:fitting])
-        follower = inside[-1]
+        out = follower.output
+        if out.tensor.dims != value.tensor.dims:
+            return tuple(found[:fitting])
         if found and _is_left(graph, anchor, tuple(found), follower, free):
             return tuple(found[:fitting])
-        found += inside
-        if len(inside) == 1:
-            found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
+        found.append(follower)
+        found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         if not _is_epilogue(tuple(found), anchor):
             return tuple(found[:fitting])
-        value = follower.output
-        if value.tensor.dtype in stored:
+        value = out
+        if out.tensor.dtype in stored:
             fitting = len(found)
 
 

@@ -31,7 +31,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         sizes, path = _sizes(node, node.op), _to_layer(graph, node, node.op)
         count = sum(sizes)
-        if path and count >= LEAST and count % 2:
+        is_computed = bool(sizes) and node.operands[sizes.index(min(sizes))].data is None
+        if path and is_computed and count >= LEAST and count % 2:
             *moves, layer = path
             _pad(graph, node, node.op, moves, layer, sizes)
             more = count + -count % WORD

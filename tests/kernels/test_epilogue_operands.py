@@ -19,7 +19,7 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sin
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import (
@@ -171,16 +171,6 @@ def modulated_planes(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), net.add(Mul(), y, given), given)
 
 
-def snake(dtype: DType, batch: int) -> tuple[Net, Value]:
-    """An activation reads the sums twice, and again what it makes of them, as in audio codecs."""
-    net = Net(batch, 12, 40, dtype=dtype)
-    rate = constant(net, 12, 1)
-    y = net.add(Conv(), net.x, constant(net, 12, 12, 3, scale=0.3))
-    wave = net.add(Sin(), net.add(Mul(), y, rate))
-    y = net.add(Add(), y, net.add(Mul(), net.add(Mul(), wave, wave), constant(net, 12, 1)))
-    return net, net.add(Conv(), y, constant(net, 8, 12, 1, scale=0.2))
-
-
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -197,7 +187,6 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
         *((tables, batch, 1) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
-        *((snake, batch, 2) for batch in (1, 3)),
         (modulated_image, 1, 6),
         (modulated_planes, 3, 4),
     ],
@@ -263,7 +252,6 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         modulated,
         modulated_image,
         modulated_planes,
-        snake,
     ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
@@ -273,7 +261,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, gated, halves, modulated, modulated_image, snake])
+@pytest.mark.parametrize("case", [by_row, gated, halves, modulated, modulated_image])
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

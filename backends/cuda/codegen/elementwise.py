@@ -195,11 +195,7 @@ def is_elementwise(op: Op) -> bool:
 def closed_after(
     graph: Graph, results: tuple[Value, ...], free: Set[Node]
 ) -> Iterator[tuple[Node, ...]]:
-    """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere.
-
-    One node more in a chain; several where the paths of an activation that is written out meet,
-    such as ``x + sin(x)^2``.
-    """
+    """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere."""
     values, found = [*results], list[Node]()
     while len(found) < MAX_CHAINED:
         # The first reader in order does not depend on later ones.
