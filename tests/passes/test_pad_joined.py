@@ -8,6 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu, Tanh
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.passes import SYMBOLIC_PASSES
@@ -16,6 +17,9 @@ from tercet.runtime.passes.driver import Pass
 from .graphs import apply, assert_same, make, normal, optimised
 
 SHAPE = (2, 20, 5, 4)
+PASSES: tuple[Pass, ...] = tuple(
+    each for each in SYMBOLIC_PASSES if each.name in ("pad_joined", "fold_constants", "remove_dead")
+)
 
 
 def joined(g: Graph, x: Value, count: int, *, constant: bool = False, last: bool = False) -> Value:
@@ -31,14 +35,26 @@ def joined(g: Graph, x: Value, count: int, *, constant: bool = False, last: bool
     return apply(g, Conv(pads=(1,) * 4), both, normal(6, 20 + count, 3, 3), normal(6))
 
 
+@pytest.mark.parametrize(("count", "wanted"), [(1, 24), (3, 24), (2, 22), (5, 32)])
+def test_rows(count: int, wanted: int) -> None:
+    """A product of rows reads them as a convolution reads pixels."""
+
+    def build(g: Graph, x: Value) -> Value:
+        small = apply(g, ReduceMean(keepdims=1), x, np.array([-1]))
+        small = apply(g, Concat(axis=-1), *[small] * count) if count > 1 else small
+        both = apply(g, Concat(axis=-1), apply(g, Relu(), x), apply(g, Tanh(), small))
+        return apply(g, MatMul(), both, normal(20 + count, 6))
+
+    before = make(build, (2, 5, 20))
+    after, _ = optimised(before, PASSES)
+    (product,) = (node for node in after.nodes if isinstance(node.op, MatMul))
+    assert product.operands[1].tensor.dims[0] == wanted
+    assert_same(before, after, 2, 5, 20)
+
+
 def channels(graph: Graph) -> int:
     (conv,) = (node for node in graph.nodes if isinstance(node.op, Conv))
     return conv.operands[1].tensor.dims[1]
-
-
-PASSES: tuple[Pass, ...] = tuple(
-    each for each in SYMBOLIC_PASSES if each.name in ("pad_joined", "fold_constants", "remove_dead")
-)
 
 
 @pytest.mark.parametrize("last", [False, True])
