@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import accumulate
 from math import gcd, prod
 
+import numpy as np
+
 from ....runtime.ops.elementwise import BitCast
 from ....runtime.ops.movement import (
     CenterCropPad,
@@ -36,6 +38,7 @@ from ..recipe.launch import Launch
 from ..recipe.operands import (
     Given,
     Ints,
+    Packed,
     Tensor,
     broadcast_strides,
     ceil_div,
@@ -205,7 +208,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
         )
         args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or starts[-1]}
         for i, (x, width) in enumerate(some):
-            args |= {f"x{i}": x, f"width{i}": width, f"pitch{i}": x.pitch or width}
+            args |= {f"x{i}": _in_order(x, axes), f"width{i}": width, f"pitch{i}": x.pitch or width}
             args |= {f"start{i}": starts[first + i]}
         numbers = " ".join(f"X({i})" for i in range(len(some)))
         launches.append(
@@ -223,6 +226,15 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
             )
         )
     return tuple(launches)
+
+
+def _in_order(x: Tensor, axes: Sequence[int]) -> Tensor | Packed:
+    """Return a constant in another order of axes than its own; other tensors have it already."""
+    if x.data is None or tuple(axes) == tuple(range(x.rank)):
+        return x
+    return Packed(
+        (x.value,), ("axes", *axes), lambda data: np.ascontiguousarray(data.transpose(axes))
+    )
 
 
 _MODES = ("constant", "edge", "reflect", "wrap")
