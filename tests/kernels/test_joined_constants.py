@@ -10,6 +10,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.options import Options
@@ -25,7 +26,7 @@ def model_of(
 ) -> Model:
     net = Net(batch, 16, 5, 6, dtype=dtype)
 
-    def constant(*shape: int):
+    def constant(*shape: int) -> Value:
         numbers = np.random.default_rng(shape[1]).standard_normal(shape)
         return net.graph.constant((numbers * 0.2).astype(dtype), "")
 
