@@ -31,10 +31,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if not isinstance(node.op, Concat):
             continue
-        sizes, path = _sizes(node, node.op), _to_layer(graph, node, node.op)
+        sizes = _sizes(node, node.op)
+        path = _to_layer(graph, node, node.op) if sizes else []
         count = sum(sizes)
-        is_computed = bool(sizes) and node.operands[sizes.index(min(sizes))].data is None
-        if path and is_computed and count >= LEAST and count % 2:
+        is_computed = bool(path) and node.operands[sizes.index(min(sizes))].data is None
+        if is_computed and count >= LEAST and count % 2:
             *moves, layer = path
             _pad(graph, node, node.op, moves, layer, sizes)
             more = count + -count % WORD
