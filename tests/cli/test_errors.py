@@ -389,7 +389,7 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this full disk")
 @pytest.mark.parametrize(
     ("file", "words"), [("classifier.onnx", "no space"), ("no.onnx", "no such")]
 )

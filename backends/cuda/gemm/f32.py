@@ -23,7 +23,7 @@ from .atoms import F16X3, TF32, TF32X3, Atom
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
 from .joined_groups import batch_of
-from .pack import STEP, InParts
+from .pack import STEP, InParts, rows_of_part, size_in_parts
 from .pack_filters import packing_time
 from .pack_image import MOST_PER_PIXEL, padded_channels
 from .problem import (
@@ -255,16 +255,6 @@ def linear_time(problem: Problem, constant: bool, setting: Setting) -> float:
     """Return the estimate of `linear`, with packing of what is computed; see `time_of`."""
     packing = PACKING + 12 * problem.batch * problem.n * problem.k / MEMORY
     return time_of(problem, constant, setting) + (0.0 if constant else packing)
-
-
-def rows_of_part(n: int) -> int:
-    """Return the rows per part of a step in the order of `pack.in_parts`, for n rows."""
-    return ceil_div(n, 8) * 8
-
-
-def size_in_parts(n: int, k: int, words: int) -> int:
-    """Return the number of four-byte words of a matrix [n, k] in parts."""
-    return ceil_div(k, STEP) * words * rows_of_part(n) * STEP
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,16 @@ def in_parts(rows: Array, parts: int) -> Array:
     return packed.reshape(count, steps, parts, 8 * eights, STEP)
 
 
+def rows_of_part(n: int) -> int:
+    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
+    return ceil_div(n, 8) * 8
+
+
+def size_in_parts(n: int, k: int, words: int) -> int:
+    """Return the number of four-byte words of a matrix [n, k] in parts."""
+    return ceil_div(k, STEP) * words * rows_of_part(n) * STEP
+
+
 def swizzle(chunks: Array, to: Array) -> None:
     """Copy chunk c of row r to c ^ r, of [..., 8 rows, 8 chunks, element]."""
     *outer, count = chunks.shape
