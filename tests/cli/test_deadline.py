@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -25,6 +27,19 @@ from .conftest import Tercet
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREVER = "100000000"
+
+
+def test_the_time_of_an_enclosing_block_is_its_own() -> None:
+    with time_limit(0.02) as (outer, _), time_limit(None) as (inner, _):
+        sleep(5)
+    assert outer.stopped == "stopped after 0.02 s"
+    assert not inner.passed
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """Do some work in a thread that no signal interrupts, and raise what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
 def test_work_is_interrupted_wherever_it_is() -> None:
@@ -115,6 +130,28 @@ def test_all_or_nothing() -> None:
 
     with pytest.raises(api.TimeLimitError, match=r"stopped after 0\.02 s \(waiting\)"):
         wait()
+
+
+ALL_OR_NOTHING: dict[str, dict[str, Any]] = {
+    "compress": {"sparsity": 0.5},
+    "export": {},
+    "extract": {},
+    "inspect": {},
+    "simplify": {},
+}
+
+
+@pytest.mark.parametrize("name", ALL_OR_NOTHING)
+@pytest.mark.parametrize("runs_in", [lambda work: work(), in_a_thread], ids=["main", "thread"])
+def test_functions_without_partial_results(folder: Path, name: str, runs_in: Any) -> None:
+    function, more = getattr(api, name), ALL_OR_NOTHING[name]
+
+    def work() -> None:
+        with pytest.raises(api.TimeLimitError, match="a longer timeout"):
+            function("classifier.onnx", timeout=1e-6, **more)
+        assert "classifier.onnx" in str(function("classifier.onnx", timeout=600, **more))
+
+    runs_in(work)
 
 
 def test_an_alarm_in_a_finalizer_is_not_lost() -> None:

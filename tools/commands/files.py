@@ -47,21 +47,20 @@ def export(
         tercet export model.onnx out.onnx
         tercet export model.onnx out.onnx --opset 17 --dim batch=4
     """
-    from ..common.deadline import all_or_nothing
     from ..export.export import export as export_model
     from ..export.export_view import show_exported
 
-    with all_or_nothing(common.timeout):
-        found = export_model(
-            model,
-            out,
-            optimise=not as_it_is,
-            **written.as_options(),
-            **shapes.as_options(),
-            freeze=reading.frozen,
-            stop_at=stop_at,
-            skip=split(skip_passes),
-        )
+    found = export_model(
+        model,
+        out,
+        optimise=not as_it_is,
+        **written.as_options(),
+        **shapes.as_options(),
+        freeze=reading.frozen,
+        timeout=common.timeout,
+        stop_at=stop_at,
+        skip=split(skip_passes),
+    )
     show(found, show_exported, json=common.json)
 
 
@@ -81,11 +80,10 @@ def simplify(
         tercet simplify model.onnx out.onnx
     """
     from ..common.console import progress
-    from ..common.deadline import all_or_nothing
     from ..export.export import simplify as simplify_model
     from ..export.export_view import show_exported
 
-    with progress() as say, all_or_nothing(common.timeout, say) as tell:
+    with progress() as say:
         found = simplify_model(
             model,
             out,
@@ -94,7 +92,8 @@ def simplify(
             **inputs.as_options(),
             freeze=reading.frozen,
             allow_inconclusive=allow,
-            say=tell,
+            timeout=common.timeout,
+            say=say,
         )
     show(found, show_exported, json=common.json)
     raise typer.Exit(found.exit_code)
@@ -125,19 +124,18 @@ def extract(
     Examples:
         tercet extract model.onnx tail.onnx --inputs r --outputs scores
     """
-    from ..common.deadline import all_or_nothing
     from ..export.export import extract as extract_part
     from ..export.export_view import show_exported
 
-    with all_or_nothing(common.timeout):
-        found = extract_part(
-            model,
-            out,
-            inputs=split(inputs),
-            outputs=split(outputs),
-            **written.as_options(),
-            **shapes.as_options(),
-        )
+    found = extract_part(
+        model,
+        out,
+        inputs=split(inputs),
+        outputs=split(outputs),
+        **written.as_options(),
+        **shapes.as_options(),
+        timeout=common.timeout,
+    )
     show(found, show_exported, json=common.json)
 
 
@@ -175,11 +173,10 @@ def compress(
         tercet compress model.onnx small.onnx --sparsity 0.5 --bits 5 --min-elements 100
     """
     from ..common.console import progress
-    from ..common.deadline import all_or_nothing
     from ..compress.compress import compress as compress_model
     from ..compress.compress_view import show_compression
 
-    with progress() as say, all_or_nothing(common.timeout, say) as tell:
+    with progress() as say:
         found = compress_model(
             model,
             out,
@@ -189,7 +186,8 @@ def compress(
             min_elements=min_elements,
             **written.as_options(),
             freeze=reading.frozen,
-            say=tell,
+            timeout=common.timeout,
+            say=say,
         )
     show(found, show_compression, json=common.json)
 
@@ -269,7 +267,6 @@ def inspect(
         tercet inspect model.onnx --passes --diff --ir texts
     """
     from ..common.console import progress
-    from ..common.deadline import all_or_nothing
     from ..inspect.graph_file import check_graph_name, write_graph
     from ..inspect.inspection import inspect as inspect_model
     from ..inspect.inspection_view import show_inspection
@@ -291,7 +288,7 @@ def inspect(
             **chosen,
         )
         return
-    with progress() as say, all_or_nothing(common.timeout, say) as tell:
+    with progress() as say:
         found = inspect_model(
             model,
             passes=passes,
@@ -302,7 +299,8 @@ def inspect(
             target=target,
             **options.as_options(),
             **shapes.as_options(),
-            say=tell,
+            timeout=common.timeout,
+            say=say,
         )
     if ir is not None and found.passes is not None:
         write_texts(ir, found.passes.texts)

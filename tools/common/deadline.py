@@ -13,16 +13,22 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from threading import Event, Thread, Timer, current_thread, main_thread
 from time import monotonic
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, ParamSpec, TypeVar, cast
 
+from ...runtime.base.guard import bounded
 from ...runtime.errors import TimeLimitError, UsageError
 from .console import Say, silent
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Grace period in seconds for a command to report partial results.
 GRACE = 10.0
@@ -138,7 +144,7 @@ def time_limit(
     left = None if seconds is None else max(1e-3, seconds - spent)
     watch = _Watch(limit, say, left)
     _WATCHES.append(watch)
-    able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
+    able = _has_alarms()
     ends = able and WATCHDOG.owns_process
     try:
         # The alarm is set last: an interruption before the block would be lost.
@@ -148,10 +154,17 @@ def time_limit(
         ):
             yield limit, watch
     except OutOfTime:
+        if not watch.rung:  # the time of an enclosing block
+            raise
         limit.passed = True
     finally:
         watch.active = False
         _WATCHES.remove(watch)
+
+
+def _has_alarms() -> bool:
+    """Whether signals can interrupt this thread."""
+    return hasattr(signal, "SIGALRM") and current_thread() is main_thread()
 
 
 def settle() -> None:
@@ -210,6 +223,28 @@ def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
         yield tell
     if limit.passed:
         raise limit.error()
+
+
+def limited(function: Callable[P, R]) -> Callable[P, R]:
+    """Limit the time of a function by its argument `timeout`, in every thread.
+
+    When it has passed, the function raises TimeLimitError; its argument `say`, if it has one, is
+    told about each stage.
+    """
+    reports = "say" in signature(function).parameters
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        seconds = cast("float | None", kwargs.get("timeout"))
+        inside = nullcontext() if _has_alarms() else bounded(seconds)
+        found: list[R] = []
+        with all_or_nothing(seconds, cast("Say", kwargs.get("say", silent))) as tell, inside:
+            if reports:
+                kwargs["say"] = tell
+            found.append(function(*args, **kwargs))
+        return found[0]
+
+    return call
 
 
 # ── the command line ─────────────────────────────────────────────────────────────────────────────

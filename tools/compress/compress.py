@@ -28,6 +28,7 @@ from ...runtime.ops.reduce import CumSum
 from ...runtime.ops.shape import ConstantOfShape, Reshape
 from ...runtime.passes.editing import Builder
 from ..common.console import Say, silent
+from ..common.deadline import limited
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.nested import flat
 from ..common.views import shown
@@ -160,6 +161,7 @@ def bits_rule(name: str, value: Any) -> Any:
 
 @public(sparsity=sparsity_rule, bits=bits_rule, min_elements=whole(1))
 @in_data_dir
+@limited
 def compress(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -177,6 +179,7 @@ def compress(
     dims: Dims = (),
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     say: Say = silent,
 ) -> Compression:
     """Prune weights and share their values; write a model that any runtime loads.
@@ -203,6 +206,7 @@ def compress(
         dims: sizes of symbolic dimensions of random inputs; 1 if not given.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
         say: called with a description of each stage.
 
     Raises:

@@ -33,6 +33,7 @@ from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model, TensorInfo
 from ...version import __version__
 from ..common.console import Say, silent
+from ..common.deadline import limited
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 from ..common.tensors import tensor
 from ..verdict.agreement import Agreement, Word
@@ -127,6 +128,7 @@ class ExportResult(Judged):
 
 @public()
 @in_data_dir
+@limited
 def export(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -140,6 +142,7 @@ def export(
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     **options: Any,
 ) -> ExportResult:
     """Write a model as ONNX, optimised or as imported.
@@ -158,6 +161,7 @@ def export(
         freeze: arrays for inputs that become constants, by name.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
         **options: further fields of `Options`, such as `stop_at`; weights stay quantized unless
             ``keep_quantized=False``.
 
@@ -182,6 +186,7 @@ def export(
 
 @public()
 @in_data_dir
+@limited
 def simplify(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -196,6 +201,7 @@ def simplify(
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     allow_inconclusive: bool = False,
     say: Say = silent,
     **options: Any,
@@ -216,6 +222,7 @@ def simplify(
         freeze: as for `export`; the original gets these arrays as inputs.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
         allow_inconclusive: whether `ExportResult.exit_code` is 0 for inconclusive results.
         say: called with a description of each stage.
         **options: further fields of `Options`.
@@ -261,6 +268,7 @@ def simplify(
 @public(inputs=words("names of tensors"))
 @in_data_dir
 @freezing
+@limited
 def extract(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -275,6 +283,7 @@ def extract(
     freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
 ) -> ExportResult:
     """Write the part of a model that computes some tensors from others, unoptimised.
 
@@ -292,6 +301,7 @@ def extract(
         freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
 
     Raises:
         InputError: `shapes` or `dims` do not fit, the model has no such tensor, or the outputs

@@ -42,6 +42,7 @@ from ..common.cost import (
 )
 from ..common.cost import operators as operator_costs
 from ..common.data_sheets import rates_of
+from ..common.deadline import limited
 from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
 from ..common.roofline import Rates
 from ..common.views import shown
@@ -206,6 +207,7 @@ class Inspection(Shown):
 @public()
 @in_data_dir
 @freezing
+@limited
 def inspect(
     source: Loadable,
     *,
@@ -222,6 +224,7 @@ def inspect(
     freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Inspection:
@@ -245,6 +248,7 @@ def inspect(
         freeze: arrays by name for inputs that become constants; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
         say: called with a description of each stage.
         **options: further fields of `Options`.
 
