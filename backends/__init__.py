@@ -151,11 +151,19 @@ def _opener(name: str) -> Opener:
         return import_module(_OWN[name], __package__).open_backends
     if name in _foreign():
         return _foreign()[name]()
-    known = names()
-    hint = did_you_mean(name, known)
     if name in _RUNNERS:
-        hint = "; that is another runtime, which compare, bisect and bench run"
-    raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
+        raise _unknown(name, "; that is another runtime, which compare, bisect and bench run")
+    raise _unknown(name, did_you_mean(name, names()))
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError if there is no backend of this name, whether it can run here or not."""
+    if name not in names():
+        raise _unknown(name, did_you_mean(name, names()))
+
+
+def _unknown(name: str, hint: str) -> UsageError:
+    return UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(names())})")
 
 
 def available(options: Options | None = None) -> tuple[Availability, ...]:

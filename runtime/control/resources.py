@@ -63,24 +63,29 @@ class Resources:
         Raises:
             UnsupportedError: there are such nodes, but no backend runs them.
         """
-        for backend in self.backends:
-            if isinstance(backend, Interpreter):
-                return backend
-        lonely = [node for node in nodes if not node.op.graphs()]
-        if not lonely:
-            return None
-        refusals = [
-            NodeRefusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
-            for node in lonely
-            for backend in self.backends
-        ]
-        names = " + ".join(backend.name for backend in self.backends)
-        plural = "s" if len(lonely) > 1 else ""
-        raise UnsupportedError(
-            f"{len(lonely)} node{plural} cannot run on {names}:",
-            refusals,
-            "fallback='numpy' (on the command line --fallback numpy) runs them on the host",
-        )
+        return interpreter_of(self.backends, nodes)
+
+
+def interpreter_of(backends: Sequence[Backend], nodes: Iterable[Node]) -> Interpreter | None:
+    """Return the first backend that runs nodes outside plans; see `Resources.interpreter`."""
+    for backend in backends:
+        if isinstance(backend, Interpreter):
+            return backend
+    lonely = [node for node in nodes if not node.op.graphs()]
+    if not lonely:
+        return None
+    refusals = [
+        NodeRefusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
+        for node in lonely
+        for backend in backends
+    ]
+    names = " + ".join(backend.name for backend in backends)
+    plural = "s" if len(lonely) > 1 else ""
+    raise UnsupportedError(
+        f"{len(lonely)} node{plural} cannot run on {names}:",
+        refusals,
+        "fallback='numpy' (on the command line --fallback numpy) runs them on the host",
+    )
 
 
 class Keys:

@@ -69,6 +69,9 @@ def test_require(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.code == 5
     assert "there is no driver" in done.err
     assert "install one" in done.err
+    wrong = tercet("doctor", "--require", "nunpy")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "did you mean 'numpy'?" in wrong.err
 
 
 def test_something_that_hangs_is_not_waited_for(

@@ -94,6 +94,30 @@ def test_what_nobody_runs_is_named() -> None:
     assert all(each.ok for each in with_numpy.capabilities)
 
 
+STRINGS = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[3] x, string[3] s) => (float[3] y, string[3] t) {
+  y = Relu (x)
+  t = StringConcat (s, s)
+}
+"""
+
+
+def test_strings_are_not_on_a_gpu() -> None:
+    proto = parse_model(STRINGS)
+    with pytest.raises(api.UnsupportedError, match=r"StringConcat 't'.*holds strings"):
+        api.inspect(proto, placement="cuda", target="sm_90a")
+    found = api.inspect(proto, placement="cuda", target="sm_90a", fallback="numpy").placement
+    assert found is not None
+    assert {row.operators: row.backend for row in found if row.operators and row.nodes} == {
+        "Relu": "cuda",
+        "StringConcat": "numpy",
+    }
+    able = api.inspect(proto, capability="cuda", target="sm_90a").capabilities
+    assert able is not None
+    assert {each.operator: each.ok for each in able} == {"Relu": True, "StringConcat": False}
+
+
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [

@@ -167,7 +167,7 @@ def bench(
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
         runners: names of backends, ``onnxruntime`` or ``onnx.reference``; if None, every available
-            backend and onnxruntime.
+            backend and onnxruntime (without it, onnx.reference).
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
         batch: batch sizes; if empty, the model's own, 1 if symbolic.

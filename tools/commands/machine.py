@@ -29,10 +29,13 @@ def doctor(
         tercet doctor
         tercet doctor --require numpy
     """
+    from ...backends import check_name
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..doctor.doctor import diagnose, show_diagnosis
 
+    if require is not None:
+        check_name(require)
     with progress() as say, all_or_nothing(common.timeout, say) as tell:
         found = diagnose(peaks=peaks, say=tell)
     show(found, show_diagnosis, json=common.json)

@@ -219,7 +219,7 @@ def bench(
         list[str] | None,
         several_backends(
             "A runner to measure; repeatable: a backend, onnxruntime or onnx.reference; "
-            "default: all backends that can run here, and onnxruntime."
+            "default: all backends that can run here, and onnxruntime (without it, onnx.reference)."
         ),
     ] = None,
     schedule: ScheduleOptions,

@@ -189,7 +189,7 @@ def compare(
         several_backends(
             "A runner to compare, reference first; repeatable: a backend, onnxruntime, "
             "onnx.reference, an .npz file of outputs or a folder of ONNX test data; default: "
-            "all backends that can run here, and onnxruntime."
+            "all backends that can run here, and onnxruntime (without it, onnx.reference)."
         ),
     ] = None,
     options: RunOptions,

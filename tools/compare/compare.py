@@ -206,7 +206,7 @@ def compare(
         source: a path, bytes, or a `ModelProto`.
         runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs, or
             folders of ONNX test data; the first is the reference. If None, every available backend
-            and onnxruntime.
+            and onnxruntime (without it, onnx.reference).
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             if None, those of `load` or of a participating folder, else random ones.
         seed: seed of random inputs.

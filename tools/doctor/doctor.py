@@ -27,7 +27,7 @@ from ...runtime.base.arguments import number
 from ...runtime.base.cache import Cache, default_cache
 from ...runtime.base.notebook import Shown
 from ...runtime.base.parallel import usable_cpus
-from ...runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ...runtime.errors import BackendUnavailable
 from ...version import PACKAGE, __version__
 from ..common.console import Say, bytes_text, counted, grid, lines, silent, text_of
 from ..profile.peaks import Peaks, all_peaks, show_peaks
@@ -84,11 +84,8 @@ class Diagnosis(Shown):
 
     def require(self, name: str) -> None:
         """Raise BackendUnavailable unless this backend is available."""
-        known = [found.name for found in self.backends]
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
-        found = self.backends[known.index(name)]
+        backends.check_name(name)
+        found = next(each for each in self.backends if each.name == name)
         if not found:
             raise BackendUnavailable(name, found.missing, found.remedy)
 

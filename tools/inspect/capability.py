@@ -175,7 +175,7 @@ def capabilities_of(
     """
     chain, graph = model.backends, model.imported
     if target is not None:
-        on_paper = paper_rows(model, target, shapes, (*behind, Nobody()), backend)
+        on_paper = paper_rows(model, target, shapes, (*behind, _NobodyAlone()), backend)
         if not any(isinstance(each, Interpreter) for each in behind):
             on_paper = _without_interpreter(model.graph, on_paper, backend)
         return capabilities(graph, model.graph, on_paper)

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...backends.numpy.backend import NumpyBackend, evaluate
+from ...runtime.control.resources import interpreter_of
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend, BuildContext, Claim, Decline, Run, Stream, View
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import lay_out
+from ...runtime.plan.partition import holds
 from ...runtime.plan.plan import Plan
 from ...runtime.plan.weights import WeightStore
 from ...runtime.session.model import Model
@@ -135,7 +137,9 @@ def paper_rows(
     made = Optimised(model.graph, model.rewrites)
     source = replace(model.source, mapped=())  # the files stay open
     with Model(model.imported, (_Host(),), options, evaluate, source, made) as outline:
-        return placement_of(outline.prepare(shapes), rows).rows
+        program = outline.prepare(shapes)
+        interpreter_of(chain, [node for node in program.graph.nodes if not holds(node)])
+        return placement_of(program, rows).rows
 
 
 def _tensorrt_for(device: Any, target: Target) -> Backend:
