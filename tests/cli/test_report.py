@@ -214,6 +214,10 @@ def test_markup_is_escaped_once() -> None:
     assert isinstance(inner, Markup)
 
 
+def test_a_long_name_keeps_its_share() -> None:
+    assert "… 75%" in str(strip([("a", "x" * 99, 3.0), ("b", "y", 1.0)], "run"))
+
+
 def test_layers_of_a_graph() -> None:
     assert layers_of(4, [(0, 1), (1, 3), (0, 3), (2, 3)]) == [0, 1, 0, 2]
     assert layers_of(0, []) == []

@@ -87,7 +87,9 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
         look = f"{classes[kind]} part"
         drawn.append(element("rect", title, x=x, y=0.0, width=width, height=44.0, class_=look))
         x += width
-    legend = [(f"{kind} {sums[kind] / whole:.0%}", classes[kind]) for kind in order[:COLOURS]]
+    legend = [
+        (f"{_short(kind, 35)} {sums[kind] / whole:.0%}", classes[kind]) for kind in order[:COLOURS]
+    ]
     if len(order) > COLOURS:
         others = sum(sums[kind] for kind in order[COLOURS:])
         legend.append((f"others {others / whole:.0%}", "rest"))

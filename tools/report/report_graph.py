@@ -195,21 +195,19 @@ def _box(node: GraphNode, place: _Place) -> Markup:
     style = None if node.end else f"--heat: {node.heat:.0%}"
     kind = "node ends" if node.end else "node heat"
     radius = TALL / 2 if node.end else 5.0
-    lines = [(node.name, y + 15, None), (node.detail, y + 29, "soft small")]
+    lines = [(_fit(node.name, 22), y + 15, None), (_fit(node.detail, 25), y + 29, "soft small")]
     return element(
         "g",
         element("title", node.title),
         element("rect", x=x, y=y, width=BOX, height=TALL, rx=radius, class_=kind, style=style),
         [
-            element(
-                "text", _fit(text), x=place.x, y=at, text_anchor="middle", class_=class_ or None
-            )
+            element("text", text, x=place.x, y=at, text_anchor="middle", class_=class_ or None)
             for text, at, class_ in lines
         ],
     )
 
 
-def _fit(text: str, maximum: int = 25) -> str:
+def _fit(text: str, maximum: int) -> str:
     return text if len(text) <= maximum else f"{text[: maximum - 1]}…"
 
 
