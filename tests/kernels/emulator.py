@@ -69,6 +69,7 @@ _FLAGS = (
     "-w",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
+    "-U_FORTIFY_SOURCE",  # Ubuntu's default, whose longjmp refuses another fiber's stack
     "-fno-gnu-unique",  # shared memory of an inline function is each library's own
     "-fsanitize=alignment",  # words that are read at once lie at multiples of their size
     "-fsanitize-undefined-trap-on-error",
