@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tercet.runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -62,6 +64,13 @@ def test_make_targets_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = set(re.findall(r"(?:`| {4})make ([a-z][a-z-]+)", text))
     assert named <= targets
+
+
+def test_passes_are_listed_in_their_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| pass | what it does |") :].partition("\n\n")[0]
+    passes = dict.fromkeys(each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES))
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*passes]
 
 
 @pytest.mark.parametrize("folder", ["tests", "docs"])
