@@ -81,6 +81,35 @@ def test_pictures(tercet: Tercet, folder: Path) -> None:
     assert "BatchNormalization" not in (folder / "p.svg").read_text()
 
 
+BODIES = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[2] x, bool c) => (float[2] y) {
+  a = Relu (x)
+  y = If (c) <
+    then_branch = then () => (float[2] p) { p = Exp (a) },
+    else_branch = other () => (float[2] q) {
+      q = If (c) <
+        then_branch = inner () => (float[2] r) { r = Sin (a) },
+        else_branch = outer () => (float[2] s) { s = Cos (a) }
+      >
+    }
+  >
+}
+"""
+
+
+def test_bodies_are_drawn(folder: Path) -> None:
+    with api.load(BODIES) as model:
+        for name in ("g.svg", "g.html", "g.dot"):
+            write_graph(folder / name, model.imported, "bodies")
+    page, dot = ((folder / name).read_text() for name in ("g.html", "g.dot"))
+    assert page.count("<figure") == dot.count("subgraph") + 1 == 5
+    for text in (page, dot):
+        assert all(each in text for each in ("Exp", "Sin", "Cos", "else_branch of y (If)"))
+        assert "outer value a" in text
+    assert "Exp" not in (folder / "g.svg").read_text()
+
+
 def test_names_are_escaped(folder: Path) -> None:
     model = onnx.load("classifier.onnx")
     for node in model.graph.node:

@@ -1,13 +1,18 @@
-"""Drawings of graphs: .svg and .html, and .dot for Graphviz."""
+"""Drawings of graphs: .svg and .html, and .dot for Graphviz.
+
+A page and a .dot file have the bodies of control flow behind the graph; an .svg file is one graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...runtime.base.files import write_text
 from ...runtime.errors import UsageError
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import body_names
 from ...runtime.plan.macs import macs
 from ..common.console import count_text
 from ..report.report_graph import GraphNode, graph_picture
@@ -17,6 +22,15 @@ from ..report.report_style import STYLE
 SUFFIXES = (".svg", ".html", ".dot")
 #: Maximum number of nodes: larger images take minutes and are unreadable.
 MAX_NODES = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """The boxes and edges of one graph; the caption is empty for that of the model."""
+
+    caption: str
+    nodes: list[GraphNode]
+    edges: list[tuple[int, int]]
 
 
 def check_graph_name(file: Path) -> None:
@@ -30,7 +44,7 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
 
     Args:
         file: .svg, .html or .dot.
-        graph: the graph, without control-flow bodies.
+        graph: the graph.
         title: of the image.
 
     Raises:
@@ -39,18 +53,29 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
     """
     check_graph_name(file)
     suffix = file.suffix.lower()
-    nodes, edges = parts_of(graph)
+    drawings = [next(_drawings(graph))] if suffix == ".svg" else [*_drawings(graph)]
+    count = sum(len(each.nodes) for each in drawings)
     if suffix == ".dot":
-        text = _dot(nodes, edges, title)
-    elif len(nodes) > MAX_NODES:
+        text = _dot(drawings, title)
+    elif count > MAX_NODES:
         raise UsageError(
-            f"{len(nodes)} nodes are too many for a picture of {MAX_NODES} at most: write a .dot "
+            f"{count} nodes are too many for a picture of {MAX_NODES} at most: write a .dot "
             "file, or cut a part out with `tercet extract`"
         )
+    elif suffix == ".html":
+        text = _html(drawings, title)
     else:
-        picture = graph_picture(nodes, edges, title)
-        text = _html(picture, title) if suffix == ".html" else _svg(picture)
+        text = _svg(graph_picture(drawings[0].nodes, drawings[0].edges, title))
     write_text(file, text)
+
+
+def _drawings(graph: Graph, caption: str = "") -> Iterator[_Drawing]:
+    """Draw a graph, then the bodies of each of its nodes with theirs."""
+    yield _Drawing(caption, *parts_of(graph))
+    for node in graph.nodes:
+        for name in body_names(type(node.op)):
+            if (body := getattr(node.op, name)) is not None:
+                yield from _drawings(body, f"{name} of {node.name} ({node.kind})")
 
 
 def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
@@ -60,9 +85,11 @@ def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
     boxes: list[GraphNode] = []
     makers: dict[Value, int] = {}
     edges: list[tuple[int, int]] = []
-    for value in graph.inputs:
+    ends = [("input", value) for value in graph.inputs]
+    ends += [("outer value", value) for value in graph.captures]
+    for kind, value in ends:
         makers[value] = len(boxes)
-        boxes.append(_end(value.name, "input", value))
+        boxes.append(_end(value.name, kind, value))
     for node in graph.nodes:
         sources = (makers[value] for value in node.distinct_reads if value in makers)
         edges.extend((source, len(boxes)) for source in sources)
@@ -95,20 +122,34 @@ def _svg(picture: Markup) -> str:
     return f"{picture[:start]}{style}{picture[start:]}\n"
 
 
-def _html(picture: Markup, title: str) -> str:
+def _html(drawings: Iterable[_Drawing], title: str) -> str:
     note = "Redder boxes multiply more. Hover for names, types and constants."
     whole = f"{STYLE}body {{ max-width: none; }} .scroll {{ max-height: none; }}"
-    return page(title, whole, element("h1", title), figure("graph", "Graph", picture, note))
+    figures = [
+        figure("graph", each.caption, graph_picture(each.nodes, each.edges, each.caption))
+        if each.caption
+        else figure("graph", "Graph", graph_picture(each.nodes, each.edges, title), note)
+        for each in drawings
+    ]
+    return page(title, whole, element("h1", title), figures)
 
 
-def _dot(nodes: Iterable[GraphNode], edges: Iterable[tuple[int, int]], title: str) -> str:
+def _dot(drawings: Iterable[_Drawing], title: str) -> str:
     lines = [f"digraph {_quoted(title)} {{", '  node [shape=box, fontname="sans-serif"];']
-    for number, node in enumerate(nodes):
+    for number, each in enumerate(drawings):
+        begin = [f"subgraph cluster_{number} {{", f"label={_quoted(each.caption)};"]
+        parts = _dot_parts(each, f"b{number}_" if each.caption else "n")
+        lines += [f"  {part}" for part in ([*begin, *parts, "}"] if each.caption else parts)]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _dot_parts(drawing: _Drawing, prefix: str) -> Iterator[str]:
+    for number, node in enumerate(drawing.nodes):
         shape = ", shape=ellipse" if node.end else ""
         label = f"{node.name}\n{node.detail}"
-        lines.append(f"  n{number} [label={_quoted(label)}, tooltip={_quoted(node.title)}{shape}];")
-    lines += [f"  n{first} -> n{second};" for first, second in dict.fromkeys(edges)]
-    return "\n".join([*lines, "}"]) + "\n"
+        yield f"{prefix}{number} [label={_quoted(label)}, tooltip={_quoted(node.title)}{shape}];"
+    for first, second in dict.fromkeys(drawing.edges):
+        yield f"{prefix}{first} -> {prefix}{second};"
 
 
 def _quoted(text: str) -> str:
