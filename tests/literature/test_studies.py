@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
+from tercet.backends.cuda.ops.conv import CONV
 from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.options import Options
 from tercet.tools.workshop import studies, studies_attention, studies_lab, studies_sums
@@ -80,6 +81,7 @@ def test_the_figures_of_the_talk() -> None:
     for images, size, mib in ((1, 64, 2), (32, 256, 1024)):
         assert 4 * np.prod(StudiedConv((images, 128, size, size), 128, 3).y) == mib << 20
     assert {"naive", "naive_nhwc", "fft", "winograd_f4", "tensor_cores"} <= set(WAYS)
+    assert set(WAYS) <= {each.name for each in CONV.algorithms}
 
 
 def test_sums_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from ...backends.cuda import ALGORITHMS
+from ...backends.cuda.ops.conv import CONV
 from .studies_lab import Lab, StudiedConv, Taken, floor_seconds, normal
 from .studies_report import Column, Curves, Study, Table
 
@@ -19,8 +20,10 @@ GV100 = {
     "winograd_f2": (0.26, None),
     "winograd_f2_nonfused": (2.73, None),
 }
-#: Algorithms for several channels per group and windows of several pixels.
-WAYS = tuple(w for w in ALGORITHMS if not w.startswith(("gem", "depthwise", "few", "grouped")))
+#: Algorithms for single pixels, few channels or volumes, which an image of 128 channels has not.
+_OTHERS = ("gemm", "depthwise", "few_channels", "grouped", "volume")
+_OF_CONV = {each.name for each in CONV.algorithms}
+WAYS = tuple(w for w in ALGORITHMS if w in _OF_CONV and not w.startswith(_OTHERS))
 _MB = 1 << 20
 
 
