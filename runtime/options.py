@@ -47,6 +47,9 @@ class Options:
             then no longer propagate NaN and infinity.
         max_bytes: limit of the model's host memory in bytes: plans, results and packed weights
             together; if None, 7/8 of the memory of the machine or its container.
+        max_device_bytes: limit of the model's memory on a GPU in bytes: plans with their scratch
+            memory, and weights. A decoder's caches, results that a caller holds, and what
+            libraries take themselves are not counted. None for no limit.
         workspace: maximum scratch memory of one step in bytes; None for no limit.
         tune: measure the algorithms for convolutions and products, the backend's own and those of
             vendor libraries, and use the fastest instead of relying on estimates. Measurements
@@ -80,6 +83,7 @@ class Options:
     keep_quantized: bool = False
     finite: bool = False
     max_bytes: int | None = None
+    max_device_bytes: int | None = None
     workspace: int | None = None
     tune: bool = False
     max_plans: int = 8
@@ -180,6 +184,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "keep_quantized": arguments.flag,
     "finite": arguments.flag,
     "max_bytes": arguments.optional(arguments.nbytes),
+    "max_device_bytes": arguments.optional(arguments.nbytes),
     "workspace": arguments.optional(arguments.nbytes),
     "tune": arguments.flag,
     "max_plans": arguments.whole(1),

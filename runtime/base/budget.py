@@ -1,4 +1,4 @@
-"""The budget of host memory of one model."""
+"""The budgets of memory of one model: on the host, and on each device."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ class _NoReserve:
 
 
 class Budget:
-    """Host memory that the plans and runs of a model may hold together.
+    """Memory of one kind that the plans and runs of a model may hold together.
 
     Args:
-        limit: how many there may be; most of the memory that there is if None.
+        limit: number of bytes; most of the host's memory if None.
+        option: the field of `Options` that sets it.
 
     Attributes:
-        limit: how many there may be.
+        limit: number of bytes.
         reserve: the idle plans, which go where there are not enough bytes left.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, option: str = "max_bytes") -> None:
         self.limit = allowance() if limit is None else limit
+        self._option = option
         self.reserve: Reserve = _NoReserve()
         self._held = 0
         self._lock = forks.lock()
@@ -69,7 +71,7 @@ class Budget:
                 others = f" and the {needed:,} that the model needs already" if needed else ""
                 raise LimitError(
                     f"{nbytes:,} bytes for {what}{others} are over the limit of {self.limit:,} "
-                    f"(max_bytes)"
+                    f"({self._option})"
                 )
 
     def _is_taken(self, nbytes: int) -> bool:
@@ -83,3 +85,8 @@ class Budget:
         """Return bytes to the budget."""
         with self._lock:
             self._held -= nbytes
+
+
+def device_budget(limit: int | None) -> Budget | None:
+    """Return the budget of a GPU's memory; None if it has no limit."""
+    return None if limit is None else Budget(limit, "max_device_bytes")

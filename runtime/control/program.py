@@ -297,10 +297,10 @@ class Program:
         weights = {d.name: s.nbytes for d, s in self._resources.stores.items()}
         return Memory.total(parts, weights)
 
-    @property
-    def taken(self) -> int:
-        """Bytes of the model's budget held by its plans, bodies and tail included."""
-        return sum(plan.taken for program in self.walk() for plan in program.plans)
+    def taken(self, budget: Budget) -> int:
+        """Return the bytes of a budget held by its plans, bodies and tail included."""
+        plans = (plan for program in self.walk() for plan in program.plans)
+        return sum(plan.taken.get(budget, 0) for plan in plans)
 
     def close(self) -> None:
         """Release all memory; the program cannot run afterwards."""

@@ -53,6 +53,12 @@ class Resources:
     lock: RLock = field(default_factory=forks.rlock)
 
     @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """That of the host, and those of devices."""
+        found = (store.budget for store in self.stores.values())
+        return tuple(dict.fromkeys((self.budget, *(each for each in found if each is not None))))
+
+    @property
     def on_host(self) -> bool:
         """Whether only host memory is in use."""
         return all(backend.device is HOST for backend in self.backends)

@@ -100,7 +100,7 @@ class Plan:
         inputs: the view of each input.
         outputs: the view of each non-constant result after a run.
         schedule: which row runs on which stream, and what it waits for.
-        taken: host bytes taken from the budget.
+        taken: bytes taken from each budget.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Plan:
         self._check_each = options.check_each
         self._is_narrow = options.precision in NARROW
         self._budget = Budget(options.max_bytes) if budget is None else budget
-        self.taken = 0
+        self.taken: dict[Budget, int] = {}
         self.device = backends[0].device
         self._stream = self.device.stream()
         can_fork = isinstance(self._stream, Forking) and not self._check_each
@@ -151,8 +151,8 @@ class Plan:
         uploads, downloads = ({}, {}) if exchange is None else set_apart(layout, self.ends)
         self._given = {row.outputs[0]: row.inputs[0] for row in downloads.values()}
         self.schedule = assign(self.rows, self._max_streams)
-        self._arenas = self._allocate(layout)
-        self._workspaces = self._allocate_workspaces()
+        self._arenas = self._allocate(layout, stores)
+        self._workspaces = self._allocate_workspaces(stores)
         with ExitStack() as preparing:  # rows are bound while threads pack the constants of others
             for device, store in stores.items():
                 steps = (row.step for row in self.rows if row.device is device)
@@ -177,7 +177,9 @@ class Plan:
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
-    def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
+    def _allocate(
+        self, layout: Layout, stores: Mapping[Device, WeightStore]
+    ) -> dict[Device, _Arena]:
         lives = lives_of(layout, self.schedule.begins)
         for slot in layout.inputs.values():  # inputs are preserved, so that rows can be run again
             if slot.device is HOST and slot in lives and self.device is not HOST:
@@ -193,7 +195,9 @@ class Plan:
             blocks = [slot.block for slot in slots if slot.block is not None]
             size = pack(blocks)
             if device is HOST:
-                self._take(size, layout)
+                self._take_host(size, layout)
+            else:
+                self._take(stores[device].budget, size)
             # The accelerator copies from and to the host's arena, so it is pinned.
             owner = self.device if device is HOST else device
             buffer = owner.staging(size) if device is HOST else device.allocate(size)
@@ -202,7 +206,7 @@ class Plan:
             arenas[device] = _Arena(buffer, size, peak(blocks), total)
         return arenas
 
-    def _take(self, arena: int, layout: Layout) -> None:
+    def _take_host(self, arena: int, layout: Layout) -> None:
         """Take the host memory of the plan and its results from the model's budget."""
         scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
         given = (slot for name, slot in layout.outputs.items() if name not in self.ends.kept)
@@ -210,11 +214,17 @@ class Plan:
         results += sum(data.nbytes for data in self.constants.values())
         results += sum(slot.nbytes for slot in self._given)  # one to write, one that callers hold
         total = arena + max(scratch, default=0) + (0 if self.ends.on_device else results)
+        self._take(self._budget, total)
+
+    def _take(self, budget: Budget | None, nbytes: int) -> None:
+        """Take bytes from the budget of a device's memory, until the plan is closed."""
+        if budget is None:
+            return
         try:
-            self._budget.take(total, "the plan")
+            budget.take(nbytes, "the plan")
         except LimitError as error:
             raise LimitError(f"{error}{self._largest()}") from None
-        self.taken = total
+        self.taken[budget] = self.taken.get(budget, 0) + nbytes
 
     def _largest(self) -> str:
         """Return which step has the largest result, as the end of a sentence."""
@@ -224,7 +234,9 @@ class Plan:
         made = ", ".join(f"'{slot.value.name}' {slot.type}" for slot in row.outputs)
         return f"; its largest step is {row.title}, which gives {made}"
 
-    def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
+    def _allocate_workspaces(
+        self, stores: Mapping[Device, WeightStore]
+    ) -> dict[tuple[Device, int], Buffer]:
         """Allocate, for each stream of each device, the largest scratch memory of its steps."""
         need: dict[tuple[Device, int], int] = {}
         for row in self.rows:
@@ -233,6 +245,8 @@ class Plan:
                 need[key] = max(need.get(key, 0), row.step.scratch)
         found: dict[tuple[Device, int], Buffer] = {}
         for key, nbytes in need.items():
+            if key[0] is not HOST:  # the host's is part of what the plan takes there
+                self._take(stores[key[0]].budget, aligned(nbytes))
             found[key] = key[0].allocate(aligned(nbytes))
             self._buffers.append(found[key])
         return found
@@ -441,8 +455,9 @@ class Plan:
 
     def close(self) -> None:
         """Release all memory; the plan cannot run afterwards."""
-        self._budget.give(self.taken)
-        self.taken = 0
+        for budget, nbytes in self.taken.items():
+            budget.give(nbytes)
+        self.taken.clear()
         self._runs, self._joined = [], []
         self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}

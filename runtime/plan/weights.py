@@ -37,7 +37,7 @@ class WeightStore:
 
     Args:
         device: where they are stored.
-        budget: the budget for copies on the host.
+        budget: the budget of the device's memory; None for no limit.
 
     Constants are identified by their arrays, which clones of a graph share, so a constant that
     every plan reads is stored once.
@@ -46,7 +46,7 @@ class WeightStore:
     def __init__(self, device: Device, budget: Budget | None = None) -> None:
         self.device = device
         self._packing = device if isinstance(device, Packing) else None
-        self._budget = budget
+        self.budget = budget
         self._taken: dict[_Key, int] = {}
         self._views: dict[_Key, View] = {}
         self._sources: dict[int, Array] = {}
@@ -199,14 +199,15 @@ class WeightStore:
     def _taking(
         self, constants: Mapping[_Key, tuple[list[Array], View | Array]]
     ) -> Generator[None]:
-        """Take what the block stores, but for the model's arrays, from the budget.
+        """Take what the block stores, but for the model's arrays on the host, from the budget.
 
         It is given back if the block fails.
         """
         try:
             for key, (arrays, made) in constants.items():
-                if self._budget is not None and not _is_own(made, arrays):
-                    self._budget.take(made.nbytes, "packed constants")
+                shared = self.device is HOST and _is_own(made, arrays)
+                if self.budget is not None and not shared:
+                    self.budget.take(made.nbytes, "packed constants")
                     self._taken[key] = made.nbytes
             yield
         except BaseException:
@@ -215,8 +216,8 @@ class WeightStore:
             raise
 
     def _give(self, key: _Key) -> None:
-        if self._budget is not None:
-            self._budget.give(self._taken.pop(key, 0))
+        if self.budget is not None:
+            self.budget.give(self._taken.pop(key, 0))
 
     def forget(self, arrays: Set[int]) -> None:
         """Drop what derives from arrays with these ids; plans that use it keep it alive."""

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any, cast
 
 from ..base.arguments import checked_methods, flag, whole, words
-from ..base.budget import Budget
+from ..base.budget import Budget, device_budget
 from ..base.closable import Closable
 from ..base.guard import bounded
 from ..base.notebook import one_line
@@ -98,7 +98,9 @@ class Model(Closable):
         self._outputs = tuple(TensorInfo.of(v, name) for name, v in graph.outputs.items())
         self._is_released = False
         budget = Budget(options.max_bytes)
-        self._stores = {b.device: WeightStore(b.device) for b in backends}
+        devices = dict.fromkeys(each.device for each in backends)
+        most = options.max_device_bytes
+        self._stores = {each: WeightStore(each, device_budget(most)) for each in devices}
         self._stores[HOST] = WeightStore(HOST, budget)
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)

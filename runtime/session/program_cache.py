@@ -33,7 +33,7 @@ from .bucket_program import BucketProgram
 from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import IOBoundary
-from .program_pool import PoolEntry, ProgramPool
+from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
 
@@ -102,7 +102,8 @@ class ProgramCache:
         self._on_closed = closed
         self._slow = SlowPaths(resources.options, file)
         self.pool = ProgramPool(resources.options.max_plans, self._close, self._slow.dropped)
-        resources.budget.reserve = self.pool
+        for budget in resources.budgets:
+            budget.reserve = IdlePrograms(self.pool, budget)
         if made is None:
             made = optimised(graph, resources.options, resources.evaluate)
         self.rewrites = made.rewrites

@@ -8,6 +8,7 @@ from itertools import count
 from weakref import WeakSet
 
 from ..base import forks
+from ..base.budget import Budget
 from ..control.program import Program
 from ..errors import UsageError
 
@@ -30,7 +31,7 @@ class PoolEntry:
 
 
 class ProgramPool:
-    """Programs by key, each lent to one caller at a time; idle ones are a `budget.Reserve`.
+    """Programs by key, each lent to one caller at a time; see `IdlePrograms` for idle ones.
 
     Args:
         maximum: maximum number of idle programs; the least recently used is evicted.
@@ -127,12 +128,11 @@ class ProgramPool:
             entry.is_placed = False
         return program
 
-    @property
-    def nbytes(self) -> int:
-        """Host bytes that `relieve` can release."""
+    def taken(self, budget: Budget) -> int:
+        """Return the bytes of a budget that `relieve` can release."""
         with self._lock:
             idle = (program for entry in self._entries.values() for program in entry.idle)
-            return sum(program.taken for program in idle)
+            return sum(program.taken(budget) for program in idle)
 
     def relieve(self) -> bool:
         """Close the least recently used idle program; False if there is none."""
@@ -169,3 +169,20 @@ class ProgramPool:
             program.close()
         if not busy:
             self._on_closed()
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePrograms:
+    """What the idle programs of a pool hold of a budget, as its `Reserve`."""
+
+    pool: ProgramPool
+    budget: Budget
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that `relieve` can release."""
+        return self.pool.taken(self.budget)
+
+    def relieve(self) -> bool:
+        """Close the least recently used idle program; False if there is none."""
+        return self.pool.relieve()

@@ -16,7 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import DeviceOutOfMemory, ModelError, PerformanceWarning, UnsupportedError
+from ..errors import (
+    DeviceOutOfMemory,
+    LimitError,
+    ModelError,
+    PerformanceWarning,
+    UnsupportedError,
+)
 from ..ir.grown import Grown
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
@@ -197,7 +203,7 @@ class StaticCaches:
                 self._chained.popitem(last=False)[1].close()
             try:
                 self._chained[key] = self._chain(feedback, depth)
-            except (UnsupportedError, DeviceOutOfMemory) as error:
+            except (UnsupportedError, DeviceOutOfMemory, LimitError) as error:
                 self.chains = False
                 reason = f"the device waits for the host after every step: {error}"
                 warnings.warn(reason, PerformanceWarning, stacklevel=2)
