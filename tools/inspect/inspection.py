@@ -287,6 +287,15 @@ def inspect(
         behind = () if gpu is None or fallback is None else open_backends(fallback, model.options)
         if capability:
             say("asking the backends")
+        who = ""
+        if plan_wanted or capability:
+            who = model.backend if gpu is None else f"{named} on {describe_target(gpu)}"
+        placed = rates = None
+        if placement is not None and gpu is None:
+            placed, rates = model.placement(found), rates_here(model.backends, precision)
+        elif placement is not None and gpu is not None:
+            placed = Placement(paper_rows(model, gpu, found, behind, named))
+            rates = rates_of(gpu, precision)
         return Inspection(
             model=model_title(source),
             nbytes=_size(source),
@@ -298,24 +307,10 @@ def inspect(
             constants=constants(model.imported),
             activations=activations(bound) if bound is not None else None,
             note=note,
-            passes=_passes(model, None if bound is None else _types(model, found))
-            if passes
-            else None,
-            backend=f"{named} on {describe_target(gpu)}"
-            if gpu is not None
-            else model.backend
-            if plan_wanted or capability
-            else "",
-            placement=None
-            if placement is None
-            else model.placement(found)
-            if gpu is None
-            else Placement(paper_rows(model, gpu, found, behind, named)),
-            rates=None
-            if placement is None
-            else rates_here(model.backends, precision)
-            if gpu is None
-            else rates_of(gpu, precision),
+            passes=_passes(model, bound and _types(model, found)) if passes else None,
+            backend=who,
+            placement=placed,
+            rates=rates,
             memory=model.memory(found) if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
             capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
