@@ -165,114 +165,175 @@ def _norms(graph: Graph, rotations: tuple[Node, Node]) -> tuple[Node, Node] | No
     return q, k
 
 
+@record
+class _Operands:
+    """What the kernel reads and writes; None for what a step does not have.
+
+    Attributes:
+        x, k, v: new queries, keys and values, before they are normalized and rotated.
+        y: the result.
+        keys, values: the caches behind the update.
+        first: where each sample's new rows are written.
+        cos, sin, positions: of the rotations.
+        factors: of the normalizations of queries and keys.
+        mask, lengths, sink: of the attention.
+    """
+
+    x: Tensor
+    k: Tensor
+    v: Tensor
+    y: Tensor
+    keys: Tensor
+    values: Tensor
+    first: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+    positions: Tensor | None
+    factors: tuple[Tensor | None, Tensor | None]
+    mask: Tensor | None
+    lengths: Tensor | None
+    sink: Tensor | None
+
+    @property
+    def refusal(self) -> str:
+        """Which dtype no kernel has; empty if there is none."""
+        alike = (self.k, self.v, self.cos, self.sin, self.y, self.keys, self.values)
+        return (
+            need_dtypes((float16, bfloat16), self.x)
+            or need_dtypes((self.x.dtype,), *alike, *self.factors)
+            or need_dtypes((int32, int64), self.first)
+            or need_dtypes((bool_, float32, float16, bfloat16), self.mask)
+        )
+
+    @property
+    def batches(self) -> int:
+        """How many samples have angles of their own; 1 if all have the same."""
+        chosen = self.cos if self.positions is None else self.positions
+        return 1 if self.cos is None or chosen is None else max(1, chosen.dims[0])
+
+    @property
+    def has_known_angles(self) -> bool:
+        """Whether the angles are constants."""
+        return all(x is not None and x.data is not None for x in (self.cos, self.sin))
+
+
+def _operands(found: DecodeAttention, operand: Callable[[Value], Tensor]) -> _Operands:
+    def optional(node: Node | None, place: int) -> Tensor | None:
+        value = node.inputs[place] if node and place < len(node.inputs) else None
+        return None if value is None else operand(value)
+
+    rotation, _ = found.rotations or (None, None)
+    of_queries, of_keys = found.norms or (None, None)
+    return _Operands(
+        *(operand(source.value) for source in found.sources),
+        *map(operand, (found.output, found.keys.output, found.values.output)),
+        optional(found.keys, 2),
+        *(optional(rotation, place) for place in (1, 2, 3)),
+        (optional(of_queries, 1), optional(of_keys, 1)),
+        optional(found.attention, 3),
+        optional(found.attention, 6),
+        None if found.sink is None else operand(found.sink.value),
+    )
+
+
 def decode_attention(
     found: DecodeAttention, operand: Callable[[Value], Tensor], target: Target
 ) -> Answer:
     """Return the launches: copies of caches that are not updated in place, and the kernel."""
-    op, appends = found.attention.op, found.keys.op
+    op, rotation, given = found.attention.op, _rotation(found), _operands(found, operand)
     assert isinstance(op, Attention)
-    assert isinstance(appends, TensorScatter)
-
-    def optional(node: Node, place: int) -> Tensor | None:
-        value = node.inputs[place] if place < len(node.inputs) else None
-        return None if value is None else operand(value)
-
-    rotation = _rotation(found)
-    x, k, v = (operand(source.value) for source in found.sources)
-    first = optional(found.keys, 2)
-    angles = [optional(found.rotations[0], i) if found.rotations else None for i in (1, 2, 3)]
-    factors = [optional(norm, 1) for norm in found.norms] if found.norms else [None, None]
-    norm = found.norms[0].op if found.norms else None
-    epsilon = norm.epsilon if isinstance(norm, RMSNormalization) else 0.0
-    cos, sin, positions = angles
-    y, keys, values = map(operand, (found.output, found.keys.output, found.values.output))
-    sink = None if found.sink is None else operand(found.sink.value)
-    mask, lengths = optional(found.attention, 3), optional(found.attention, 6)
-    refused = (
-        need_dtypes((float16, bfloat16), x)
-        or need_dtypes((x.dtype,), k, v, cos, sin, y, keys, values, *factors)
-        or need_dtypes((int32, int64), first)
-        or need_dtypes((bool_, float32, float16, bfloat16), mask)
-    )
-    if refused or op.is_wide:
-        return refused or "float64"
+    if given.refusal or op.is_wide:
+        return given.refusal or "float64"
     of_q = op.q_num_heads if rotation is None else rotation.num_heads
     known = (of_q, rotation and rotation.num_heads, None)
     queries, new_keys, new_values = (
         by_head(rows, source.heads or heads)
-        for rows, source, heads in zip((x, k, v), found.sources, known, strict=True)
+        for rows, source, heads in zip(
+            (given.x, given.k, given.v), found.sources, known, strict=True
+        )
     )
-    old_keys, old_values = by_head(keys, None), by_head(values, None)
-    result = by_head(y, op.q_num_heads)
+    old_keys, old_values = by_head(given.keys, None), by_head(given.values, None)
+    result = by_head(given.y, op.q_num_heads)
     batch, count, new, size = queries.dims
-    kv_heads, room = keys.dims[1:3]
+    kv_heads, room = given.keys.dims[1:3]
     if queries.dims != result.dims or count % kv_heads or room < max(new, FEWEST_KEYS):
-        return f"queries of {queries.dims} and caches of {keys.dims}"
+        return f"queries of {queries.dims} and caches of {given.keys.dims}"
     if {new_keys.dims, new_values.dims} != {(batch, kv_heads, new, size)} or size > MAX_HEAD:
         return f"heads of {new_keys.dims} and {new_values.dims}"
     task = AttentionTask(
-        op, queries, old_keys, old_values, result, mask, lengths=lengths, sink=sink
+        *(op, queries, old_keys, old_values, result, given.mask),
+        lengths=given.lengths,
+        sink=given.sink,
     )
     config = config_of(task, target, new=new)
     if config.shared > target.shared:
         return f"{config.shared} bytes of shared memory"
     half = 0 if rotation is None else (rotation.rotary_embedding_dim or size) // 2
     widest = min(one.vector(WORD) for one in (queries, new_keys, new_values))
-    vector = gcd(min(WORD // x.dtype.itemsize, widest), half, size - 2 * half)
+    vector = gcd(min(WORD // given.x.dtype.itemsize, widest), half, size - 2 * half)
     chunks = (size - half) // vector  # threads per head
     if found.norms and (chunks & (chunks - 1) or chunks > WARP):
         return f"heads of {size} that {chunks} threads normalize"
-    batches = 1 if cos is None else cos.dims[0] if positions is None else positions.dims[0]
-    pasts = [past for _, past in found.in_place]
     constants = {
         **config.constants,
         **{"VECTOR_K": old_keys.vector(8), "VECTOR_V": old_values.vector(8)},
         **{"VECTOR_Y": 8 if result.vector(8) == 8 else 1, "ROTATED": config.rotated},
         **{"NEW": new, "HEAD": size, "HALF": half, "VECTOR": vector},
-        **{
-            "INTERLEAVED": bool(rotation and rotation.interleaved),
-            "CIRCULAR": appends.mode == "circular",
-        },
-        "NORMED": found.norms is not None,
-        # Graph inputs were complete before any kernel of the plan started.
-        "EARLY": all(past.producer is None for past in pasts),
+        **_constants(found, given),
         "OWN_KEYS": config.shape.warps_m == 1,
-        "PLACED": positions is not None,
-        "KNOWN_ANGLES": all(x is not None and x.data is not None for x in (cos, sin)),
     }
     kernel = FlashKernel(
         "attention_decode",
         config.sharing.apart(config.shared, task, target),
         config.block,
         constants,
-        atom_of(x.dtype).code(),
-        (("A", arithmetic(x.dtype)), ("I", int64 if first is None else first.dtype)),
+        atom_of(given.x.dtype).code(),
+        (
+            ("A", arithmetic(given.x.dtype)),
+            ("I", int64 if given.first is None else given.first.dtype),
+        ),
     )
-    launches = launched(
-        task,
-        kernel,
-        config.sharing,
-        steepness_of(task),
-        {
-            **{"q": x, "k": k, "v": v, "of_queries": factors[0], "of_keys": factors[1]},
-            **{"epsilon": epsilon, "cosine": cos, "sine": sin, "positions": positions},
-            **{"starts": first, "past_keys": operand(pasts[0]), "past_values": operand(pasts[1])},
-            **{"keys": keys, "values": values, "lengths": lengths},
-            **{"mask": task.mask_operand, "sink": sink},
-            "angles": {
-                "batches": max(1, batches),
-                "places": cos.size // half if cos is not None and half else 0,
-            },
-            **{"of_q": queries.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
-            "of_y": result.struct,
+    pasts = [operand(past) for _, past in found.in_place]
+    cos, (of_queries, of_keys) = given.cos, given.factors
+    arguments = {
+        **{"q": given.x, "k": given.k, "v": given.v, "keys": given.keys, "values": given.values},
+        **{"of_queries": of_queries, "of_keys": of_keys, "epsilon": _epsilon(found)},
+        **{"cosine": cos, "sine": given.sin, "positions": given.positions},
+        **{"starts": given.first, "past_keys": pasts[0], "past_values": pasts[1]},
+        **{"lengths": given.lengths, "mask": task.mask_operand, "sink": given.sink},
+        "angles": {
+            "batches": given.batches,
+            "places": cos.size // half if cos is not None and half else 0,
         },
-        pitched=(x, k, v, y),
+        **{"of_q": queries.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
+        "of_y": result.struct,
+    }
+    pitched = (given.x, given.k, given.v, given.y)
+    launches = launched(
+        task, kernel, config.sharing, steepness_of(task), arguments, pitched=pitched
     )
-    copies = [
-        copied_unless_same(cache, operand(past))
-        for cache, past in zip((keys, values), pasts, strict=True)
-    ]
-    return (*copies, *launches)
+    caches = zip((given.keys, given.values), pasts, strict=True)
+    return (*(copied_unless_same(cache, past) for cache, past in caches), *launches)
+
+
+def _constants(found: DecodeAttention, given: _Operands) -> dict[str, bool]:
+    """Return what the kernel is compiled to do."""
+    appends, rotation = found.keys.op, _rotation(found)
+    assert isinstance(appends, TensorScatter)
+    return {
+        "INTERLEAVED": bool(rotation and rotation.interleaved),
+        "CIRCULAR": appends.mode == "circular",
+        "NORMED": found.norms is not None,
+        # Graph inputs were complete before any kernel of the plan started.
+        "EARLY": all(past.producer is None for _, past in found.in_place),
+        "PLACED": given.positions is not None,
+        "KNOWN_ANGLES": given.has_known_angles,
+    }
+
+
+def _epsilon(found: DecodeAttention) -> float:
+    norm = found.norms[0].op if found.norms else None
+    return norm.epsilon if isinstance(norm, RMSNormalization) else 0.0
 
 
 def _rotation(found: DecodeAttention) -> RotaryEmbedding | None:
