@@ -18,7 +18,7 @@ from onnx import helper
 from tercet import UsageError
 from tercet.tools.workshop import produced
 from tercet.tools.workshop.produced import PRODUCERS, RECORDED, SOURCES, Producer, rewriter, run
-from tercet.tools.workshop.produced_page import page, tried
+from tercet.tools.workshop.produced_page import brief, page, tried
 from tercet.tools.workshop.produced_rewrites import ONNX, called
 
 pytest.importorskip("onnxruntime")
@@ -108,8 +108,30 @@ def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path
         "other": {"versions": {}, "failed": {}, "skipped": "not installed: other"},
     }
     (tmp_path / produced.REPORT).write_text(json.dumps(known))
-    lines = list(page(tmp_path))
+    lines = list(page(tmp_path, version="0.1 (abc)"))
     assert any("not installed: other" in line for line in lines)
     (row,) = (line for line in lines if "some 1.0" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:] == ["env", "3", "1", "0", "0", "1", "1", "2", "1"]
+    assert cells[1:] == ["env", "3", "1", "0", "0", "1", "1", "2", "1", "0.1 (abc)"]
+    (note,) = (line for line in lines if line.startswith("- "))
+    assert note.startswith("- some, Unheard, unplanned: of.nobody::Unheard: ")
+
+
+def test_rows_of_producers_that_did_not_run_stay(tmp_path: Path) -> None:
+    """Also those of pages without the column of versions."""
+    row = "| other (a\\|b 2.0) | env | 4 | 3 | 0 | 0 | 0 | 1 | 3 | 0 |"
+    note = "- other, one, unplanned: NonZero: the shape of 'y' depends on the data"
+    skipped = {"versions": {}, "failed": {}, "skipped": "not installed: it"}
+    known = {name: skipped for name in ("other", "third")}
+    (tmp_path / produced.REPORT).write_text(json.dumps(known))
+    lines = list(page(tmp_path, f"# Page\n\n- about, it\n\n{row}\n\n{note}\n", "0.1 (abc)"))
+    assert lines.count(f"{row} unknown |") == lines.count(note) == 1
+    assert not any("about" in line for line in lines)
+    assert any("third | | not installed" in line.replace("  ", " ") for line in lines)
+    assert list(page(tmp_path, "\n".join(lines), "0.2 (def)")) == lines
+
+
+def test_only_paths_in_reasons_lose_the_folder() -> None:
+    folder = Path("f")
+    why = "f/nncf/conv.onnx: node 'half/conv' of g/f/x and /f/y; it fails; it fails"
+    assert brief(why, folder) == "nncf/conv.onnx: node 'half/conv' of g/f/x and /f/y; it fails"

@@ -3,12 +3,14 @@ r"""Make files with every producer that is installed, and write how they run, by
     python -m tercet.tools.workshop.produced_page build/produced --output docs/results \
         --python jax=envs/jax/bin/python --python tensorflow=envs/tf/bin/python
 
-The options are those of `produced`. With ``--made`` the files are there already.
+The options are those of `produced`. With ``--made`` the files are there already. Producers that
+are not made, or not installed, keep their rows of the page that is there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ import numpy as np
 from ...api import load
 from ...runtime.errors import TercetError
 from ...runtime.text import printable
+from ..common.environment import environment
 from ..common.markdown import head, table
 from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.results import write
@@ -29,8 +32,11 @@ from .arguments import parser as make_parser
 from .produced import REPORT, add_options, make
 from .producers_page import TARGET, inputs_of, unplanned
 
+PAGE = "produced.md"
 #: Of a reason on the page, in characters.
 _LENGTH = 240
+_TITLES = ("producer", "environment", "files", "right", "inconclusive", "wrong", "no reference",
+           "refused", "cuda", "own errors", "tercet")  # fmt: skip
 #: Runs every node of a file as it is.
 REFERENCE = "onnxruntime:cpu:none"
 _TEXT = """\
@@ -41,7 +47,8 @@ producer runs in the first environment that has it. *right*: `tercet compare` ca
 ok beside those of onnxruntime's CPU provider without graph optimisations; *inconclusive*: it
 cannot tell which is right, for the reason below; *no reference*: only tercet runs the file;
 *refused*: neither does, and tercet's error is a typed one. *cuda*: planned wholly for {target}
-without a GPU. *own errors*: files that the producer could not make."""
+without a GPU. *own errors*: files that the producer could not make. *tercet*: the version that
+tried them."""
 
 
 @dataclass(slots=True)
@@ -116,9 +123,10 @@ def _first(error: TercetError) -> str:
     return printable(str(error).splitlines()[0])
 
 
-def _brief(why: str, folder: Path) -> str:
-    """Return a reason without the folder, and each of its parts once."""
-    parts = dict.fromkeys(why.replace(f"{folder}/", "").split("; "))
+def brief(why: str, folder: Path) -> str:
+    """Return a reason with paths as they are in the folder, and each of its parts once."""
+    prefix = rf"(?<![\w./-]){re.escape(str(folder))}/"
+    parts = dict.fromkeys(re.sub(prefix, "", why).split("; "))
     return "; ".join(parts)[:_LENGTH]
 
 
@@ -136,42 +144,79 @@ def _runs_on_onnxruntime(path: Path, feeds: dict[str, Any]) -> bool:
     return True
 
 
-def page(folder: Path) -> Iterator[str]:
-    """Yield the lines of the page on a folder that `produced` filled."""
+@dataclass(slots=True)
+class Section:
+    """What the page says of one producer.
+
+    Attributes:
+        cells: its row of the table.
+        notes: lines on files that are not right, or not planned.
+    """
+
+    cells: tuple[str, ...]
+    notes: list[str] = field(default_factory=list[str])
+
+
+def _section(name: str, entry: Mapping[str, Any], folder: Path, version: str) -> Section:
+    """Try the files of one producer, or say why there are none."""
+    if entry["skipped"]:
+        return Section((name, "", entry["skipped"], *("",) * (len(_TITLES) - 3)))
+    found = tried(folder / name)
+    packages = ", ".join(" ".join(pair) for pair in entry["versions"].items())
+    counts = (len(files_of(folder / name)), found.right, len(found.inconclusive), len(found.wrong),
+              found.no_reference, found.refused, found.planned, len(entry["failed"]))  # fmt: skip
+    where = entry.get("environment", "")
+    notes = [
+        f"- {name}, {file}, {kind}: {brief(why, folder)}"
+        for kind in ("wrong", "inconclusive", "unplanned")
+        for file, why in getattr(found, kind).items()
+    ]
+    return Section((f"{name} ({packages})", where, *map(str, counts), version), notes)
+
+
+def sections(text: str) -> dict[str, Section]:
+    """Return what a page says, by producer; rows without a version are of unknown ones."""
+    found: dict[str, Section] = {}
+    for line in text.splitlines():
+        if row := re.match(r"\| (?!producer |---)(\S+) ", line):
+            cells = [x.replace("\\|", "|") for x in re.split(r" (?<!\\)\| ", line[2:-2])]
+            found[row[1]] = Section((*cells, *("unknown",) * (len(_TITLES) - len(cells))))
+        elif (note := re.match(r"- (\S+?), ", line)) and note[1] in found:
+            found[note[1]].notes.append(line)
+    return found
+
+
+def page(folder: Path, earlier: str = "", version: str = "") -> Iterator[str]:
+    """Yield the lines of the page on a folder that `produced` filled.
+
+    Args:
+        folder: the folder.
+        earlier: a page whose rows stay where the folder has no files of a producer.
+        version: of tercet, as new rows say.
+    """
     known: Mapping[str, Any] = json.loads((folder / REPORT).read_text("utf-8"))
+    found = sections(earlier)
+    for name, entry in known.items():
+        if not entry["skipped"] or name not in found:
+            found[name] = _section(name, entry, folder, version)
     yield from head("Files made by producers that are installed", _TEXT.format(target=TARGET))
-    titles = ("producer", "environment", "files", "right", "inconclusive", "wrong", "no reference",
-              "refused", "cuda", "own errors")  # fmt: skip
-    cells: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    for name, each in known.items():
-        if each["skipped"]:
-            cells.append((name, "", each["skipped"], *("",) * (len(titles) - 3)))
-            continue
-        found = tried(folder / name)
-        versions = ", ".join(
-            f"{package} {version}" for package, version in each["versions"].items()
-        )
-        counts = (found.right, len(found.inconclusive), len(found.wrong), found.no_reference,
-                  found.refused, found.planned, len(each["failed"]))  # fmt: skip
-        files = len(files_of(folder / name))
-        where = each.get("environment", "")
-        cells.append((f"{name} ({versions})", where, *map(str, (files, *counts))))
-        for kind in ("wrong", "inconclusive", "unplanned"):
-            for file, why in getattr(found, kind).items():
-                notes.append(f"- {name}, {file}, {kind}: {_brief(why, folder)}")
-    yield from (*table(titles, cells), "", *notes)
+    ordered = [found[name] for name in sorted(found)]
+    yield from (*table(_TITLES, [each.cells for each in ordered]), "")
+    yield from (note for each in ordered for note in each.notes)
 
 
 def main() -> None:
     """Make and try every file, and write the page."""
-    parser = make_parser("produced_page", __doc__, RESULTS, commit=False)
+    parser = make_parser("produced_page", __doc__, RESULTS)
     add_options(parser)
     parser.add_argument("--made", action="store_true", help="try the files of an earlier run")
     given = parser.parse_args()
     if not given.made:
         make(given)
-    write(given.output, {"produced.md": "\n".join(page(given.folder)) + "\n"})
+    there = given.output / PAGE
+    earlier = there.read_text("utf-8") if there.exists() else ""
+    version = environment((), given.commit)["tercet"]
+    write(given.output, {PAGE: "\n".join(page(given.folder, earlier, version)) + "\n"})
 
 
 if __name__ == "__main__":
