@@ -15,6 +15,7 @@ from typing import Any, cast
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile, StatedToken
+from .genai_speech import sound_of_genai, start_of_genai
 from .parts import (
     ONNX,
     Parts,
@@ -118,7 +119,7 @@ class ModelFolder:
         roles: names of inputs and outputs by field, where the configuration states them.
         shares_caches: whether layers may have no cache of their own, by the configuration.
         warnings: what is not supported or cannot be right; each sentence names file and field.
-        sound: ``preprocessor_config.json``: how audio features are computed.
+        sound: how audio features are computed, with the fields of ``preprocessor_config.json``.
     """
 
     model: Path
@@ -206,12 +207,8 @@ def _of_genai(
     """Return what ``genai_config.json`` states."""
     decoder = "model.decoder"
     if model is None and variant is None:
-        model = genai.file(f"{decoder}.filename")
-        if model is None:
-            raise genai.error(f"{decoder}.filename", "is not there; it names the model")
-        if not model.is_file():
-            name = model.relative_to(path)
-            raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
+        model = _named(genai, f"{decoder}.filename")
+    encoder = _named(genai, "model.encoder.filename") if genai.get("model.encoder") else None
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     context = _expected(genai, "model.context_length")
     length = genai.whole("search.max_length")
@@ -247,7 +244,21 @@ def _of_genai(
             *infeasible(genai, "search."),
             *_sliding(genai, f"{decoder}.sliding_window"),
         ),
+        encoder=encoder,
+        start=None if encoder is None else start_of_genai(genai),
+        sound=None if encoder is None else sound_of_genai(path),
     )
+
+
+def _named(genai: ConfigFile, field: str) -> Path:
+    """Return the model that a field names, which must be there."""
+    found = genai.file(field)
+    if found is None:
+        raise genai.error(field, "is not there; it names the model")
+    if not found.is_file():
+        folder = genai.path.parent
+        raise genai.error(field, f"there is no file '{found.relative_to(folder)}' in {folder}")
+    return found
 
 
 def _names(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
@@ -366,11 +377,12 @@ def _tokenizer(path: Path) -> Path | None:
 
 
 def _refuse_pipelines(genai: ConfigFile) -> None:
-    """Raise UnsupportedError for anything but a single decoder."""
-    if genai.get("model.encoder") is not None:
+    """Raise UnsupportedError for anything but a decoder, and an encoder of its keys and values."""
+    fed = genai.get("model.decoder.inputs.cross_past_key_names")
+    if genai.get("model.encoder") is not None and fed is None:
         raise UnsupportedError(
-            f"{genai.path}: model.encoder: an encoder-decoder, such as Whisper, in the form of "
-            "onnxruntime-genai",
+            f"{genai.path}: model.encoder: an encoder-decoder whose decoder takes no keys and "
+            "values of the encoder (cross_past_key_names)",
             remedy="export it with optimum (optimum-cli export onnx), whose encoders are read",
         )
     if genai.get("model.decoder.pipeline") is not None:

@@ -225,7 +225,7 @@ class Generator(Closable):
 
     @public(file=rules.path)
     def audio_features(self, file: str | os.PathLike[str]) -> Array:
-        """Compute the features of a WAV file as ``preprocessor_config.json`` specifies.
+        """Compute the features of a WAV file as the folder's configuration specifies.
 
         Args:
             file: a WAV file of 8, 16, 24 or 32 bits, at the model's sampling rate.

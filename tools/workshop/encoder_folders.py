@@ -2,6 +2,8 @@
 
     pip install torch transformers==4.57.* 'optimum[onnxruntime]'
     python -m tercet.tools.workshop.encoder_folders tests/producers/encoders
+    pip install torch transformers onnxruntime-genai
+    python -m tercet.tools.workshop.encoder_folders tests/producers/encoders genai
 
 Next to the models is ``expected.json``: what transformers generates with the same weights. Files
 that no test uses are omitted, so that every layout exists once.
@@ -37,6 +39,7 @@ SIZES = {
 }
 #: Of sound: samples a second, and bands of its spectrogram.
 RATE, BANDS = 16000, 8
+LANGUAGES, TASKS = ("en", "de", "fr"), ("translate", "transcribe")
 
 
 def _t5(hf: Any) -> Any:
@@ -64,6 +67,23 @@ def _whisper(hf: Any) -> Any:
     config.is_multilingual, config.no_timestamps_token_id = True, 285
     config.suppress_tokens, config.begin_suppress_tokens = [2, 40, 41], [1, 50]
     config.max_length = 48
+    return model
+
+
+def _by_special_tokens(hf: Any, words: Any) -> Any:
+    """Return Whisper with the special tokens of OpenAI's, which are added to a tokenizer."""
+    special = ("startoftranscript", *LANGUAGES, *TASKS, "notimestamps")
+    words.add_special_tokens({"additional_special_tokens": [f"<|{each}|>" for each in special]})
+    sizes = {**SIZES, "d_model": 32, "max_target_positions": 64, "num_mel_bins": BANDS}
+    del sizes["max_position_embeddings"]
+    ids = {each: words.convert_tokens_to_ids(f"<|{each}|>") for each in special}
+    sizes |= {"vocab_size": len(words), "decoder_start_token_id": ids["startoftranscript"]}
+    none = {"suppress_tokens": None, "begin_suppress_tokens": None}
+    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, **none))
+    config = model.generation_config
+    config.lang_to_id = {f"<|{each}|>": ids[each] for each in LANGUAGES}
+    config.task_to_id = {each: ids[each] for each in TASKS}
+    config.is_multilingual, config.no_timestamps_token_id = True, ids["notimestamps"]
     return model
 
 
@@ -114,6 +134,27 @@ def written(name: str, folder: Path, scratch: Path) -> None:
     (folder / "expected.json").write_text(json.dumps(told) + "\n")
 
 
+def by_builder(folder: Path, scratch: Path) -> None:
+    """Write Whisper as onnxruntime-genai's builder does."""
+    torch, hf = import_module("torch"), import_module("transformers")
+    builder = import_module("onnxruntime_genai.models.builder")
+    torch.manual_seed(0)
+    words = tokenizer()
+    model, source = loud(_by_special_tokens(hf, words)), scratch / "genai_whisper"
+    model.save_pretrained(source)
+    words.save_pretrained(source)
+    asked = (None, str(source), str(folder), "fp32", "cpu", str(scratch / "cache"))
+    builder.create_model(*asked, **builder.parse_extra_options(*asked, []))
+    for name in ("encoder", "decoder"):
+        strip(folder / f"{name}.onnx")
+        (folder / f"{name}.onnx.data").unlink(missing_ok=True)
+    told = speech(model, words, folder)
+    (folder / "preprocessor_config.json").unlink()
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    (folder / "expected.json").write_text(json.dumps(told) + "\n")
+
+
 def loud(model: Any) -> Any:
     """Return a network whose tokens differ: by what was written, and by what was read."""
     torch = import_module("torch")
@@ -154,7 +195,9 @@ def speech(model: Any, words: Any, folder: Path) -> dict[str, Any]:
     for language in (None, "de"):
         for task in ("transcribe", "translate"):
             tokens = greedy(model, given, language=language, task=task)[0]
-            found[f"{language or ''} {task}"] = tokens[4:] if tokens[:1] == [1] else tokens
+            found[f"{language or ''} {task}"] = (
+                tokens[4:] if tokens[:1] == [model.config.decoder_start_token_id] else tokens
+            )
     return {"alone": found}
 
 
@@ -171,14 +214,16 @@ def greedy(model: Any, given: Any, **more: Any) -> list[list[int]]:
     return [row.tolist() for row in found]
 
 
-def main(folder: Path) -> None:
-    """Write all of them."""
+def main(folder: Path, producer: str) -> None:
+    """Write the folders of one producer."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
-        for name in NETWORKS:
+        if producer == "genai":
+            by_builder(emptied(folder / "genai_whisper"), Path(scratch))
+        for name in NETWORKS if producer == "optimum" else ():
             written(name, emptied(folder / f"optimum_{name}"), Path(scratch))
     for file in sorted(folder.rglob("*")):
         if file.is_file():
@@ -186,4 +231,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *(sys.argv[2:] or ["optimum"]))
