@@ -6,19 +6,17 @@ order of `_Words.scores`; a finished beam goes into the list of its text's hypot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..base.guard import check_time
 from ..errors import ShapeError
-from ..ir.graph import Graph
-from ..ir.types import Array, HostValue, TensorType
-from ..ops.contrib_search import FIRST_INPUTS, BeamSearch, GreedySearch, Sampling, Search
+from ..ir.types import Array, HostValue
+from ..ops.contrib_search import BeamSearch, GreedySearch, Sampling, Search
+from .search_bodies import Decoder, EncodedDecoder, Run
 
-#: Runs one of a node's bodies on its inputs.
-Run = Callable[[Graph, Sequence[HostValue]], list[HostValue]]
 #: The score of banned tokens, and of beams that have not started.
 LOWEST, ABSENT = np.finfo(np.float32).min, np.float32(-1e9)
 
@@ -63,53 +61,6 @@ def _array(given: _Given, name: str) -> Array | None:
 def _number(given: _Given, name: str, default: float) -> float:
     found = _array(given, name)
     return default if found is None else float(found.reshape(-1)[0])
-
-
-# ── the decoder ──────────────────────────────────────────────────────────────────────────────────
-
-
-class _Decoder:
-    """A decoder with its states: one row per text, or per beam of a text."""
-
-    def __init__(self, op: Search, run: Run, texts: Array, mask: Array | None) -> None:
-        self._op = op
-        self._run = run
-        self._mask = (texts != op.pad_token_id).astype(np.int32) if mask is None else mask
-        self._states: list[HostValue] = []
-
-    def read(self, words: Array) -> Array:
-        """Return the float32 logits after the last of these tokens [rows, count]."""
-        first = not self._states
-        body = self._op.init_decoder if first and self._op.init_decoder else self._op.decoder
-        if first:
-            places = np.maximum(np.cumsum(self._mask, 1) - 1, 0) * (self._mask != 0)
-            self._states = [_nothing(body, i, len(words)) for i in range(len(body.outputs) - 1)]
-        else:
-            ones = np.ones((len(words), words.shape[1]), np.int32)
-            self._mask = np.concatenate([self._mask, ones], 1)
-            places = self._mask.sum(1, keepdims=True) - 1
-        inputs = (words.astype(np.int32), places.astype(np.int32), self._mask.astype(np.int32))
-        logits, *self._states = self._run(body, (*inputs, *self._states))
-        if not isinstance(logits, np.ndarray) or logits.ndim != 3:
-            raise ShapeError(f"body '{body.name}' gives no logits of [rows, length, words]")
-        size = self._op.vocab_size if self._op.vocab_size > 0 else logits.shape[-1]
-        return logits[:, -1, :size].astype(np.float32)
-
-    def choose(self, rows: Array) -> None:
-        """Continue with the states of these rows, each replacing another beam of its text."""
-        self._states = [x[:, rows] if isinstance(x, np.ndarray) else x for x in self._states]
-
-
-def _nothing(body: Graph, layer: int, rows: int) -> Array:
-    """Return the empty state of a layer."""
-    formal = body.inputs[FIRST_INPUTS + layer]
-    type_ = formal.declared if isinstance(formal.declared, TensorType) else formal.type
-    if not isinstance(type_, TensorType) or type_.shape is None or len(type_.shape) != 5:
-        raise ShapeError(f"body '{body.name}': '{formal.name}' is {type_}; expected five axes")
-    *_, heads, _, size = type_.shape
-    if not isinstance(heads, int) or not isinstance(size, int):
-        raise ShapeError(f"body '{body.name}': '{formal.name}' {type_} has unknown sizes")
-    return np.zeros((2, rows, heads, 0, size), type_.dtype)
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +128,7 @@ class _Words:
 def _line(op: GreedySearch | Sampling, run: Run, given: _Given) -> list[HostValue]:
     """Return texts extended token by token, and the last logits if tokens are sampled."""
     texts, limit = _prompt(given)
-    words, decoder = _Words.of(op, given), _Decoder(op, run, texts, _array(given, "attention_mask"))
+    words, decoder = _Words.of(op, given), Decoder(op, run, texts, _array(given, "attention_mask"))
     draw = np.random.default_rng(_seed(given))
     has_ended = np.zeros(len(texts), bool)
     found = np.full((len(texts), limit), op.pad_token_id, np.int32)
@@ -206,6 +157,22 @@ def _prompt(given: _Given) -> tuple[Array, int]:
         shape = None if texts is None else list(texts.shape)
         raise ShapeError(f"input_ids of {shape}, max_length {limit}; a prompt has to be shorter")
     return texts, limit
+
+
+def _sources(given: _Given) -> Array:
+    found = _array(given, "input_ids")
+    if found is None or found.ndim != 2:
+        raise ShapeError(f"input_ids is {found}; an encoder reads texts [batch, length]")
+    return found
+
+
+def _start(op: Search, given: _Given) -> tuple[Array, int]:
+    """Return the tokens that a decoder with an encoder starts with, and the maximum length."""
+    limit = int(_number(given, "max_length", 0))
+    if limit < 2:
+        raise ShapeError(f"max_length {limit}; the first token alone needs one, and a text more")
+    start = np.full((len(_sources(given)), 1), op.decoder_start_token_id, np.int32)
+    return start, limit
 
 
 def _seed(given: _Given) -> int | None:
@@ -269,17 +236,21 @@ class _Hypotheses:
 
 def _beams(op: BeamSearch, run: Run, given: _Given) -> list[HostValue]:
     """Return the best texts, their scores, and the scores of all tokens in all steps."""
-    prompt, limit = _prompt(given)
+    prompt, limit = _prompt(given) if op.encoder is None else _start(op, given)
     beams = int(_number(given, "num_beams", 1))
     kept = int(_number(given, "num_return_sequences", 1))
     if not 1 <= kept <= beams:
         raise ShapeError(f"num_return_sequences={kept} of num_beams={beams}")
     if _array(given, "decoder_input_ids") is not None or _number(given, "logits_processor", 0):
-        raise ShapeError("decoder_input_ids and logits_processor are for models with an encoder")
+        raise ShapeError("decoder_input_ids and logits_processor are for models of speech")
     batch = len(prompt)
     texts = np.repeat(prompt, beams, 0)
     mask = _array(given, "attention_mask")
-    decoder = _Decoder(op, run, texts, None if mask is None else np.repeat(mask, beams, 0))
+    if op.encoder is None:
+        mask = None if mask is None else np.repeat(mask, beams, 0)
+        decoder: Decoder | EncodedDecoder = Decoder(op, run, texts, mask)
+    else:
+        decoder = EncodedDecoder(op, run, _sources(given), mask, prompt, beams)
     words, penalty = _Words.of(op, given), _number(given, "length_penalty", 1.0)
     ends = [_Hypotheses(beams, penalty, bool(op.early_stopping)) for _ in range(batch)]
     totals = np.tile(np.array([0, *[ABSENT] * (beams - 1)], np.float32), batch)

@@ -3,6 +3,12 @@
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime. The decoder
 of GPT-2 (`model_type` 0) takes ids, positions and a mask [rows, length], and past states
 [2, rows, heads, past, size] of every layer; it gives logits [rows, length, words] and these states.
+
+That of T5 (`model_type` 1) takes ids [rows, 1], the mask of the encoder's text or its hidden states
+or both, and keys and values [rows, heads, past, size] of every layer: its own, then the encoder's;
+it gives logits and its own. The encoder takes ids and a mask, and gives its keys and values. With
+the decoder's first tokens as a third input, it also does the first step: it gives logits, hidden
+states, the decoder's keys and values, and its own.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..ir.dtypes import float32, int32
+from ..ir.dtypes import FLOATS, float32, int32
 from ..ir.graph import Graph
 from ..ir.op import Op, op, op_base
 from ..ir.types import Dim, TensorType
@@ -19,6 +25,8 @@ from .shapes import dim, int_of, need_rank
 
 #: The inputs of a decoder before its past states.
 FIRST_INPUTS = 3
+#: The `model_type` of T5 and MT5.
+_T5 = 1
 
 
 @op_base
@@ -45,21 +53,65 @@ class Search(Op):
     pad_token_id: int
     vocab_size: int = -1
 
-    def _need_decoder(self, input_ids: TensorType) -> None:
+    @property
+    def states(self) -> int:
+        """Number of the decoder's own states."""
+        return len(self.decoder.outputs) - 1
+
+    def is_states(self, place: int) -> bool:
+        """Whether an input of the decoder takes the encoder's hidden states, and no mask."""
+        formal = self.decoder.inputs[place]
+        type_ = formal.declared if isinstance(formal.declared, TensorType) else formal.type
+        return isinstance(type_, TensorType) and type_.dtype in FLOATS
+
+    def _need_bodies(self, input_ids: TensorType, *, encoded: bool = False) -> None:
+        """Check the numbers of inputs and outputs of the bodies.
+
+        Args:
+            input_ids: the texts.
+            encoded: whether the search knows models with an encoder.
+        """
         need_rank(input_ids, 2, "input_ids")
+        if input_ids.dtype != int32:
+            raise ShapeError(f"input_ids is {input_ids}; expected int32")
+        if self.model_type == _T5 and self.encoder is not None and encoded:
+            self._need_encoder(self.encoder)
+            return
         if self.model_type != 0 or self.encoder is not None:
             raise ShapeError(
                 f"model_type={self.model_type}: a search around an encoder and a decoder; export "
                 "the two with optimum, whose folder tercet generate reads"
             )
-        if input_ids.dtype != int32:
-            raise ShapeError(f"input_ids is {input_ids}; expected int32")
         inputs, results = len(self.decoder.inputs), len(self.decoder.outputs)
         if inputs != FIRST_INPUTS + results - 1 or results < 2:
             raise ShapeError(
                 f"body '{self.decoder.name}' has {inputs} inputs and {results} outputs; expected "
                 "ids, positions, a mask and past states, and logits and as many states"
             )
+
+    def _need_encoder(self, encoder: Graph) -> None:
+        states, inputs = self.states, len(self.decoder.inputs)
+        if states < 2 or inputs - 2 * states not in (2, 3):
+            raise ShapeError(
+                f"body '{self.decoder.name}' has {inputs} inputs and {states + 1} outputs; "
+                "expected ids, a mask or hidden states, past states and as many of the encoder, "
+                "and logits and states"
+            )
+        sizes = len(encoder.inputs), len(encoder.outputs)
+        if sizes not in ((2, states), (3, 2 * states + 2)):
+            raise ShapeError(
+                f"body '{encoder.name}' has {sizes[0]} inputs and {sizes[1]} outputs; expected "
+                f"ids and a mask, and {states} keys and values; or the decoder's first tokens, "
+                "too, and logits, hidden states and twice as many"
+            )
+        needs_hidden = any(self.is_states(place) for place in range(1, inputs - 2 * states))
+        if needs_hidden and sizes[1] == states:
+            raise ShapeError(
+                f"body '{self.decoder.name}' takes hidden states, which '{encoder.name}' does not "
+                "give"
+            )
+        if self.decoder_start_token_id < 0:
+            raise ShapeError("decoder_start_token_id is not there; the decoder begins with it")
 
 
 @op
@@ -76,7 +128,7 @@ class GreedySearch(Search):
         prefix_vocab_mask: TensorType | None = None,
         attention_mask: TensorType | None = None,
     ) -> TensorType:
-        self._need_decoder(input_ids)
+        self._need_bodies(input_ids)
         return TensorType(int32, (dim(input_ids, 0), int_of(max_length, "max_length")))
 
 
@@ -108,7 +160,7 @@ class Sampling(Search):
         presence_mask: TensorType | None = None,
         seed: TensorType | None = None,
     ) -> tuple[TensorType, TensorType]:
-        self._need_decoder(input_ids)
+        self._need_bodies(input_ids)
         batch = dim(input_ids, 0)
         length = int_of(max_length, "max_length")
         return TensorType(int32, (batch, length)), TensorType(float32, (batch, None))
@@ -140,7 +192,7 @@ class BeamSearch(Search):
         decoder_input_ids: TensorType | None = None,
         logits_processor: TensorType | None = None,
     ) -> tuple[TensorType, TensorType, TensorType]:
-        self._need_decoder(input_ids)
+        self._need_bodies(input_ids, encoded=True)
         batch: Dim = dim(input_ids, 0)
         length = int_of(max_length, "max_length")
         beams, kept = int_of(num_beams, "num_beams"), int_of(num_return_sequences, "the number")
