@@ -14,7 +14,14 @@ import numpy as np
 from ..base.guard import check_time
 from ..errors import ShapeError
 from ..ir.types import Array, HostValue
-from ..ops.contrib_search import BeamSearch, GreedySearch, Sampling, Search
+from ..ops.contrib_search import (
+    WHISPER,
+    BeamSearch,
+    GreedySearch,
+    Sampling,
+    Search,
+    WhisperBeamSearch,
+)
 from .search_bodies import Decoder, EncodedDecoder, Run
 
 #: The score of banned tokens, and of beams that have not started.
@@ -41,14 +48,16 @@ _LINE = (
     *("input_ids", "max_length", "min_length", "repetition_penalty", "vocab_mask"),
     *("prefix_vocab_mask", "attention_mask"),
 )
+_BEAMS = (
+    *("input_ids", "max_length", "min_length", "num_beams", "num_return_sequences"),
+    *("length_penalty", "repetition_penalty", "vocab_mask", "prefix_vocab_mask"),
+    *("attention_mask", "decoder_input_ids", "logits_processor"),
+)
 _NAMES: dict[type[Search], tuple[str, ...]] = {
     GreedySearch: _LINE,
     Sampling: (*_LINE, "presence_mask", "seed"),
-    BeamSearch: (
-        *("input_ids", "max_length", "min_length", "num_beams", "num_return_sequences"),
-        *("length_penalty", "repetition_penalty", "vocab_mask", "prefix_vocab_mask"),
-        *("attention_mask", "decoder_input_ids", "logits_processor"),
-    ),
+    BeamSearch: _BEAMS,
+    WhisperBeamSearch: (*_BEAMS, "cross_qk_layer_head", "extra_decoding_ids", "temperature"),
 }
 _Given = dict[str, HostValue]
 
@@ -76,6 +85,7 @@ class _Words:
         min_length: minimum length of texts.
         mask: allowed tokens, if restricted.
         prefix: tokens allowed as the first one of each text.
+        temperature: divides all scores at last.
     """
 
     op: Search
@@ -83,6 +93,7 @@ class _Words:
     min_length: float
     mask: Array | None
     prefix: Array | None
+    temperature: float = 1.0
 
     @classmethod
     def of(cls, op: Search, given: _Given) -> _Words:
@@ -92,6 +103,7 @@ class _Words:
             _number(given, "min_length", 0),
             _array(given, "vocab_mask"),
             _array(given, "prefix_vocab_mask"),
+            _number(given, "temperature", 1.0),
         )
 
     def scores(self, texts: Array, scores: Array, is_first: bool) -> Array:
@@ -110,7 +122,8 @@ class _Words:
             scores[rows == 0] = LOWEST
         if texts.shape[1] < self.min_length:
             scores[:, self.op.eos_token_id] = LOWEST
-        return scores
+        with np.errstate(over="ignore"):
+            return scores if self.temperature == 1 else scores / np.float32(self.temperature)
 
     def _repeated(self, text: Array) -> Array:
         """Return the tokens that would complete an n-gram that a text already contains."""
@@ -159,20 +172,23 @@ def _prompt(given: _Given) -> tuple[Array, int]:
     return texts, limit
 
 
-def _sources(given: _Given) -> Array:
-    found = _array(given, "input_ids")
-    if found is None or found.ndim != 2:
-        raise ShapeError(f"input_ids is {found}; an encoder reads texts [batch, length]")
-    return found
-
-
 def _start(op: Search, given: _Given) -> tuple[Array, int]:
     """Return the tokens that a decoder with an encoder starts with, and the maximum length."""
     limit = int(_number(given, "max_length", 0))
-    if limit < 2:
-        raise ShapeError(f"max_length {limit}; the first token alone needs one, and a text more")
-    start = np.full((len(_sources(given)), 1), op.decoder_start_token_id, np.int32)
-    return start, limit
+    batch, start = len(_sources(given)), _array(given, "decoder_input_ids")
+    if start is None:
+        start = np.full((batch, 1), op.decoder_start_token_id, np.int32)
+    if start.ndim != 2 or len(start) != batch or not 0 < start.shape[1] < limit:
+        shape = list(start.shape)
+        raise ShapeError(f"first tokens {shape} of {batch} texts, max_length {limit}: too many")
+    return start.astype(np.int32), limit
+
+
+def _sources(given: _Given) -> Array:
+    found = _array(given, "input_ids")
+    if found is None or not found.ndim:
+        raise ShapeError(f"input_ids is {found}; an encoder reads texts [batch, ...]")
+    return found
 
 
 def _seed(given: _Given) -> int | None:
@@ -241,8 +257,10 @@ def _beams(op: BeamSearch, run: Run, given: _Given) -> list[HostValue]:
     kept = int(_number(given, "num_return_sequences", 1))
     if not 1 <= kept <= beams:
         raise ShapeError(f"num_return_sequences={kept} of num_beams={beams}")
-    if _array(given, "decoder_input_ids") is not None or _number(given, "logits_processor", 0):
-        raise ShapeError("decoder_input_ids and logits_processor are for models of speech")
+    if _array(given, "decoder_input_ids") is not None and op.model_type != WHISPER:
+        raise ShapeError("decoder_input_ids are for models of speech")
+    if _number(given, "logits_processor", 0):
+        raise ShapeError("logits_processor 1, which is about time stamps, is not supported")
     batch = len(prompt)
     texts = np.repeat(prompt, beams, 0)
     mask = _array(given, "attention_mask")
@@ -280,7 +298,9 @@ def _beams(op: BeamSearch, run: Run, given: _Given) -> list[HostValue]:
             marks[at, place] = score
     every = np.zeros((limit - prompt.shape[1], *steps[0].shape), np.float32)
     every[: len(steps)] = steps
-    return [found, marks, every]
+    asked = _array(given, "length_penalty")
+    kind = marks.dtype if asked is None else asked.dtype
+    return [found, marks.astype(kind), every.astype(kind)]
 
 
 def _log_softmax(logits: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..ir.graph import Graph
 from ..ir.types import Array, HostValue, TensorType
-from ..ops.contrib_search import FIRST_INPUTS, Search
+from ..ops.contrib_search import FIRST_INPUTS, T5, Search
 
 #: Runs one of a node's bodies on its inputs.
 Run = Callable[[Graph, Sequence[HostValue]], list[HostValue]]
@@ -55,10 +55,10 @@ class EncodedDecoder:
     Args:
         op: the search.
         run: runs its bodies.
-        sources: int32 [batch, length]: the texts that the encoder reads.
-        mask: int32 likewise, 1 for tokens; None for all but padding on the left, as onnxruntime has
-            it: the last token of a text may be the padding token.
-        start: int32 [batch, 1]: the first tokens of the decoder.
+        sources: what the encoder reads: texts, int32 [batch, length], or features [batch, ...].
+        mask: int32 [batch, length], 1 for tokens; None for all but padding on the left, as in
+            onnxruntime: the last token of a text may be the padding token.
+        start: int32 [batch, n]: the first tokens of the decoder.
         beams: rows of each text.
     """
 
@@ -67,17 +67,20 @@ class EncodedDecoder:
     ) -> None:
         assert op.encoder is not None
         self._op, self._run = op, run
-        if mask is None:
-            mask = np.maximum.accumulate(sources != op.pad_token_id, 1).astype(np.int32)
-        given = (sources, mask, start)[: len(op.encoder.inputs)]
+        masks: tuple[Array, ...] = ()
+        if op.model_type == T5:
+            seen = np.maximum.accumulate(sources != op.pad_token_id, 1)
+            masks = (seen.astype(np.int32) if mask is None else mask,)
+        given = (sources, *masks, start)[: len(op.encoder.inputs)]
         found = [_repeated(each, beams) for each in run(op.encoder, given)]
         count = op.states
         self._cross, others = found[-count:], found[:-count]
         self._logits, hidden = others[:2] if others else (None, None)
         self._states = others[2:]
-        extras = {True: hidden, False: _repeated(mask, beams)}
         places = range(1, len(op.decoder.inputs) - 2 * count)
-        self._extras = [extras[op.is_states(place)] for place in places]
+        self._extras: list[HostValue] = [
+            hidden if op.is_states(place) else _repeated(masks[0], beams) for place in places
+        ]
 
     def read(self, words: Array) -> Array:
         """Return the float32 logits after the last of these tokens [rows, 1]."""

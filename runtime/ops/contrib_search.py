@@ -9,6 +9,9 @@ or both, and keys and values [rows, heads, past, size] of every layer: its own, 
 it gives logits and its own. The encoder takes ids and a mask, and gives its keys and values. With
 the decoder's first tokens as a third input, it also does the first step: it gives logits, hidden
 states, the decoder's keys and values, and its own.
+
+Those of Whisper (`model_type` 2) have no masks: the encoder takes features and the decoder's first
+tokens, of which there may be several, and does the first step.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from .shapes import dim, int_of, need_rank
 
 #: The inputs of a decoder before its past states.
 FIRST_INPUTS = 3
-#: The `model_type` of T5 and MT5.
-_T5 = 1
+#: The `model_type` of T5 and MT5, and of Whisper.
+T5, WHISPER = 1, 2
 
 
 @op_base
@@ -71,10 +74,13 @@ class Search(Op):
             input_ids: the texts.
             encoded: whether the search knows models with an encoder.
         """
-        need_rank(input_ids, 2, "input_ids")
-        if input_ids.dtype != int32:
+        reads_sound = encoded and self.model_type == WHISPER
+        need_rank(input_ids, 3 if reads_sound else 2, "input_ids")
+        if reads_sound and input_ids.dtype not in FLOATS:
+            raise ShapeError(f"input_ids is {input_ids}; expected features, which are floats")
+        if not reads_sound and input_ids.dtype != int32:
             raise ShapeError(f"input_ids is {input_ids}; expected int32")
-        if self.model_type == _T5 and self.encoder is not None and encoded:
+        if encoded and self.encoder is not None and self.model_type in (T5, WHISPER):
             self._need_encoder(self.encoder)
             return
         if self.model_type != 0 or self.encoder is not None:
@@ -91,18 +97,20 @@ class Search(Op):
 
     def _need_encoder(self, encoder: Graph) -> None:
         states, inputs = self.states, len(self.decoder.inputs)
-        if states < 2 or inputs - 2 * states not in (2, 3):
+        masks = int(self.model_type == T5)
+        if states < 2 or inputs - 2 * states not in (masks + 1, masks + 2):
             raise ShapeError(
                 f"body '{self.decoder.name}' has {inputs} inputs and {states + 1} outputs; "
                 "expected ids, a mask or hidden states, past states and as many of the encoder, "
                 "and logits and states"
             )
         sizes = len(encoder.inputs), len(encoder.outputs)
-        if sizes not in ((2, states), (3, 2 * states + 2)):
+        fits = ((2, states), (3, 2 * states + 2)) if masks else ((2, 2 * states + 2),)
+        if sizes not in fits:
             raise ShapeError(
                 f"body '{encoder.name}' has {sizes[0]} inputs and {sizes[1]} outputs; expected "
                 f"ids and a mask, and {states} keys and values; or the decoder's first tokens, "
-                "too, and logits, hidden states and twice as many"
+                "too, and logits, hidden states and twice as many, as features without a mask need"
             )
         needs_hidden = any(self.is_states(place) for place in range(1, inputs - 2 * states))
         if needs_hidden and sizes[1] == states:
@@ -192,12 +200,64 @@ class BeamSearch(Search):
         decoder_input_ids: TensorType | None = None,
         logits_processor: TensorType | None = None,
     ) -> tuple[TensorType, TensorType, TensorType]:
+        return self._results(input_ids, max_length, num_beams, num_return_sequences, length_penalty)
+
+    def _results(
+        self,
+        input_ids: TensorType,
+        max_length: TensorType,
+        num_beams: TensorType,
+        num_return_sequences: TensorType,
+        length_penalty: TensorType | None,
+    ) -> tuple[TensorType, TensorType, TensorType]:
         self._need_bodies(input_ids, encoded=True)
         batch: Dim = dim(input_ids, 0)
+        marks = float32 if length_penalty is None else length_penalty.dtype
         length = int_of(max_length, "max_length")
         beams, kept = int_of(num_beams, "num_beams"), int_of(num_return_sequences, "the number")
         return (
             TensorType(int32, (batch, kept, length)),
-            TensorType(float32, (batch, kept)),
-            TensorType(float32, (None, batch, beams, None)),
+            TensorType(marks, (batch, kept)),
+            TensorType(marks, (None, batch, beams, None)),
         )
+
+
+@op
+class WhisperBeamSearch(BeamSearch):
+    """`BeamSearch` around Whisper, with a temperature that divides the scores of tokens.
+
+    Without cross-attention, probabilities of silence, and scores of extra tokens.
+    """
+
+    beginning_timestamp_token_id: int = -1
+    decoder_output_cross_qk: int = 0
+    no_speech_token_id: int = -1
+    no_timestamps_token_id: int = -1
+    start_of_lm_token_id: int = -1
+    transcribe_token_id: int = -1
+    translate_token_id: int = -1
+
+    def infer(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: TensorType,
+        max_length: TensorType,
+        min_length: TensorType | None,
+        num_beams: TensorType,
+        num_return_sequences: TensorType,
+        length_penalty: TensorType | None = None,
+        repetition_penalty: TensorType | None = None,
+        vocab_mask: TensorType | None = None,
+        prefix_vocab_mask: TensorType | None = None,
+        attention_mask: TensorType | None = None,
+        decoder_input_ids: TensorType | None = None,
+        logits_processor: TensorType | None = None,
+        cross_qk_layer_head: TensorType | None = None,
+        extra_decoding_ids: TensorType | None = None,
+        temperature: TensorType | None = None,
+    ) -> tuple[TensorType, TensorType, TensorType]:
+        if cross_qk_layer_head is not None or extra_decoding_ids is not None:
+            raise ShapeError(
+                "cross_qk_layer_head and extra_decoding_ids are not supported; convert the model "
+                "without --collect_cross_qk and --extra_decoding_ids"
+            )
+        return self._results(input_ids, max_length, num_beams, num_return_sequences, length_penalty)

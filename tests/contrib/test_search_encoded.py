@@ -1,4 +1,4 @@
-"""BeamSearch around an encoder and a decoder, as convert_generation of onnxruntime writes T5."""
+"""BeamSearch around an encoder and a decoder, as onnxruntime's tools write T5 and Whisper."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ STATES = [f"{kind}_{{}}_{layer}" for layer in range(LAYERS) for kind in ("key", 
 #: What the encoder computes: its keys and values; the first step as well; and hidden states, which
 #: the decoder reads.
 FORMS = ("cross", "init", "hidden")
+#: Of Whisper, which reads features.
+SOUND = "sound"
 
 
 class Writer:
@@ -62,11 +64,15 @@ class Writer:
             "Add", x, self.add("Reshape", flat, self.constant(np.array([0, 0, HIDDEN])))
         )
 
-    def encoder(self) -> str:
-        x = self.add("Gather", self.weight("source"), "encoder_input_ids")
+    def encoder(self, mask: str) -> str:
+        if mask:
+            x = self.add("Gather", self.weight("source"), "encoder_input_ids")
+        else:
+            columns = self.add("Transpose", "encoder_input_ids", perm=[0, 2, 1])
+            x = self.add("MatMul", columns, self.weight("encoder_q"))
         query, keys, values = (self.heads(x, f"encoder_{name}") for name in "qkv")
         output = "encoder_hidden_states"
-        mixed = self.attended(x, query, keys, values, "encoder_attention_mask")
+        mixed = self.attended(x, query, keys, values, mask)
         self.add("Tanh", mixed, output=output)
         for layer in range(LAYERS):
             for kind in ("key", "value"):
@@ -74,7 +80,7 @@ class Writer:
                 self.heads(output, name, f"present_{name}")
         return output
 
-    def decoder(self, ids: str, past: str, cross: str, hidden: str = "") -> None:
+    def decoder(self, ids: str, past: str, cross: str, mask: str, hidden: str = "") -> None:
         x = self.add("Gather", self.weight("target"), ids)
         if hidden:
             mean = self.add("ReduceMean", hidden, axes=[1], keepdims=1)
@@ -91,22 +97,24 @@ class Writer:
             x = self.attended(x, self.heads(x, f"query_self_{layer}"), *both)
             given = [cross.format(f"{kind}_cross_{layer}") for kind in ("key", "value")]
             query = self.heads(x, f"query_cross_{layer}")
-            x = self.attended(x, query, *given, mask="encoder_attention_mask")
+            x = self.attended(x, query, *given, mask=mask)
         self.add("MatMul", x, self.weight("words"), output="logits")
 
     def graph(self, name: str, inputs: list[Any], outputs: list[str]) -> GraphProto:
         weights = [numpy_helper.from_array(x, key) for key, x in self.used.items()]
-        results = [
-            helper.make_tensor_value_info(each, 1, _SHAPES.get(each, _KEPT)) for each in outputs
-        ]
+        results = [helper.make_tensor_value_info(each, 1, _shape(each)) for each in outputs]
         return helper.make_graph(self.nodes, name, inputs, results, weights)
 
 
-_KEPT = ["rows", HEADS, "kept", SIZE]
-_SHAPES = {
-    "logits": ["rows", "length", WORDS],
-    "encoder_hidden_states": ["rows", "source", HIDDEN],
-}
+def _shape(name: str) -> list[Any]:
+    """Return the shape of an output; each axis of its own length has a name of its own."""
+    match name:
+        case "logits":
+            return ["rows", "length", WORDS]
+        case "encoder_hidden_states":
+            return ["rows", "source", HIDDEN]
+        case _:
+            return ["rows", HEADS, "source" if "cross" in name else "kept", SIZE]
 
 
 def ids(name: str, length: Any) -> Any:
@@ -124,27 +132,30 @@ def bodies(rng: Rng, form: str) -> dict[str, GraphProto]:
     for name in ("source", "target"):
         weights[name] = rng.standard_normal((WORDS, HIDDEN)).astype(np.float32)
     weights["words"] = rng.standard_normal((HIDDEN, WORDS)).astype(np.float32)
+    mask = "" if form == SOUND else "encoder_attention_mask"
     source = [ids("encoder_input_ids", "source"), ids("encoder_attention_mask", "source")]
+    if form == SOUND:
+        shape = ["rows", HIDDEN, "source"]
+        source = [helper.make_tensor_value_info("encoder_input_ids", 1, shape)]
     own = [f"present_{each.format('self')}" for each in STATES]
     cross = [f"present_{each.format('cross')}" for each in STATES]
     first = Writer(weights)
-    hidden = first.encoder()
+    hidden = first.encoder(mask)
     outputs = cross
     if form != "cross":
-        source.append(ids("decoder_input_ids", 1))
+        source.append(ids("decoder_input_ids", "start"))
         read = hidden if form == "hidden" else ""
-        first.decoder("decoder_input_ids", "", "present_{}", read)
+        first.decoder("decoder_input_ids", "", "present_{}", mask, read)
         outputs = ["logits", hidden, *own, *cross]
     later = Writer(weights)
-    takes = [ids("input_ids", 1), ids("encoder_attention_mask", "source")]
+    takes = [ids("input_ids", 1), *([ids(mask, "source")] if mask else [])]
     if form == "hidden":
-        shape = _SHAPES["encoder_hidden_states"]
-        takes.append(helper.make_tensor_value_info("encoder_hidden_states", 1, shape))
+        takes.append(helper.make_tensor_value_info(hidden, 1, _shape(hidden)))
     for of in ("self", "cross"):
         for each in STATES:
             shape = ["rows", HEADS, f"{of}_length", SIZE]
             takes.append(helper.make_tensor_value_info(f"past_{each.format(of)}", 1, shape))
-    later.decoder("input_ids", "past_{}", "past_{}", hidden if form == "hidden" else "")
+    later.decoder("input_ids", "past_{}", "past_{}", mask, hidden if form == "hidden" else "")
     return {
         "encoder": first.graph("encoder", source, outputs),
         "decoder": later.graph("decoder", takes, ["logits", *own]),
@@ -181,10 +192,41 @@ def drawn(seed: int, form: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return proto, {name: x for name, x in feeds.items() if x is not None}
 
 
-@pytest.mark.parametrize("form", FORMS)
+def drawn_for_sound(seed: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Return a WhisperBeamSearch with inputs by chance, and what is fed to it."""
+    rng = np.random.default_rng(seed)
+    batch, beams, first = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    features = rng.standard_normal((batch, HIDDEN, int(rng.integers(2, 9)))).astype(np.float32)
+    allowed = np.ones(WORDS, np.int32)
+    allowed[10] = 0
+    feeds: dict[str, Any] = {
+        "input_ids": features,
+        "max_length": np.array([first + int(rng.integers(2, 8))], np.int32),
+        "min_length": np.array([int(rng.integers(0, 5))], np.int32),
+        "num_beams": np.array([beams], np.int32),
+        "num_return_sequences": np.array([int(rng.integers(1, beams + 1))], np.int32),
+        "length_penalty": np.array([rng.choice([0.5, 1.0, 2.0])], np.float32),
+        "repetition_penalty": np.array([rng.choice([1.0, 1.5])], np.float32),
+        "vocab_mask": allowed if rng.random() < 0.5 else None,
+        "prefix_vocab_mask": None,
+        "attention_mask": None,
+        "decoder_input_ids": rng.integers(6, WORDS, (batch, first)).astype(np.int32),
+        "logits_processor": None,
+        "cross_qk_layer_head": None,
+        "extra_decoding_ids": None,
+        "temperature": np.array([rng.choice([0.5, 1.0, 1.5])], np.float32),
+    }
+    attributes: dict[str, Any] = {"model_type": 2, "decoder_start_token_id": START}
+    attributes |= {"early_stopping": 1, **bodies(rng, SOUND)}
+    attributes["translate_token_id"] = 6
+    proto = model_of("WhisperBeamSearch", feeds, int(rng.integers(1, 4)), attributes)
+    return proto, {name: x for name, x in feeds.items() if x is not None}
+
+
+@pytest.mark.parametrize("form", [*FORMS, SOUND])
 @pytest.mark.parametrize("seed", range(12))
 def test_texts_are_those_of_onnxruntime(seed: int, form: str) -> None:
-    proto, feeds = drawn(seed, form)
+    proto, feeds = drawn_for_sound(seed) if form == SOUND else drawn(seed, form)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -193,7 +235,8 @@ def test_texts_are_those_of_onnxruntime(seed: int, form: str) -> None:
     with tercet.load(proto) as model:
         found = list(model.run(feeds).values())
     np.testing.assert_array_equal(found[0], wanted[0])
-    assert (found[0][..., 0] == START).all()
+    first = feeds["decoder_input_ids"][:, :1] if form == SOUND else START
+    assert (found[0][..., 0] == first).all()
     for mine, theirs in zip(found[1:], wanted[1:], strict=True):
         # onnxruntime goes on with texts that are done, and leaves out steps that have no effect.
         np.testing.assert_allclose(mine, np.where(mine == 0, 0, theirs), rtol=1e-4, atol=1e-4)
@@ -219,7 +262,8 @@ def other(form: str, body: str) -> GraphProto:
     [
         (spoilt("cross", decoder_start_token_id=None), "decoder_start_token_id is not there"),
         (spoilt("cross", encoder=None), "model_type=1: a search around an encoder"),
-        (spoilt("cross", model_type=2), "model_type=2: a search around an encoder"),
+        (spoilt("cross", model_type=3), "model_type=3: a search around an encoder"),
+        (spoilt("cross", model_type=2), "input_ids must be of rank 3"),
         (spoilt("cross", decoder=other("init", "encoder")), "body 'encoder' has 3 inputs and 10"),
         (spoilt("cross", encoder=other("init", "decoder")), "body 'decoder' has 10 inputs and 5"),
         (spoilt("cross", decoder=other("hidden", "decoder")), "takes hidden states, which"),

@@ -17,10 +17,6 @@ _LAYOUT = (
     "graph_optimization_level ORT_ENABLE_EXTENDED"
 )
 _COMPILED = "a part of the model, compiled for one device; use the model that it was made from"
-_SEARCH = (
-    "a search over models inside the node; export encoder and decoder with optimum "
-    "(optimum-cli export onnx), whose folder tercet generate reads"
-)
 _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
 
@@ -57,7 +53,6 @@ _DOMAINS = {
 _NAMES = {
     _COMPILED: "EPContext Snpe",
     _LAYOUT: "ReorderInput ReorderOutput",
-    _SEARCH: "WhisperBeamSearch",
     _SERVER: (
         "PagedAttention SparsePagedAttention DynamicSparseAttention PackedSparseAttentionIndexer "
         "PackedSparseAttentionIndexerMerge SparseAttentionIndexer"
