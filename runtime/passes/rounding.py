@@ -42,8 +42,11 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
         what: a description for messages.
 
     Raises:
-        Unfit: a number would become infinite, or a channel would lose digits or vanish.
+        Unfit: a number would become infinite, or a channel would lose digits or vanish; or the type
+            has only integers, which wrap around and whose quotients drop a rest.
     """
+    if dtype not in FLOATS:
+        raise Unfit(f"{what} of {name_of(dtype)} are multiplied step by step")
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     eps, tiny = float(limits.eps), float(limits.smallest_normal)
     rows = exact.reshape(len(exact), prod(exact.shape[1:])) if exact.ndim else exact.reshape(1, 1)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx.parser
 import pytest
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Div, Mul, Relu
@@ -62,3 +64,28 @@ def test_the_matrix_is_scaled(graph: Graph) -> None:
 def test_what_stays(make_graph: Callable[[], Graph]) -> None:
     _, log = optimised(make_graph())
     assert "fold_affine" not in log.counts
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("s = Mul(x, three)  y = MatMul(s, w)", lambda x, w: 3 * x @ w),
+        ("s = Div(x, three)  y = MatMul(s, w)", lambda x, w: (x / 3).astype(np.int32) @ w),
+        ("p = MatMul(x, w)  y = Mul(p, three)", lambda x, w: 3 * (x @ w)),
+        ("p = MatMul(x, w)  y = Div(p, three)", lambda x, w: (x @ w / 3).astype(np.int32)),
+        ("p = Gemm(x, w)  y = Div(p, three)", lambda x, w: (x @ w / 3).astype(np.int32)),
+        ("p = Gemm(x, w)  a = Add(p, three)  y = Mul(a, three)", lambda x, w: 3 * (x @ w + 3)),
+    ],
+)
+def test_integers_are_multiplied_step_by_step(
+    nodes: str, expected: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> None:
+    """Quotients of theirs drop a rest, and no format of floats limits them."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+      g (int32[4, 5] x) => (int32[4, 3] y) <int32 three = {{3}}> {{ {nodes} }}"""
+    proto = onnx.parser.parse_model(text)
+    w, x = np.arange(-7, 8, dtype=np.int32).reshape(5, 3), np.arange(20, dtype=np.int32) - 6
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    x = x.reshape(4, 5)
+    with tercet.load(proto) as model:
+        np.testing.assert_array_equal(model.run({"x": x})["y"], expected(x, w))

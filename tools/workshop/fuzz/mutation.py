@@ -328,7 +328,8 @@ def resized(data: Array, before: int, after: int) -> Array:
             some = np.arange(after) % max(size, 1)
             shape = (*data.shape[:axis], after, *data.shape[axis + 1 :])
             data = np.take(data, some, axis) if size else np.zeros(shape, data.dtype)
-    if data.dtype.kind == "i" and data.ndim < 2 and data.size < 9:
+    fits = data.dtype.kind == "i" and after <= np.iinfo(data.dtype).max
+    if fits and data.ndim < 2 and data.size < 9:
         data = np.where(data == before, data.dtype.type(after), data)
     return data
 
