@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from tercet import Model
+from tercet.tools.workshop.fuzz.emulation import Emulator
 from tercet.tools.workshop.fuzz.graphs import random_model
 from tercet.tools.workshop.fuzz.sessions import lived
 
@@ -20,6 +25,17 @@ _Run = Callable[..., dict[str, Any]]
 def test_what_ran_before_does_not_matter(seed: int) -> None:
     proto, feeds = random_model(seed, 8)
     assert list(lived(proto, feeds, Random(seed))) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler: install g++")
+def test_kernels_refuse_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table without rows, which numpy refuses: see docs/rulings.md."""
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 3] x, int64[2] i) => (float[2, 3] y) { y = Gather(x, i) }""")
+    feeds = {"x": np.ones((2, 3), np.float32), "i": np.array([1, 0])}
+    life = partial(lived, proto, feeds, Random(4))
+    assert list(life(Emulator(tmp_path, monkeypatch.setattr))) == []
 
 
 def _writes_to_inputs(run: _Run) -> _Run:

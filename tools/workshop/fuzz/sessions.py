@@ -103,8 +103,9 @@ def _other_sizes(life: Life) -> Iterator[str]:
     feeds = resized(life.feeds, life.dice, life.rng)
     try:
         case = life.case(feeds)
-    except TercetError:
-        yield from _is_refused(life, "sizes that the model refuses", feeds, or_runs=False)
+    except TercetError as error:
+        is_of_elements = life.kernels is not None and isinstance(error, DeviceError)
+        yield from _is_refused(life, "sizes that the model refuses", feeds, or_runs=is_of_elements)
         return
     shapes = {name: data.shape for name, data in feeds.items()}
     yield from life.compare(f"of {shapes}", case)
