@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...importers.onnx.contrib.builder import OPEN, UNSPECIFIED
-from ...runtime.ir.dtypes import INTEGERS, DType, bfloat16, float16, float32, float64
+from ...runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
 from ...runtime.ops.forest import ensemble_of
@@ -330,6 +330,15 @@ def leaves_rows_open(node: Node | None) -> bool:
 def opens(node: Node) -> bool:
     """Whether a node only says which elements of its second input an operator leaves open."""
     return node.kind == "Where" and OPEN in node.operands[2].name
+
+
+def becomes_integer(node: Node) -> bool:
+    """Whether a node makes integers of floats: ONNX leaves open which, of those out of range."""
+    if node.kind not in ("Cast", "CastLike"):
+        return False
+    x, y = node.operands[0].type, node.output.type
+    is_float = isinstance(x, TensorType) and x.dtype in FLOATS
+    return is_float and isinstance(y, TensorType) and y.dtype in INTEGERS
 
 
 def is_size(value: Value) -> bool:

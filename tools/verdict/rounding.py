@@ -208,7 +208,8 @@ def _at_most(excess: float) -> str:
 
 def _measured(apart: Array, spread: RoundingSpread) -> Ruling:
     """Return what elements may differ by, and by how much they do; not judged yet."""
-    excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
+    with np.errstate(over="ignore"):  # next to nothing may be allowed
+        excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
     at = int(excess.argmax()) if excess.size else 0
     allowed = float(spread.allowed.max(initial=0.0))
     return Ruling("ok", "", allowed, float(excess.max(initial=0.0)), at)

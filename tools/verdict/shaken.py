@@ -59,6 +59,7 @@ from .operators import (
     RECURRENT,
     SHIFTED,
     SMALLEST,
+    becomes_integer,
     before_decisions,
     byte_operands,
     greatest_position,
@@ -78,7 +79,7 @@ from .operators import (
     transformed_axes,
 )
 from .overflow import with_partial_sums
-from .unspecified import Opened, with_open_rows, with_others
+from .unspecified import Opened, with_open_rows, with_other_integers, with_others
 
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
@@ -168,6 +169,8 @@ class _Shake:
         self._open_op: Any = declare("tercet.noise", "Open", function)
         function = CustomOperator(self._open_where, lambda x, kept: x)
         self._open_where_op: Any = declare("tercet.noise", "OpenWhere", function)
+        function = CustomOperator(self._open_cast, lambda y, x: y)
+        self._open_cast_op: Any = declare("tercet.noise", "OpenCast", function)
         self._sums: list[tuple[Op, int]] = []
         self._constants: list[_Constant] = []
         self._bytes: Mapping[Node, Mapping[int, int]] = {}
@@ -241,6 +244,8 @@ class _Shake:
                     self._shake_sum(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
         for each in copy.graphs():
+            for node in list(filter(becomes_integer, each.nodes)):
+                self._follow(each, node, self._open_cast_op(), node.inputs[:1])
             for value in each.constants:
                 self._shake_constant(each, value, is_repeated=each is not copy)
         self._open_results(copy)
@@ -249,6 +254,10 @@ class _Shake:
     def _open_where(self, x: Array, kept: Array) -> Array:
         """Return a tensor; in a run that opens what is unspecified, with others where not kept."""
         return with_others(x, kept) if self._noise.opens else x
+
+    def _open_cast(self, y: Array, x: Array) -> Array:
+        """Return integers; in a run that opens what is unspecified, others where none is near."""
+        return with_other_integers(y, x) if self._noise.opens else y
 
     def _open_results(self, graph: Graph) -> None:
         """Open rows of results; attention masks them."""

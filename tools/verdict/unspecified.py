@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array
-from .operators import is_unspecified, leaves_rows_open, opens
+from .operators import becomes_integer, is_unspecified, leaves_rows_open, opens
 from .overflow import rule_common
 from .rounding import Ruling
 
@@ -46,7 +47,11 @@ def has_unspecified(graph: Graph) -> bool:
 
 
 def _leaves_open(node: Node) -> bool:
-    if leaves_rows_open(node) or any(map(is_unspecified, node.distinct_reads)):
+    if (
+        leaves_rows_open(node)
+        or becomes_integer(node)
+        or any(map(is_unspecified, node.distinct_reads))
+    ):
         return True
     return any(opens(reader) for value in node.outputs for reader in value.consumers)
 
@@ -70,6 +75,13 @@ def with_others(x: Array, kept: Array) -> Array:
     What reads them may mask them: times 0 they are 0. They differ along a row, which a norm keeps.
     """
     return np.where(kept, x, x + np.arange(1, x.shape[-1] + 1))
+
+
+def with_other_integers(y: Array, x: Array) -> Array:
+    """Return integers with others where numbers have none: NaN, and what is out of range."""
+    limits = ml_dtypes.iinfo(y.dtype)
+    fits = (x > float(limits.min) - 1) & (x < float(limits.max) + 1)
+    return np.where(fits, y, (y == 0).astype(y.dtype))
 
 
 def rule_unspecified(
