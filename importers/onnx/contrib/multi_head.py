@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import ml_dtypes
+import numpy as np
 
 from ....runtime.ir import dtypes
+from ....runtime.ir.types import Dim
 from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import (
@@ -15,6 +17,7 @@ from .heads import (
     need_heads,
     padding,
     penalty,
+    positions,
     split_heads,
 )
 
@@ -86,22 +89,26 @@ def scored(
         attention_bias: added to the scores.
         mask_filter_value: bias of masked scores.
         scale: factor of the products; 0 for 1 / sqrt(size).
-        unidirectional: whether attention is causal.
+        unidirectional: whether attention is causal; the last query has the position of the last
+            key where there are more keys.
         states: whether keys and values are needed; None to follow the node's outputs.
     """
     query, key, value = qkv
     split = b.rank(query, 3, 4) == 4
     length = 2 if split else 1
     added = attention_bias
+    is_behind = unidirectional and not _are_together(b.dim(query, length), b.dim(key, length))
     if mask is not None:
-        rows, new = b.size(query, length), b.size(key, length)
-        total = b.Add(b.size(past[0], 2), new) if past[0] is not None else new
+        rows, _, total = _sizes(b, query, key, past[0], length)
         seen = padding(b, mask, query, rows, total)
         if attention_bias is None:
             added = penalty(b, seen, query, mask_filter_value)
         else:  # 16 bits of a sum with -10000 hold nothing of the bias
             wide = b.cast(attention_bias, dtypes.float32)
             added = b.Add(penalty(b, seen, wide, mask_filter_value), wide)
+    if is_behind and b.dim(query, length) != 1:
+        sizes = _sizes(b, query, key, past[0], length)
+        added = _without_later(b, added or b.number(0.0, query), *sizes)
     each = None if split else heads
     y, k, v, scores = b.chosen(
         "Attention",
@@ -111,7 +118,7 @@ def scored(
         value,
         added,
         *past,
-        is_causal=int(unidirectional),
+        is_causal=int(unidirectional and not is_behind),
         q_num_heads=each,
         kv_num_heads=each,
         scale=scale or None,
@@ -123,6 +130,28 @@ def scored(
         lowest = float(cast("Any", ml_dtypes.finfo)(b.dtype(query)).min)
         scores = b.Max(scores, b.number(lowest, query))
     return y, k, v, scores
+
+
+def _are_together(queries: Dim, keys: Dim) -> bool:
+    """Whether there are no more new keys than queries."""
+    if isinstance(queries, int) and isinstance(keys, int):
+        return keys <= queries
+    return queries is not None and queries == keys
+
+
+def _sizes(
+    b: NodeBuilder, query: str, key: str, past: str | None, axis: int
+) -> tuple[str, str, str]:
+    """Return the numbers of queries, of new keys, and of all keys."""
+    rows, new = b.size(query, axis), b.size(key, axis)
+    return rows, new, new if past is None else b.Add(b.size(past, 2), new)
+
+
+def _without_later(b: NodeBuilder, added: str, rows: str, new: str, total: str) -> str:
+    """Return what is added to scores, -inf for keys behind the position of a query."""
+    first = b.Sub(total, b.Min(rows, new))
+    of_query = b.Unsqueeze(b.Add(positions(b, rows), first), b.ints(1))
+    return b.Where(b.Greater(positions(b, total), of_query), b.number(-np.inf, added), added)
 
 
 def _unpacked(
