@@ -19,13 +19,13 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Cast, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Pad, Slice, Split, Transpose
+from tercet.runtime.ops.movement import Expand, Pad, Slice, Split, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import OPTIONS, Sample, compare
+from .samples import OPTIONS, Sample, compare, results_of
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -83,6 +83,15 @@ def parts_of_rows() -> Graph:
     )
     left = net.heads(q, 0, 2, 1, 3, wide=False)
     return net.done(net.add(MatMul(), left, net.heads(k, 0, 2, 3, 1, wide=False)))
+
+
+def equal_columns() -> Graph:
+    """Queries times a key for each head that an Expand repeats."""
+    net = Net()
+    q = net.heads(net.input("q", 2, 20, HEADS * 16), 0, 2, 1, 3, wide=False)
+    shape = net.graph.constant(np.array([2, HEADS, 12, 16]), "")
+    keys = net.add(Expand(), net.input("k", 2, HEADS, 1, 16), shape)
+    return net.done(net.add(MatMul(), q, net.add(Transpose(perm=(0, 1, 3, 2)), keys)))
 
 
 def chunks() -> Graph:
@@ -149,6 +158,7 @@ IN_PLACE = {
     "bfloat16": lambda: scores(bfloat16, wide=True),
     "one sample": lambda: scores(float16, wide=True, samples=1),
     "parts of rows": parts_of_rows,
+    "equal columns": equal_columns,
     "mixtures": lambda: mixtures(wide=False),
     "wide mixtures": lambda: mixtures(wide=True),
 }
@@ -196,6 +206,21 @@ def test_results(name: str, emulated: CudaBackend) -> None:
         value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
     }
     compare(Sample(graph, feeds), emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("head", range(HEADS))
+def test_heads_beside_one_that_is_not_finite(
+    value: float, head: int, emulated: CudaBackend
+) -> None:
+    """Their keys are next to its own in memory."""
+    graph = scores(float16, wide=False)
+    x = normal(*graph.inputs[0].tensor.dims).astype(np.float16)
+    x[..., 16 * (HEADS + head) : 16 * (HEADS + head + 1)] = value
+    (found,) = results_of(Sample(graph, {"x": x}), (emulated,))
+    assert np.isfinite(np.delete(found, head, 1)).all()
+    assert not np.isfinite(found[:, head]).any()
 
 
 @needs_compiler

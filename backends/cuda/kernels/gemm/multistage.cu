@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     end.open(shared + min(STAGES, (steps + block.splits - 1) / block.splits) * BYTES_STAGE, block);
 
     const int begin = first * BK;
-    LoaderB loader_b(p.b, begin, block.n0, p.n, p.ldb);
+    LoaderB loader_b(p.b, begin, block.n0, p.n, p.k, p.ldb);
     if constexpr (!PARTS && !ACROSS) loader_b.pin_all();
     const auto load_b = [&](int step) {
         const u32 tile = tiles + step % STAGES * BYTES_STAGE + BYTES_A;

@@ -55,18 +55,18 @@ __device__ __forceinline__ void copy_parts(u32 tile, const U* b, int step, int n
     }
 }
 
-// Copies steps of BN unsplit rows from n0 on, eight chunks of each, and zeros past the last row. The addresses of its rows
-// are computed before the preceding kernel has ended.
+// Copies steps of BN unsplit rows from n0 on, eight chunks of each, and zeros past the last row and the last chunk with
+// a term: what follows in memory may be NaN. The addresses of its rows are computed before the preceding kernel has ended.
 struct LoaderB {
     static constexpr int CHUNK = 16 / sizeof(U), PER_COPY = THREADS / 8, COPIES = (BN + PER_COPY - 1) / PER_COPY;
     const U* from[COPIES];
     u32 to;
     int rows, terms;  // that are left from this thread's first copy on
 
-    __device__ __forceinline__ LoaderB(const U* b, int k0, int n0, int n, int ldb)
+    __device__ __forceinline__ LoaderB(const U* b, int k0, int n0, int n, int k, int ldb)
     {
         const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-        rows = min(n - n0, BN) - row, terms = ldb - k0 - chunk * CHUNK, to = swizzled(row, chunk);
+        rows = min(n - n0, BN) - row, terms = k - k0 - chunk * CHUNK, to = swizzled(row, chunk);
 #pragma unroll
         for (int i = 0; i < COPIES; ++i)
             from[i] = b + (i * PER_COPY < rows ? (long long)(n0 + row + i * PER_COPY) * ldb + k0 + chunk * CHUNK : 0);
