@@ -35,7 +35,7 @@ from tercet.tools.workshop.fuzz.mutants import (
     run_mutants,
     try_mutant,
 )
-from tercet.tools.workshop.fuzz.mutation import Mutation
+from tercet.tools.workshop.fuzz.mutation import Mutation, resized
 from tercet.tools.workshop.fuzz.mutations import CHANGES, mutate
 from tercet.tools.workshop.fuzz.valid_mutants import main
 
@@ -89,6 +89,12 @@ def test_sizes_and_constants_follow(name: str) -> None:
         onnx.checker.check_model(proto)
         good += 1
     assert good > 4
+
+
+def test_sizes_that_a_constant_holds_fit_its_dtype() -> None:
+    data = np.array([4, 7], np.int8)
+    np.testing.assert_array_equal(resized(data, 4, 9), [9, 7])
+    np.testing.assert_array_equal(resized(data, 4, 300), data)
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -153,6 +159,9 @@ def test_faults_of_passes_are_found(
     module = place.__module__ if hasattr(place, "__module__") else place.__name__
     assert found.lines[-1] == f"not without: {module.rpartition('.')[2]}"
     assert len(onnx.load(tmp_path / f"{found.number}.onnx").graph.node) < 12
+    late = try_mutant(chosen, found.number, until=0)  # when the time is over, it is told as it is
+    assert late.lines[1] == found.lines[1]
+    assert late.lines[-1].endswith("no time is left")
     monkeypatch.undo()
     assert try_mutant(chosen, found.number).kind == SAME
 

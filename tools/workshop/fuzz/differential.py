@@ -283,7 +283,7 @@ def of_other_sizes(
 def emulated(case: Case, kernels: Kernels, skip: Sequence[str] = ()) -> Iterator[str]:
     """Yield what kernels compute that is wrong, in float32 and in half precision."""
     for precision in PRECISIONS:
-        found = kernels.run(case.proto, case.feeds, precision, skip)
+        found = kernels.run(case.proto, case.feeds, precision, skip, case.passes)
         if precision == "float32":
             yield from case.against("emulated", found, doubts=False)
             continue

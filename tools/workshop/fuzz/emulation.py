@@ -35,10 +35,14 @@ class Kernels:
         feeds: Mapping[str, Array],
         precision: Precision,
         skip: Sequence[str] = (),
+        passes: set[str] | None = None,
     ) -> dict[str, Array]:
-        """Return what kernels compute, without some passes."""
+        """Return what kernels compute, without some passes; `passes` gets those that rewrite it."""
         with load(proto, "cuda", precision=precision, fallback="numpy", skip=skip) as model:
-            return flat(model.run(feeds))
+            found = flat(model.run(feeds))
+            if passes is not None:
+                passes.update(rewrite.name for rewrite in model.rewrites)
+        return found
 
 
 @dataclass

@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -191,14 +192,21 @@ def _fits_half(plain: Model, feeds: Mapping[str, Array]) -> bool:
     return not any((np.abs(x) > largest).any() for x in whole if x.dtype.kind == "f")
 
 
-def reduced(mutant: Mutant) -> Mutant:
-    """Return the nodes of a mutant that show what is wrong with it; itself if they do not alone."""
+def reduced(mutant: Mutant, until: float = inf) -> Mutant:
+    """Return the nodes of a mutant that show what is wrong with it; itself if they do not alone.
+
+    Args:
+        mutant: the mutant.
+        until: point of `time.monotonic` after which no more nodes are left out.
+    """
     try:
         whole = network("", mutant.proto, mutant.feeds)
     except (TercetError, ValueError):
         return mutant
 
     def attempt(places: Sequence[int]) -> bool:
+        if monotonic() > until:
+            return False
         try:
             return any(complaints(*part_of(whole, places), mutant.ways))
         except (TercetError, ValueError):
@@ -211,19 +219,30 @@ def reduced(mutant: Mutant) -> Mutant:
     return replace(mutant, proto=proto, feeds=feeds)
 
 
-def blamed(mutant: Mutant) -> list[str]:
-    """Return the passes without which a mutant shows nothing."""
-    ways = replace(mutant.ways, onnxruntime=False)
+def blamed(mutant: Mutant, until: float = inf) -> str:
+    """Return the passes without which a mutant shows nothing, as text.
 
-    def is_wrong(skip: tuple[str, ...]) -> bool:
+    Args:
+        mutant: the mutant.
+        until: point of `time.monotonic` after which no more passes are left out.
+    """
+    ways, passes = replace(mutant.ways, onnxruntime=False), set[str]()
+
+    def found(skip: tuple[str, ...]) -> list[str]:
         try:
-            return any(complaints(mutant.proto, mutant.feeds, replace(ways, skip=skip)))
-        except TercetError:
-            return True
+            chosen = replace(ways, skip=skip)
+            return list(complaints(mutant.proto, mutant.feeds, chosen, passes))
+        except TercetError as error:
+            return [str(error)]
 
-    if not is_wrong(ways.skip):
-        return []  # it is onnxruntime that differs
-    return [name for name in PASSES if name not in ways.skip and not is_wrong((*ways.skip, name))]
+    lines, names = found(ways.skip), list[str]()
+    ends = all("MISMATCH" in line for line in lines)  # else some passes had no turn
+    for name in sorted(passes) if ends else PASSES if lines else ():
+        if monotonic() > until:
+            return ", ".join([*names, "what is not known: no time is left"])
+        if name not in ways.skip and not found((*ways.skip, name)):
+            names.append(name)
+    return ", ".join(names) or "something else"
 
 
 def text_of(proto: ModelProto, feeds: Mapping[str, Array]) -> Iterator[str]:
@@ -267,13 +286,16 @@ class Ended:
     lines: tuple[str, ...] = ()
 
 
-def try_mutant(draws: MutantDraws, number: int, folder: Path | None = None) -> Ended:
+def try_mutant(
+    draws: MutantDraws, number: int, folder: Path | None = None, until: float = inf
+) -> Ended:
     """Draw a mutant and run it.
 
     Args:
         draws: what draws it.
         number: its own.
         folder: where one with findings is written, reduced.
+        until: point of `time.monotonic` after which nothing more is left out of it.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -288,14 +310,14 @@ def try_mutant(draws: MutantDraws, number: int, folder: Path | None = None) -> E
             return Ended(number, INVALID, *about)
         if not found:
             return Ended(number, SAME, *about, tuple(sorted(passes)))
-        small = reduced(mutant)
+        small = reduced(mutant, until)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{number}.onnx").write_bytes(small.proto.SerializeToString())
             write_archive(folder / f"{number}.npz", dict(small.feeds))
         lines = [f"{mutant.source}; {', '.join(mutant.changes)}; {mutant.ways}", *found[:3]]
         lines += [f"  {line}" for line in text_of(small.proto, small.feeds)]
-        lines.append(f"not without: {', '.join(blamed(small)) or 'something else'}")
+        lines.append(f"not without: {blamed(small, until)}")
         return Ended(number, FOUND, *about, lines=tuple(lines))
 
 
@@ -304,7 +326,7 @@ def run_mutants(
     numbers: Sequence[int],
     *,
     jobs: int = 1,
-    seconds: float = float("inf"),
+    seconds: float = inf,
     folder: Path | None = None,
 ) -> Iterator[Ended]:
     """Yield what becomes of mutants, in the order in which they end.
@@ -378,5 +400,5 @@ def _serve(
     for number in numbers:
         if monotonic() > until:
             break
-        connection.send(try_mutant(draws, number, folder))
+        connection.send(try_mutant(draws, number, folder, until))
     connection.close()
