@@ -118,14 +118,19 @@ def test_values_of_any_magnitude(
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("operand", range(3), ids="qkv".__getitem__)
+@pytest.mark.parametrize("columns", [slice(5, 6), slice(None)], ids=["one", "row"])
 @pytest.mark.parametrize("shape", [WARPS, GROUPS, CUT], ids=str)
 def test_infinities_and_nans_come_out_as_in_float32(
-    operand: int, shape: Shape, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    operand: int,
+    columns: slice,
+    shape: Shape,
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     force(shape, monkeypatch)
     for number in (np.inf, -np.inf, np.nan):
         arrays = operands((64, 64))
-        arrays[operand][0, 1, 17, 5] = number
+        arrays[operand][0, 1, 17, columns] = number
         attention = sample("Attention", arrays)
         found, expected = (
             results_of(attention, backends)[0]

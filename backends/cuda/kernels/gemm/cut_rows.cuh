@@ -78,7 +78,10 @@ __device__ __noinline__ Inverses<COUNT> cut_odd(const RowsToCut<COUNT, Store> ro
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const RowScale by(over_eight_max(parts[i].template greatest<true>()));
+        const u32 most = over_eight_max(parts[i].template greatest<false>());
+        const u32 finite = over_eight_max(parts[i].template greatest<true>());
+        // Where nothing is finite but zeros, what is multiplied by the inverse must not vanish.
+        const RowScale by(finite || most < RowScale::INFINITE ? finite : __float_as_uint(1.0f));
         parts[i].template write<true>(by.scale, rows.store[i]);
         inverses.at[i] = by.inverse;
     }
