@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
@@ -65,6 +66,16 @@ def test_a_tool_that_misses_it_is_named(
 
 def test_an_error_without_effect(error: Error) -> None:
     assert tried(error, [], is_pass=False).kind == UNSEEN
+
+
+def test_types_have_no_errors(tmp_path: Path) -> None:
+    file = tmp_path / "typed.py"
+    file.write_text("def f():\n  def g(x: int | str) -> str | bytes:\n    y: int | str = 3\n")
+    inner, value = (
+        {error_at([(str(file), line)], Random(i)) for i in range(20)} for line in (2, 3)
+    )
+    assert inner == {None}
+    assert {error.before for error in value if error is not None} == {"3"}
 
 
 def test_samples_note_their_lines() -> None:

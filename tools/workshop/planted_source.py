@@ -250,11 +250,12 @@ def error_at(lines: Sequence[Line], dice: Random) -> Error | None:
     if owner is None:
         return None
     name, function = owner
+    types = {id(each) for node in ast.walk(function) for each in _annotations(node)}
     able = [
         node
         for statement in function.body
         for node in ast.walk(statement)
-        if getattr(node, "lineno", 0) == line and _can_change(node)
+        if getattr(node, "lineno", 0) == line and id(node) not in types and _can_change(node)
     ]
     if not able:
         return None
@@ -276,6 +277,12 @@ def _functions(
             yield prefix + each.name, each
         elif isinstance(each, ast.ClassDef):
             yield from _functions(each, f"{prefix}{each.name}.")
+
+
+def _annotations(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what the types of a node consist of, which no run reads."""
+    for found in filter(None, (getattr(node, name, None) for name in ("annotation", "returns"))):
+        yield from ast.walk(found)
 
 
 def _can_change(node: ast.AST) -> bool:
