@@ -57,12 +57,13 @@ ROOMS: dict[str, dict[str, str]] = {
         "ops": "recipe codegen algorithms gemm norm attention conv",
         "custom": "recipe algorithms",
         "families": "codegen algorithms custom gemm conv ops",
-        "fusion": "recipe codegen algorithms gemm norm conv attention",
-        "smaller_groups": "codegen gemm norm conv attention fusion",
-        "cutting": "algorithms attention fusion",
+        "patterns": "recipe codegen gemm norm conv attention",
+        "fusion": "recipe codegen algorithms gemm conv patterns",
+        "smaller_groups": "recipe codegen fusion",
+        "cutting": "recipe attention fusion",
         "tuning": "recipe codegen driver algorithms families",
-        "group_recipes": "recipe codegen algorithms gemm norm conv attention fusion families",
-        "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
+        "group_recipes": "recipe codegen algorithms gemm conv fusion families",
+        "backend": "recipe codegen driver algorithms device gemm conv fusion"
         " smaller_groups cutting families tuning group_recipes",
     },
     "backends/numpy": {

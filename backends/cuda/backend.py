@@ -17,41 +17,18 @@ from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
-from .algorithms.registry import (
-    PLAIN,
-    Answer,
-    RecipeContext,
-    Setting,
-    Stored,
-    TunedChoice,
-)
+from .algorithms.registry import Answer, RecipeContext
 from .algorithms.selection import SELECTORS
-from .attention.channels import ChannelAttention
-from .attention.cut_heads import CutAttention
-from .attention.decode import DecodeAttention
-from .attention.relu_linear import ReluLinear
-from .attention.rotate_append import RotateAppend
-from .attention.rotated_heads import RotatedHeads
-from .attention.sink import SinkAttention
-from .attention.weighted import WeightedHeads
-from .codegen.moves import Movement
-from .codegen.reductions import ChainReduction
-from .codegen.scans import ScanChain
 from .conv.branches import beside_others
-from .conv.image_filters import ImageFilters
-from .conv.inverted_residual import InvertedResidual
 from .cutting import Cutting
 from .driver.step import KernelStep
 from .families import provide
 from .fusion import FusionGroup, groups
-from .gemm.convolution import problem_of
 from .gemm.f16x3 import judge
-from .gemm.image_halves import cost, gain
-from .gemm.strided import StridedProduct
 from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
-from .norm.head_rows import HeadRows
 from .recipe.launch import pitched_by
 from .recipe.operands import Tensor
+from .recipe.setting import PLAIN, Setting, Stored, TunedChoice
 from .smaller_groups import smaller
 
 if TYPE_CHECKING:
@@ -109,7 +86,7 @@ class CudaBackend:
         found = tuple(groups(graph, free))
         cutting = Cutting(
             *(graph, found, cut, partial(_formats, setting=setting)),
-            *(partial(_is_made, setting=setting), partial(_gain, setting=setting), cost),
+            *(partial(_is_made, setting=setting), partial(_gain, setting=setting), _cost),
         )
         if target.has_wgmma:
             judge(free)
@@ -207,19 +184,8 @@ def _is_empty(node: Node) -> bool:
 
 def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     """Return the formats that a group requests, unless contiguous."""
-    if isinstance(group.whole, ReluLinear | ChannelAttention | CutAttention):
-        return group.whole.formats
-    if isinstance(group.whole, ImageFilters):
-        return dict(group.whole.formats(setting))
-    if isinstance(group.whole, InvertedResidual):
-        return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)
-    if isinstance(group.whole, Movement):
-        formats = {group.whole.x: group.whole.format, group.whole.y: group.whole.result}
-        return {} if group.whole.is_plain else formats
-    if isinstance(group.whole, ChainReduction):
-        return dict(group.whole.formats)
-    if isinstance(group.whole, ScanChain):
-        return {each.x: each.format for each in group.whole.moves}
+    if group.whole is not None:
+        return dict(group.whole.requested(setting))
     if group.moves:
         return {each.x: each.format for each in group.moves}
     registered = None if group.head is None else kernel_of_head(group.head)
@@ -247,9 +213,7 @@ def _wanted(
     group: FusionGroup, formats: Mapping[Value, Format], results: Sequence[Value]
 ) -> Formats:
     reads = reads_of(group.nodes)
-    if isinstance(group.whole, Movement) and group.whole.is_plain:
-        return Formats(follows=True)
-    if isinstance(group.whole, ChainReduction) and group.whole.keeps_order:
+    if group.whole is not None and group.whole.follows:
         return Formats(follows=True)
     y = group.nodes[-1].output.tensor
     moved = {each.x for each in group.moves}
@@ -293,12 +257,22 @@ def _gain(group: FusionGroup, setting: Setting) -> float:
     head = group.head
     if head is None or not isinstance(head.op, Conv):
         return 0.0
+    from .gemm.convolution import problem_of
+    from .gemm.image_halves import gain
+
     setting = setting.for_node(head)
     inputs = tuple(None if value is None else Tensor(value) for value in head.inputs)
     conv = problem_of(RecipeContext(head.op, Tensor(head.output), inputs, setting))
     if isinstance(conv, str):
         return 0.0
     return gain(conv, SELECTORS[Conv].expected(conv)[1]())
+
+
+def _cost(size: int, both: bool) -> float:
+    """Return the microseconds that it takes to store an image in halves; see `Cutting`."""
+    from .gemm.image_halves import cost
+
+    return cost(size, both)
 
 
 def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
@@ -324,9 +298,7 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    reading = DecodeAttention | HeadRows | RotateAppend | SinkAttention | StridedProduct
-    reading |= RotatedHeads | WeightedHeads
-    if isinstance(group.whole, reading):
+    if group.whole is not None and group.whole.reads_rows:
         return True
     if group.head is None and group.whole is None:
         return True
@@ -339,7 +311,7 @@ def _reads_rows(group: FusionGroup) -> bool:
 
 def _in_place(group: FusionGroup) -> Pairs:
     """Return which inputs the result may overwrite: those read only elementwise."""
-    if isinstance(group.whole, RotateAppend | DecodeAttention):
+    if group.whole is not None:
         return group.whole.in_place
     y = group.nodes[-1].output
     moved = [each.x for each in group.moves]

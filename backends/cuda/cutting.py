@@ -17,9 +17,8 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.plan.backend import HALVES_BLOCK, Format
-from .algorithms.registry import IN_HALVES, PLAIN, Stored
-from .attention.cut_heads import CutAttention, cut_attention_at
 from .fusion import FusionGroup
+from .recipe.setting import IN_HALVES, PLAIN, Stored
 
 #: Operators whose kernels can store halves, with their epilogues.
 ABLE = LayerNormalization | RMSNormalization | MatMul | Gemm | Attention | Conv
@@ -91,7 +90,11 @@ class Cutting:
 
     def _attention_of_halves(self, node: Node) -> FusionGroup | None:
         """Return the attention that a node is, if its operands are products stored in halves."""
-        whole = cut_attention_at(self.graph, node) if node in self._alone else None
+        if node not in self._alone or not isinstance(node.op, Attention):
+            return None
+        from .attention.cut_heads import cut_attention_at
+
+        whole = cut_attention_at(self.graph, node)
         if whole is None or not self._alone.issuperset(whole.splits):
             return None
         joined = FusionGroup(self.graph.in_order(whole.nodes), None, whole=whole)
@@ -154,9 +157,7 @@ class Cutting:
 
     def _wants(self, node: Node, value: Value) -> bool:
         group = self.heads.get(node)
-        if group is not None and isinstance(group.whole, CutAttention):
-            return value in group.whole.rows
-        if group is None or not isinstance(node.op, MatMul | Gemm | Conv):
+        if group is None or not (group.whole or isinstance(node.op, MatMul | Gemm | Conv)):
             return False
         if node not in self._wanted:
             self._wanted[node] = self.formats(group)

@@ -6,51 +6,33 @@ leaves a group and re-enters it, and intermediate values need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
-from functools import partial
+from collections.abc import Iterator, Sequence, Set
 from math import prod
+from typing import TYPE_CHECKING
 
 from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
-from ...runtime.ir.op import Op
-from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Add, Cast, Div
-from ...runtime.ops.matmul import Gemm, MatMul
-from ...runtime.ops.movement import Concat, Slice, Split
-from ...runtime.ops.norm import LayerNormalization, RMSNormalization
-from ...runtime.ops.packed import MatMulNBits
+from ...runtime.ops.elementwise import Add, Cast
+from ...runtime.ops.matmul import MatMul
+from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.pool import MaxPool
-from ...runtime.ops.reduce import Reduce, ReduceMean
+from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
-from .attention.channels import ChannelAttention, channel_attention_at
-from .attention.cut_heads import CutAttention
-from .attention.decode import DecodeAttention, decode_attention_at
-from .attention.relu_linear import ReluLinear, relu_linear_at
-from .attention.rotate_append import RotateAppend, rotate_append_at
-from .attention.rotated_heads import RotatedHeads, rotated_heads_at
-from .attention.sink import SinkAttention, sink_attention_at
-from .attention.weighted import WeightedHeads, weighted_heads_at
 from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
-from .codegen.recurrences import Recurrence, recurrence_at
-from .codegen.reductions import ChainReduction, chain_reduction_at
-from .codegen.scans import ScanChain, scan_chain_at
-from .conv.image_filters import ImageFilters, image_filters_at
-from .conv.inverted_residual import InvertedResidual, inverted_residual_at
-from .conv.pools import pools_squares
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
-from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
-from .gemm.gated import GatedProducts, has_many_rows
-from .gemm.strided import StridedProduct, strided_product_at
-from .norm.head_rows import HeadRows, head_rows_at
-from .norm.unit_rows import UnitRows, unit_rows_at
-from .norm.variance import Variance, variance_at
+from .patterns import LAST, WHOLE, Finder
 from .recipe.operands import Tensor
+from .recipe.pattern import Pattern
+
+if TYPE_CHECKING:
+    from .codegen.reductions import ChainReduction
+    from .codegen.scans import ScanChain
 
 #: Limit of a chain, as `MAX_CHAINED`: more need too many registers.
 MAX_CHAIN_OPERANDS = 8
@@ -59,26 +41,6 @@ MAX_CHAIN_OPERANDS = 8
 MAX_REPEATED = 1 << 18
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
-
-#: Patterns whose nodes are grouped anew if there is no recipe; and all of them.
-Separable = (
-    ChannelAttention
-    | CutAttention
-    | WeightedHeads
-    | GatedProducts
-    | StridedProduct
-    | UnitRows
-    | HeadRows
-    | RotatedHeads
-    | Variance
-    | ImageFilters
-    | InvertedResidual
-    | Movement
-    | Recurrence
-    | ChainReduction
-    | ScanChain
-)
-Whole = Separable | ReluLinear | RotateAppend | DecodeAttention | SinkAttention | FewRows
 
 
 @record
@@ -92,12 +54,7 @@ class FusionGroup:
         pool: the last node, if it pools the result.
         cast: the Cast before the anchor that it reads through: a reduction computes in float32 what
             it reads in 16 bits, and a first layer rounds the image that it packs.
-        whole: the pattern that a dedicated kernel computes: linear attention, attention of
-            channels or without a softmax, rotation with cache update, this with the attention to
-            the caches, rotation of what is normalized, products of few rows with the nodes around
-            them, two products that are combined, stacks that are read in place, normalized parts of
-            rows, rows divided by their length, variances, inverted residuals, images with their own
-            filters, movements of several nodes, recurrences, reductions or scans with chains.
+        whole: the pattern that a dedicated kernel computes; see `patterns`.
         moves: the movements through which a chain reads.
     """
 
@@ -105,7 +62,7 @@ class FusionGroup:
     head: Node | None
     pool: Node | None = None
     cast: Node | None = None
-    whole: Whole | None = None
+    whole: Pattern | None = None
     moves: tuple[Movement, ...] = ()
 
     @property
@@ -130,7 +87,7 @@ def groups(graph: Graph, free: Set[Node], *, last: bool = False) -> Iterator[Fus
     left = set(free)
     for table, node in ((t, n) for t in (WHOLE, LAST)[last:] for n in graph.nodes):
         finders = table.get(type(node.op), ())
-        found = next((found for find in finders if (found := find(graph, node, left))), None)
+        found = next((found for at in finders if (found := _found(at, graph, node, left))), None)
         if found is not None:
             left.difference_update(found.nodes)
             yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
@@ -149,12 +106,7 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
             yield _headed(graph, node, left)
     for node in heads if moves else ():
         open_ones = [each for each in moved if left.issuperset(each.nodes)]
-        folded = node in left and (
-            scan_chain_at(graph, node, left, open_ones)
-            or chain_reduction_at(
-                *(graph, node, left, open_ones), chain=_chain, takes_epilogue=_takes_epilogue
-            )
-        )
+        folded = _folded(graph, node, left, open_ones)
         if folded:
             left.difference_update(folded.nodes)
             moved = [each for each in moved if each not in folded.moves]
@@ -185,6 +137,22 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
             yield FusionGroup(each.nodes, None, whole=each)
         else:
             yield from plain_groups(graph, set(each.nodes))
+
+
+def _folded(
+    graph: Graph, node: Node, left: Set[Node], moved: Sequence[Movement]
+) -> ScanChain | ChainReduction | None:
+    """Return a scan or a reduction with the chains around it, if a node is one that has any."""
+    if node in left and isinstance(node.op, Cumulative):
+        from .codegen.scans import scan_chain_at
+
+        return scan_chain_at(graph, node, left, moved)
+    if node in left and isinstance(node.op, Reduce):
+        from .codegen.reductions import chain_reduction_at
+
+        helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
+        return chain_reduction_at(graph, node, left, moved, **helpers)
+    return None
 
 
 def _takes_epilogue(node: Node) -> bool:
@@ -258,43 +226,6 @@ def _is_packed(conv: Node) -> bool:
     return x.tensor.rank in (4, 5) and is_packed(w.tensor.dims[1])
 
 
-def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
-    """Return a product of few rows, with the nodes fused into its kernel.
-
-    These are another product of the same input, combined with it elementwise, the normalization of
-    the input, or both.
-    """
-    x = product.inputs[0]
-    if product not in free or x is None or not has_few_rows(product):
-        return None
-    products: tuple[Node, ...] = (product,)
-    epilogue: tuple[Node, ...] = ()
-    for other in x.consumers:
-        fits = other is not product and other in free and has_few_rows(other)
-        if fits and not epilogue and are_alike(product, other):
-            epilogue = _meeting(graph, (product, other), free)
-            products = (product, other) if epilogue else products
-    norm = norm_before(graph, products)
-    norm = norm if norm in free else None
-    if len(products) == 1 and norm is None:
-        return None
-    return FewRows(products, epilogue or _tail(graph, product, free), norm)
-
-
-def gated_products_at(graph: Graph, product: Node, free: Set[Node]) -> GatedProducts | None:
-    """Return a product of many rows and another one of its input, combined elementwise."""
-    x = product.inputs[0]
-    if product not in free or x is None or not has_many_rows(product):
-        return None
-    for other in x.consumers:
-        if other is product or other not in free or not has_many_rows(other):
-            continue
-        epilogue = _meeting(graph, (product, other), free) if are_alike(product, other) else ()
-        if epilogue:
-            return GatedProducts((product, other), epilogue)
-    return None
-
-
 def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes that combine two products, which have no other readers.
 
@@ -341,28 +272,10 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
             fitting = len(found)
 
 
-_Finders = Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]]
-#: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
-WHOLE: _Finders = {
-    Attention: (channel_attention_at, decode_attention_at, rotate_append_at, sink_attention_at),
-    Concat: (recurrence_at,),
-    Conv: (image_filters_at, partial(inverted_residual_at, tail=_tail)),
-    Div: (
-        relu_linear_at,
-        channel_attention_at,
-        partial(head_rows_at, tail=_tail),
-        partial(unit_rows_at, tail=_tail, may_be_mean=True),
-    ),
-    **dict.fromkeys(
-        (LayerNormalization, RMSNormalization),
-        (rotated_heads_at, partial(head_rows_at, tail=_tail)),
-    ),
-    MatMul: (channel_attention_at, weighted_heads_at, few_rows_at, gated_products_at),
-    **dict.fromkeys((Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
-    ReduceMean: (variance_at,),
-}
-#: The same of what no other group contains.
-LAST: _Finders = {MatMul: (partial(strided_product_at, tail=_tail),)}
+def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:
+    """Return the pattern that a finder finds at a node, if there is one."""
+    helpers = {"tail": _tail, "meeting": _meeting}
+    return finder.function(graph, node, left, **{name: helpers[name] for name in finder.needs})
 
 
 def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
@@ -446,6 +359,8 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
         return ()
     if follower not in free or not isinstance(follower.op, MaxPool) or value.tensor.rank != 4:
         return ()
+    from .conv.pools import pools_squares  # with the kernels of convolutions
+
     fits = _is_packed(head) or pools_squares(follower.op, Tensor(value))
     unread = all(not v.consumers and not graph.is_output(v) for v in follower.outputs[1:])
     return (follower,) if fits and unread else ()

@@ -18,35 +18,11 @@ from .algorithms.registry import (
     Stored,
 )
 from .algorithms.selection import SELECTORS, TuningTask
-from .attention.channels import ChannelAttention, channel_attention
-from .attention.cut_heads import CutAttention, cut_attention
-from .attention.decode import DecodeAttention, decode_attention
-from .attention.relu_linear import ReluLinear, relu_linear
-from .attention.rotate_append import RotateAppend, rotate_append
-from .attention.rotated_heads import RotatedHeads, rotated_heads
-from .attention.sink import SinkAttention, sink_attention
-from .attention.weighted import WeightedHeads, weighted_heads
-from .codegen.chain_kernel import copied_through, elementwise, refusal
+from .codegen.chain_kernel import elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
-from .codegen.moves import Movement
-from .codegen.recurrence_kernel import recurrence
-from .codegen.recurrences import Recurrence
-from .codegen.reduction_kernel import chain_reduction
-from .codegen.reductions import ChainReduction
-from .codegen.scan_kernel import scan_chain
-from .codegen.scans import ScanChain
-from .conv.image_filters import ImageFilters, image_filters
-from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .families import kernel_of
-from .fusion import FusionGroup, Whole
-from .gemm.few_rows import FewRows, few_rows
-from .gemm.first_layer import reading_wide
-from .gemm.gated import GatedProducts, gated_products
-from .gemm.strided import StridedProduct, strided_product
-from .norm.head_rows import HeadRows, head_rows
-from .norm.unit_rows import UnitRows, unit_rows
-from .norm.variance import Variance, variance
+from .fusion import FusionGroup
 from .recipe.arguments import as_reason
 from .recipe.launch import launches_of
 from .recipe.operands import Tensor
@@ -84,7 +60,7 @@ def recipe_of(
     head = group.head
     halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if group.whole is not None:
-        return _storing(_recipe_of_whole(group.whole, y, operand, setting, stored), halves)
+        return _storing(group.whole.recipe(y, operand, setting, stored), halves)
     if head is None:
         return _recipe_of_chain(group, y, operand)
     registered = kernel_of_head(head)
@@ -119,53 +95,6 @@ def recipe_of(
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
     return _reading_wide(recipe, group, operand)
-
-
-def _recipe_of_whole(
-    whole: Whole, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting, stored: Stored
-) -> Answer:
-    """Return the recipe of nodes that a dedicated kernel computes together."""
-    match whole:
-        case ReluLinear():
-            return relu_linear(whole, y, operand(whole.x))
-        case ChannelAttention():
-            return channel_attention(whole, operand, setting.target)
-        case CutAttention():
-            return cut_attention(whole, y, operand, setting, stored)
-        case RotateAppend():
-            return rotate_append(whole, operand)
-        case RotatedHeads():
-            return rotated_heads(whole, operand)
-        case DecodeAttention():
-            return decode_attention(whole, operand, setting.target)
-        case SinkAttention():
-            return sink_attention(whole, operand, setting)
-        case WeightedHeads():
-            return weighted_heads(whole, y, operand, setting)
-        case FewRows():
-            return few_rows(whole, y, operand, setting)
-        case GatedProducts():
-            return gated_products(whole, y, operand, setting)
-        case StridedProduct():
-            return strided_product(whole, y, operand, setting)
-        case UnitRows():
-            return unit_rows(whole, y, operand)
-        case Variance():
-            return variance(whole, y, operand)
-        case ImageFilters():
-            return image_filters(whole, operand, setting)
-        case InvertedResidual():
-            return inverted_residual(whole, y, operand, setting)
-        case HeadRows():
-            return head_rows(whole, y, operand)
-        case Movement():
-            return copied_through(whole, y, operand(whole.x))
-        case ChainReduction():
-            return chain_reduction(whole, y, operand)
-        case ScanChain():
-            return scan_chain(whole, y, operand)
-        case Recurrence():
-            return recurrence(whole, operand)
 
 
 def _recipe_of_chain(group: FusionGroup, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
@@ -211,6 +140,8 @@ def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value],
     """Return the recipe of a convolution that rounds what it reads, if there is a Cast."""
     if group.cast is None or group.head is None or not isinstance(group.head.op, Conv):
         return recipe
+    from .gemm.first_layer import reading_wide
+
     image, wide = (operand(value) for value in (group.cast.output, group.cast.operands[0]))
     return reading_wide(recipe, image, wide)
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...runtime.ir.graph import Graph
-from .attention.decode import DecodeAttention
-from .attention.sink import SinkAttention
-from .attention.weighted import WeightedHeads
+from ...runtime.ir.graph import Graph, Node
 from .codegen.elementwise import in_chains
-from .codegen.moves import Movement
-from .codegen.reductions import ChainReduction
-from .codegen.scans import ScanChain
-from .conv.inverted_residual import InvertedResidual
-from .fusion import FusionGroup, Separable, groups, plain_groups
-from .gemm.few_rows import FewRows
-from .gemm.strided import StridedProduct
-from .norm.unit_rows import UnitRows
+from .fusion import FusionGroup, groups, plain_groups
+from .recipe.pattern import Grouping, Pattern, Rest
 
 
 def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
@@ -24,41 +16,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
 
     An anchor keeps as much as possible of its epilogue; a chain is split into nodes.
     """
-    if isinstance(group.whole, DecodeAttention) and (rest := group.whole.behind_norms):
-        first = group.whole.nodes - rest.nodes
-        behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *plain_groups(graph, first), behind
-    if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
-        nodes = tuple(node for node in group.nodes if node in before.nodes)
-        attention, sink = group.whole.attention, group.whole.sink
-        views = {node for source in group.whole.sources for node in source.nodes}
-        rest = FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
-        if sink is not None:
-            whole = SinkAttention(attention, sink)
-            rest = FusionGroup(graph.in_order(whole.nodes), None, whole=whole), rest[1]
-        return *plain_groups(graph, views), *rest
-    if isinstance(group.whole, FewRows):
-        return _less(graph, group, group.whole)
-    if isinstance(group.whole, InvertedResidual) and len(group.whole.layers) == 3:
-        rest = group.whole.smaller
-        left = group.whole.nodes - rest.nodes
-        pair = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *plain_groups(graph, left), pair
-    if isinstance(group.whole, UnitRows) and group.whole.epilogue:
-        alone = replace(group.whole, epilogue=())
-        rest = tuple(plain_groups(graph, set(group.whole.epilogue)))
-        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, StridedProduct) and (alone := group.whole.in_order):
-        rest = tuple(plain_groups(graph, set(group.whole.behind), moves=True))
-        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, WeightedHeads):
-        return tuple(groups(graph, set(group.nodes), last=True))
-    if isinstance(group.whole, Separable):
-        again = isinstance(group.whole, Movement | ChainReduction | ScanChain)  # as plain groups
-        return tuple(plain_groups(graph, set(group.nodes), moves=not again))
+    if group.whole is not None:
+        return tuple(g for part in group.whole.instead() for g in _regrouped(graph, part))
     if group.head is None:
-        nodes = (node for node in group.nodes if not node.op.view)
-        return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
+        return tuple(_alone(group.nodes))
     if group.pool is not None:
         rest = replace(group, nodes=group.nodes[:-1], pool=None)
         return FusionGroup((group.pool,), group.pool), rest
@@ -68,13 +29,22 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     return FusionGroup(group.nodes[at:], None), FusionGroup(group.nodes[:at], group.head)
 
 
-def _less(graph: Graph, group: FusionGroup, whole: FewRows) -> tuple[FusionGroup, ...]:
-    """Return the products of few rows without the normalization, or each separately."""
-    rest = tuple(node for node in group.nodes if node is not whole.norm)
-    if whole.norm is None or len(whole.products) == 1:
-        return tuple(plain_groups(graph, set(group.nodes)))
-    without = FusionGroup(rest, None, whole=replace(whole, norm=None))
-    return FusionGroup((whole.norm,), whole.norm), without
+def _regrouped(graph: Graph, part: Pattern | Rest) -> Iterator[FusionGroup]:
+    """Yield the groups of what is tried instead of a pattern."""
+    if not isinstance(part, Rest):
+        yield FusionGroup(graph.in_order(part.nodes), None, whole=part)
+    elif part.grouping is Grouping.ALONE:
+        yield from _alone(graph.in_order(part.nodes))
+    elif part.grouping is Grouping.LAST:
+        yield from groups(graph, part.nodes, last=True)
+    else:
+        yield from plain_groups(graph, part.nodes, moves=part.grouping is Grouping.MOVED)
+
+
+def _alone(nodes: Iterable[Node]) -> Iterator[FusionGroup]:
+    """Yield a group for each node that is no view."""
+    computing = (node for node in nodes if not node.op.view)
+    yield from (FusionGroup((node,), None if in_chains(node) else node) for node in computing)
 
 
 def _stages(group: FusionGroup) -> list[int]:

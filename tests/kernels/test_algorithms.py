@@ -16,7 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda import ALGORITHMS
-from tercet.backends.cuda.algorithms.registry import Answer, RecipeContext, Setting, TunedChoice
+from tercet.backends.cuda.algorithms.registry import Answer, RecipeContext
 from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv.fft import pack_spectra
@@ -27,6 +27,7 @@ from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.ops.matmul import GEMM, MATMUL
 from tercet.backends.cuda.recipe.launch import launches_of
 from tercet.backends.cuda.recipe.operands import Tensor
+from tercet.backends.cuda.recipe.setting import Setting, TunedChoice
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import UnsupportedError, UsageError

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.algorithms.registry import TunedChoice
 from tercet.backends.cuda.algorithms.selection import Candidate
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.clock import microseconds
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.driver.status import failure
+from tercet.backends.cuda.recipe.setting import TunedChoice
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.cuda.tuning import judge as tuning_judge
 from tercet.backends.cuda.tuning.judge import difference

@@ -2,102 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping, Set
-from dataclasses import field, replace
+from collections.abc import Callable, Container
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ....runtime.base.record import record
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
-from ....runtime.options import Options
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.targets import Target
+from ..recipe.setting import PLAIN, Setting, Stored
 
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
-
-
-@record
-class TunedChoice:
-    """The algorithm of a selector with which a network was measured to be fastest.
-
-    Attributes:
-        algorithm: its name.
-        variant: its variant, such as a tile size; empty for its own choice.
-    """
-
-    algorithm: str
-    variant: str = ""
-
-
-@record
-class Setting:
-    """What a recipe may depend on besides its operands.
-
-    Attributes:
-        target: the GPU it is tuned for.
-        options: the user's options.
-        asked: algorithms requested for this node, in order of preference.
-        algorithm: the algorithm that the recipe must use, once chosen; empty for any.
-        form: its variant, such as a tile size; empty for the best estimate.
-        choices: measured choices by `selection.key_of` a task; empty without tuning.
-        cut: values that kernels can store in halves, and the format; see `cutting`.
-        branches: nodes that run beside others of their kind; see `conv.branches`.
-        concurrent: whether this node is one of them.
-        picks: previous choices of selectors, so that nothing is compared twice.
-        tiles: previous choices of tiles by what they depend on, likewise.
-    """
-
-    target: Target
-    options: Options
-    asked: tuple[str, ...] = ()
-    algorithm: str = ""
-    form: str = ""
-    choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
-    cut: Mapping[Value, Format] = field(default_factory=dict[Value, Format], hash=False)
-    branches: Set[Node] = field(default_factory=frozenset[Node], hash=False, repr=False)
-    concurrent: bool = False
-    picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
-        default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
-    )
-    tiles: dict[Hashable, Any] = field(
-        default_factory=dict[Hashable, Any], compare=False, repr=False
-    )
-
-    def takes(self, algorithm: str) -> bool:
-        """Whether a recipe may use this algorithm."""
-        return self.algorithm in ("", algorithm)
-
-    def for_node(self, node: Node) -> Setting:
-        """Return the setting for one node, with the algorithms requested for it."""
-        concurrent = node in self.branches
-        names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
-        asked = tuple(name for name in names if name != "cuda")
-        if (asked, concurrent) == (self.asked, self.concurrent):
-            return self
-        return replace(self, asked=asked, concurrent=concurrent)
-
-
-@record
-class Stored:
-    """How a result is stored.
-
-    Attributes:
-        halves: whether in halves.
-        plain: whether as it is.
-    """
-
-    halves: bool = False
-    plain: bool = True
-
-
-PLAIN, IN_HALVES = Stored(), Stored(halves=True, plain=False)
 
 
 @record

@@ -8,7 +8,7 @@ they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from itertools import chain, pairwise
 from math import gcd, prod
@@ -31,6 +31,8 @@ from ..gemm.atoms import HALVES, atom_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
 from ..recipe.targets import Target
 
 #: Maximum number of channels of a head; maximum number of blocks of a cluster, and of a
@@ -86,7 +88,7 @@ class ChannelPart:
 
 
 @record
-class ChannelAttention:
+class ChannelAttention(Whole):
     """Nodes that compute attention of channels.
 
     Attributes:
@@ -106,10 +108,13 @@ class ChannelAttention:
     factors: Array
     floor: float | None
 
-    @property
-    def formats(self) -> dict[Value, Format]:
-        """The formats of its operands and its result."""
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats of its operands and its result; see `Pattern`."""
         return {part.value: part.format for part in (self.q, self.k, self.v, self.y)}
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return channel_attention(self, operand, setting.target)
 
 
 @record

@@ -5,7 +5,7 @@ A head of 64 elements is a block of a row in halves: it has a scale of its own, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
@@ -15,6 +15,7 @@ from ....runtime.ops.movement import Split
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting, Stored
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Operand, Whole
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import WarpShape
 from .heads import AttentionTask, CutHeads, by_head
@@ -26,7 +27,7 @@ INPUTS = 4
 
 
 @record
-class CutAttention:
+class CutAttention(Whole):
     """An Attention, and the Splits of rows of which it reads columns.
 
     Attributes:
@@ -53,6 +54,14 @@ class CutAttention:
     def formats(self) -> dict[Value, Format]:
         """The formats that it requests."""
         return dict.fromkeys(self.rows, Format.HALVES)
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return self.formats
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return cut_attention(self, y, operand, setting, stored)
 
 
 def cut_attention_at(graph: Graph, attention: Node) -> CutAttention | None:

@@ -22,20 +22,22 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..gemm.atoms import atom_of
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike, are_together
-from .sink import Sink, sink_behind
+from .sink import Sink, SinkAttention, sink_behind
 
 #: Maximum number of new tokens per sample; threads per warp.
 MAX_NEW, WARP = 8, 32
 
 
 @record
-class DecodeAttention:
+class DecodeAttention(Whole):
     """Nodes that append keys and values to caches and attend to these.
 
     Attributes:
@@ -95,6 +97,27 @@ class DecodeAttention:
             if self.rotations is None
             else RotateAppend(*self.rotations, self.keys, self.values)
         )
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return decode_attention(self, operand, setting.target)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return what is behind the norms, or the attention apart from the caches' update."""
+        if rest := self.behind_norms:
+            return Rest(self.nodes - rest.nodes), rest
+        if (before := self.appending) is None:
+            return (Rest(self.nodes, Grouping.ALONE),)
+        attention: Pattern | Rest = Rest(frozenset({self.attention}))
+        if self.sink is not None:
+            attention = SinkAttention(self.attention, self.sink)
+        views = {node for source in self.sources for node in source.nodes}
+        return Rest(views), attention, before
 
 
 def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> DecodeAttention | None:

@@ -6,7 +6,7 @@ y = relu(q) (relu(k)' v) / (relu(q) sum(relu(k)) + epsilon), the divisor by a co
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from math import gcd, prod
 
@@ -23,6 +23,8 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 
 #: Supported head sizes.
 SIZES = (8, 16, 32, 64)
@@ -31,7 +33,7 @@ MAX_IMAGES = 65535
 
 
 @record
-class ReluLinear:
+class ReluLinear(Whole):
     """Nodes that compute ReLU linear attention.
 
     Attributes:
@@ -49,11 +51,18 @@ class ReluLinear:
     size: int
     epsilon: float
 
-    @property
-    def formats(self) -> dict[Value, Format]:
-        """The formats of the input and the result."""
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats of the input and the result; see `Pattern`."""
         images = (v for v in (self.x, self.y) if v.tensor.rank == 4)
         return dict.fromkeys(images, Format.CHANNELS_LAST)
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return relu_linear(self, y, operand(self.x))
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes one by one; see `Pattern`."""
+        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 @record

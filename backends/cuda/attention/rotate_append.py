@@ -21,6 +21,8 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from .heads import HeadSource, by_head, source_of_heads
 
@@ -29,7 +31,7 @@ WORD = 8
 
 
 @record
-class RotateAppend:
+class RotateAppend(Whole):
     """Nodes that rotate queries and keys and append keys and values.
 
     Attributes:
@@ -62,6 +64,19 @@ class RotateAppend:
         """The updated caches, each with its previous value."""
         pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
         return tuple((node.output, past) for node, past in pasts if past is not None)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return rotate_append(self, operand)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes one by one; see `Pattern`."""
+        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:

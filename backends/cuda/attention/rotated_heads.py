@@ -20,6 +20,8 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
 from .rotate_append import are_together
 
 #: Maximum elements per thread, threads per block of several groups, and warps per group.
@@ -69,7 +71,7 @@ class Rotated:
 
 
 @record
-class RotatedHeads:
+class RotatedHeads(Whole):
     """Queries and keys of an attention."""
 
     q: Rotated
@@ -79,6 +81,15 @@ class RotatedHeads:
     def nodes(self) -> frozenset[Node]:
         """All nodes."""
         return self.q.nodes | self.k.nodes
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return rotated_heads(self, operand)
 
 
 def rotated_heads_at(graph: Graph, norm: Node, free: Set[Node]) -> RotatedHeads | None:

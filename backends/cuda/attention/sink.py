@@ -19,6 +19,8 @@ from ....runtime.ops.reduce import ReduceLogSumExp
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, Setting
 from ..recipe.operands import Ints, Tensor
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Stored
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .heads import AttentionTask, by_head
@@ -118,7 +120,7 @@ def _is_over_keys(node: Node) -> bool:
 
 
 @record
-class SinkAttention:
+class SinkAttention(Whole):
     """An attention with the nodes that account for its sink."""
 
     attention: Node
@@ -128,6 +130,19 @@ class SinkAttention:
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({self.attention, *self.sink.nodes})
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return sink_attention(self, operand, setting)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes one by one; see `Pattern`."""
+        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 def sink_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> SinkAttention | None:

@@ -22,6 +22,8 @@ from ..gemm.strided_factors import Factor, Factors, common_factors, factor_of, s
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Tensor, broadcast_strides, ceil_div, merge
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Stored
 
 #: Maximum size of a query, and number of columns of a block.
 MAX_SIZE, COLUMNS = 128, 128
@@ -37,7 +39,7 @@ PRODUCTS = 1.2e8
 
 
 @record
-class WeightedHeads:
+class WeightedHeads(Whole):
     """Two products, and the elementwise nodes between them.
 
     Attributes:
@@ -77,6 +79,19 @@ class WeightedHeads:
         again = (self.across - 1) * scores.size * size_k / PRODUCTS
         stored = LAUNCH + 2 * scores.size * scores.dtype.itemsize / MEMORY
         return 0 < size_k <= MAX_SIZE and size_v > 0 and again < stored
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return weighted_heads(self, y, operand, setting)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, whose last product may read stacks in place; see `Pattern`."""
+        return (Rest(self.nodes, Grouping.LAST),)
 
 
 def weighted_heads_at(graph: Graph, scores: Node, free: Set[Node]) -> WeightedHeads | None:

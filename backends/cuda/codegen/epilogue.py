@@ -45,6 +45,8 @@ OF_PLANES = GroupNormalization | InstanceNormalization
 OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization | Conv | OF_PLANES
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
+#: Returns the elementwise nodes that combine two products, and that an epilogue computes.
+Meeting = Callable[[Graph, tuple[Node, Node], Set[Node]], tuple[Node, ...]]
 
 
 @record

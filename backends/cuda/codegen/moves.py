@@ -25,7 +25,10 @@ from ....runtime.ops.resize import Resize
 from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.backend import Format
+from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, order
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
 
 VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
@@ -62,7 +65,7 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Movement:
+class Movement(Whole):
     """Nodes that move the elements of one tensor.
 
     Attributes:
@@ -209,6 +212,25 @@ class Movement:
         rank = self.x.tensor.rank
         same = all(v.tensor.rank == rank for node in self.nodes for v in node.outputs)
         return same and not any(isinstance(n.op, (Transpose, *VIEWS)) for n in self.nodes)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it accepts any format; see `Pattern`."""
+        return self.is_plain
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return {} if self.is_plain else {self.x: self.format, self.y: self.result}
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe; see `Pattern`."""
+        from .chain_kernel import copied_through
+
+        return copied_through(self, y, operand(self.x))
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, as plain groups; see `Pattern`."""
+        return (Rest(frozenset(self.nodes)),)
 
 
 def linear(at: Array) -> Ints | None:

@@ -19,7 +19,10 @@ from ....runtime.ops.gather import Gather
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
-from ..recipe.operands import Ints, merge, strides
+from ..recipe.launch import Recipe
+from ..recipe.operands import Ints, Tensor, merge, strides
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import VIEWS
 
@@ -65,7 +68,7 @@ class State:
 
 
 @record
-class Recurrence:
+class Recurrence(Whole):
     """Nodes that compute a recurrence.
 
     Attributes:
@@ -87,6 +90,12 @@ class Recurrence:
     first: Value | None
     parts: tuple[Part, ...]
     states: tuple[State, ...]
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe; see `Pattern`."""
+        from .recurrence_kernel import recurrence
+
+        return recurrence(self, operand)
 
 
 def recurrence_at(graph: Graph, join: Node, free: Set[Node]) -> Recurrence | None:

@@ -12,7 +12,10 @@ from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
 from ....runtime.ops.reduce import Reduce
 from ....runtime.plan.backend import Format
-from ..recipe.operands import Ints
+from ..recipe.launch import Recipe
+from ..recipe.operands import Ints, Tensor
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, keeps_order
 from .moves import Movement, movement, moves
@@ -24,7 +27,7 @@ SHORT = 16
 
 
 @record
-class ChainReduction:
+class ChainReduction(Whole):
     """Elementwise nodes, a reduction of their result, and elementwise nodes behind it.
 
     Attributes:
@@ -59,9 +62,8 @@ class ChainReduction:
         """Whether its result has an axis of size 1 for each that is reduced."""
         return bool(getattr(self.fold.op, "keepdims", 0))
 
-    @property
-    def formats(self) -> Mapping[Value, Format]:
-        """The formats that its moves request of what they read and of its result."""
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return what its moves request of what they read and of its result; see `Pattern`."""
         found = {each.x: each.format for each in self.moves if not each.is_plain}
         if any(each.result is Format.CHANNELS_LAST for each in self.moves):
             found[(self.fold, *self.behind)[-1].output] = Format.CHANNELS_LAST
@@ -80,6 +82,21 @@ class ChainReduction:
             if node is not self.fold or v is self.fold.operands[0]
         )
         return same and keeps_order(self.fold) and all(each.is_plain for each in self.moves)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it accepts any format; see `Pattern`."""
+        return self.keeps_order
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe; see `Pattern`."""
+        from .reduction_kernel import chain_reduction
+
+        return chain_reduction(self, y, operand)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, as plain groups; see `Pattern`."""
+        return (Rest(self.nodes),)
 
 
 Chain = Callable[[Graph, Node, Set[Node]], Sequence[Node]]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.reduce import Cumulative
 from ....runtime.ops.shapes import normalize_axis
+from ....runtime.plan.backend import Format
+from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
 
@@ -19,7 +23,7 @@ MAX_NODES, MAX_OPERANDS = 24, 8
 
 
 @record
-class ScanChain:
+class ScanChain(Whole):
     """Scans along one axis, and elementwise nodes of as many elements before, between and behind.
 
     Attributes:
@@ -46,6 +50,20 @@ class ScanChain:
         axis = axis_of(self.scans[0])
         assert axis is not None
         return axis
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return {each.x: each.format for each in self.moves}
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe; see `Pattern`."""
+        from .scan_kernel import scan_chain
+
+        return scan_chain(self, y, operand)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, as plain groups; see `Pattern`."""
+        return (Rest(self.nodes),)
 
 
 def axis_of(node: Node) -> int | None:

@@ -24,10 +24,12 @@ from ..codegen.epilogue import no_epilogue
 from ..codegen.moves import VIEWS
 from ..gemm.convolution import ConvProblem
 from ..recipe.operands import Ints, Tensor
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Stored
 
 
 @record
-class ImageFilters:
+class ImageFilters(Whole):
     """A convolution of images by filters of their own.
 
     Attributes:
@@ -68,11 +70,15 @@ class ImageFilters:
             placed=operand(self.w) if self.is_placed else None,
         )
 
-    def formats(self, setting: Setting) -> Mapping[Value, Format]:
-        """Return the formats of images, results, and filters where they are."""
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats of images, results, and filters where they are; see `Pattern`."""
         given, result = SELECTORS[Conv].expected(self.problem(Tensor, setting))[0]
         found = {self.x: given, self.y: result}
         return found | ({self.w: Format.CHANNELS_LAST} if self.is_placed else {})
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return image_filters(self, operand, setting)
 
 
 def image_filters_at(graph: Graph, conv: Node, free: Set[Node]) -> ImageFilters | None:

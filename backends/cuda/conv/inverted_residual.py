@@ -10,7 +10,7 @@ also be the one of `expanded_depthwise.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
@@ -26,6 +27,8 @@ from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16x3 import filter_refusal
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Stored
 from . import expanded_depthwise, residual_patches
 from .pack_residual import pack_weights
 from .residual_forms import Form, ResidualProblem, forms, time_of
@@ -76,7 +79,7 @@ class ConvLayer:
 
 
 @record
-class InvertedResidual:
+class InvertedResidual(Whole):
     """Convolutions, each of which is the only reader of the previous one.
 
     Attributes:
@@ -121,6 +124,21 @@ class InvertedResidual:
         read = (value for node in self.layers[-1].epilogue for value in node.distinct_reads)
         along = (value for value in read if value.tensor.dims == y.tensor.dims)
         return self.layers[0].conv.operands[0], y, *along
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return dict.fromkeys(self.images, Format.CHANNELS_LAST)
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return inverted_residual(self, y, operand, setting)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return two layers of three, and the other one; see `Pattern`."""
+        if len(self.layers) < 3:
+            return (Rest(self.nodes, Grouping.MOVED),)
+        pair = self.smaller
+        return Rest(self.nodes - pair.nodes), pair
 
 
 def inverted_residual_at(

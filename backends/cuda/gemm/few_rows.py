@@ -7,7 +7,7 @@ has time to normalize a single row itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -19,8 +19,10 @@ from ....runtime.ops.packed import MatMulNBits
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, epilogue_of, no_epilogue
+from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.setting import Stored
 from .gemv import MAX_ROWS, RowNorm, multiply_rows
 from .linear import TILED, linear_of
 from .multiplication import multiplication
@@ -37,7 +39,7 @@ MAX_NORMALIZED = 1 << 15
 
 
 @record
-class FewRows:
+class FewRows(Whole):
     """Products with a common input, fused with the nodes around them.
 
     Attributes:
@@ -54,6 +56,16 @@ class FewRows:
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset((*self.products, *self.epilogue, *([self.norm] if self.norm else ())))
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return few_rows(self, y, operand, setting)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return two products without the normalization, or each separately; see `Pattern`."""
+        if self.norm is None or len(self.products) == 1:
+            return (Rest(self.nodes),)
+        return Rest(frozenset({self.norm})), replace(self, norm=None)
 
 
 def has_few_rows(node: Node) -> bool:
@@ -100,6 +112,38 @@ def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
         for v in parameters
     )
     return norm if alone and unread and rows and few and whole else None
+
+
+def few_rows_at(
+    graph: Graph, product: Node, free: Set[Node], tail: Tail, meeting: Meeting
+) -> FewRows | None:
+    """Return a product of few rows, with the nodes fused into its kernel.
+
+    These are another product of the same input, combined with it elementwise, the normalization of
+    the input, or both.
+
+    Args:
+        graph: the graph.
+        product: the product.
+        free: nodes that may be taken.
+        tail: returns the epilogue of a node.
+        meeting: returns what combines two products.
+    """
+    x = product.inputs[0]
+    if product not in free or x is None or not has_few_rows(product):
+        return None
+    products: tuple[Node, ...] = (product,)
+    epilogue: tuple[Node, ...] = ()
+    for other in x.consumers:
+        fits = other is not product and other in free and has_few_rows(other)
+        if fits and not epilogue and are_alike(product, other):
+            epilogue = meeting(graph, (product, other), free)
+            products = (product, other) if epilogue else products
+    norm = norm_before(graph, products)
+    norm = norm if norm in free else None
+    if len(products) == 1 and norm is None:
+        return None
+    return FewRows(products, epilogue or tail(graph, product, free), norm)
 
 
 def few_rows(

@@ -6,21 +6,24 @@ that a thread has the sums of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 from ....runtime.base.record import record
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import ALONG, Epilogue, epilogue_of, no_epilogue
+from ..codegen.epilogue import ALONG, Epilogue, Meeting, epilogue_of, no_epilogue
 from ..recipe.operands import Packed, Tensor
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Stored
 from . import f16
 from .atoms import HALVES
+from .few_rows import are_alike
 from .gemv import MAX_ROWS
 from .interleaved import INTERLEAVE, interleaved, interleaved_biases
 from .linear import linear_of
@@ -36,7 +39,7 @@ PRODUCTS = MatMul | Gemm | MatMulNBits
 
 
 @record
-class GatedProducts:
+class GatedProducts(Whole):
     """Two products with a common input, and what combines them.
 
     Attributes:
@@ -52,6 +55,10 @@ class GatedProducts:
         """All its nodes."""
         return frozenset((*self.products, *self.epilogue))
 
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return gated_products(self, y, operand, setting)
+
 
 def has_many_rows(node: Node) -> bool:
     """Whether a node is a product of many rows with constant weights in 16-bit floats."""
@@ -60,6 +67,29 @@ def has_many_rows(node: Node) -> bool:
         return False
     constant = all(w is None or w.is_constant for w in weights)
     return constant and prod(x.tensor.dims[:-1]) > MAX_ROWS
+
+
+def gated_products_at(
+    graph: Graph, product: Node, free: Set[Node], meeting: Meeting
+) -> GatedProducts | None:
+    """Return a product of many rows and another one of its input, combined elementwise.
+
+    Args:
+        graph: the graph.
+        product: the product.
+        free: nodes that may be taken.
+        meeting: returns what combines two products.
+    """
+    x = product.inputs[0]
+    if product not in free or x is None or not has_many_rows(product):
+        return None
+    for other in x.consumers:
+        if other is product or other not in free or not has_many_rows(other):
+            continue
+        epilogue = meeting(graph, (product, other), free) if are_alike(product, other) else ()
+        if epilogue:
+            return GatedProducts((product, other), epilogue)
+    return None
 
 
 def gated_products(

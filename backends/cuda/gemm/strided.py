@@ -23,6 +23,8 @@ from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
 from ..codegen.moves import VIEWS, movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Stored
 from .atoms import HALVES
 from .multiplication import Multiplication, multiplication
 from .pack import EIGHTS
@@ -44,7 +46,7 @@ MARGIN = 0.85
 
 
 @record
-class StridedProduct:
+class StridedProduct(Whole):
     """A product, and what moves its factors and its result.
 
     Attributes:
@@ -99,6 +101,21 @@ class StridedProduct:
     def _copies(self) -> list[Node]:
         around = self.nodes.difference((self.product, *self.epilogue))
         return [node for node in around if not isinstance(node.op, VIEWS)]
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return strided_product(self, y, operand, setting)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return it with its result as it is, and what moves that; see `Pattern`."""
+        if (alone := self.in_order) is None:
+            return (Rest(self.nodes, Grouping.MOVED),)
+        return alone, Rest(frozenset(self.behind), Grouping.MOVED)
 
 
 # ── in the graph ─────────────────────────────────────────────────────────────────────────────────

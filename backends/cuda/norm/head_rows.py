@@ -17,12 +17,14 @@ from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
 from .norm_rows import normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
 
 
 @record
-class HeadRows:
+class HeadRows(Whole):
     """Nodes that normalize the heads of rows.
 
     Attributes:
@@ -47,6 +49,15 @@ class HeadRows:
     def rows(self) -> Value:
         """The rows of heads."""
         return self.cut.operands[0]
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return head_rows(self, y, operand)
 
 
 def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:

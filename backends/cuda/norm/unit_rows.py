@@ -9,6 +9,7 @@ in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNe
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import replace
 from functools import partial
 
 from ....runtime.base.record import record
@@ -20,11 +21,13 @@ from ....runtime.ops.reduce import ReduceL2, ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
+from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
 from .norm_rows import normalize_rows
 
 
 @record
-class UnitRows:
+class UnitRows(Whole):
     """Nodes that divide rows by their length or mean.
 
     Attributes:
@@ -49,6 +52,16 @@ class UnitRows:
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({*self.before, *self.epilogue})
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return unit_rows(self, y, operand)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return it without its epilogue; see `Pattern`."""
+        if not self.epilogue:
+            return (Rest(self.nodes, Grouping.MOVED),)
+        return replace(self, epilogue=()), Rest(frozenset(self.epilogue))
 
 
 def unit_rows_at(
@@ -102,6 +115,11 @@ def unit_rows_at(
         factor=1.0 if factor is None else factor,
         by_mean=by_mean,
     )
+
+
+def divided_rows_at(graph: Graph, quotient: Node, free: Set[Node], tail: Tail) -> UnitRows | None:
+    """Return the division of rows by their length or mean that ends with this quotient."""
+    return unit_rows_at(graph, quotient, free, tail, may_be_mean=True)
 
 
 def _measure(node: Node) -> Node | None:

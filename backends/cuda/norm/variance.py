@@ -13,6 +13,8 @@ from ..algorithms.registry import Answer
 from ..codegen.fold_kernel import fold
 from ..codegen.folds import VARIANCE
 from ..recipe.operands import Ints, Tensor
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
 
 #: Minimum number of elements of a row. Of shorter ones the differences are part of the reduction of
 #: their squares, and so is what follows it.
@@ -20,7 +22,7 @@ LONG = 1024
 
 
 @record
-class Variance:
+class Variance(Whole):
     """Nodes that compute the mean square of differences from the mean along some axes.
 
     Attributes:
@@ -32,6 +34,10 @@ class Variance:
     nodes: frozenset[Node]
     x: Value
     axes: Ints
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return variance(self, y, operand)
 
 
 def variance_at(graph: Graph, last: Node, free: Set[Node]) -> Variance | None:

@@ -23,10 +23,11 @@ from typing import Any, Protocol
 from ....runtime.base.record import record
 from ....runtime.errors import DeviceError, DeviceFault, KernelError
 from ....runtime.ir.graph import Node
-from ..algorithms.registry import RecipeContext, Setting, TunedChoice
+from ..algorithms.registry import RecipeContext
 from ..algorithms.selection import Candidate, TuningTask, key_of
 from ..families import SELECTORS, provide
 from ..recipe.operands import Tensor
+from ..recipe.setting import Setting, TunedChoice
 from .records import Records
 
 #: How often a candidate and the network without it are timed alternately: each, and the best ones.

@@ -1,0 +1,92 @@
+"""The patterns that dedicated kernels compute: where each is looked for, and by which function.
+
+A module of a pattern is imported when a graph has an operator at which its function is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from ...runtime.base.record import record
+from ...runtime.ir.op import Op
+from ...runtime.ops.attention import Attention
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.elementwise import Div
+from ...runtime.ops.matmul import Gemm, MatMul
+from ...runtime.ops.movement import Concat
+from ...runtime.ops.norm import LayerNormalization, RMSNormalization
+from ...runtime.ops.packed import MatMulNBits
+from ...runtime.ops.reduce import ReduceMean
+from .recipe.pattern import Pattern
+
+
+@record
+class Finder:
+    """A function that returns the pattern at a node of a graph, made of free nodes, or None.
+
+    Attributes:
+        module: the module of the pattern, in this package.
+        name: the function.
+        needs: what it is given besides: `tail`, the epilogue of a node, and `meeting`, what
+            combines two products.
+    """
+
+    module: str
+    name: str
+    needs: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> Callable[..., Pattern | None]:
+        """The function, imported when it is first asked for."""
+        return _function(self.module, self.name)
+
+
+@cache
+def _function(module: str, name: str) -> Any:
+    return getattr(import_module(f".{module}", __package__), name)
+
+
+_CHANNELS = Finder("attention.channels", "channel_attention_at")
+_FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
+_GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
+_HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
+_ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
+
+#: Finders by the operator at which they are asked; the first pattern that is found is taken.
+WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
+    Attention: (
+        _CHANNELS,
+        Finder("attention.decode", "decode_attention_at"),
+        Finder("attention.rotate_append", "rotate_append_at"),
+        Finder("attention.sink", "sink_attention_at"),
+    ),
+    Concat: (Finder("codegen.recurrences", "recurrence_at"),),
+    Conv: (
+        Finder("conv.image_filters", "image_filters_at"),
+        Finder("conv.inverted_residual", "inverted_residual_at", ("tail",)),
+    ),
+    Div: (
+        Finder("attention.relu_linear", "relu_linear_at"),
+        _CHANNELS,
+        _HEAD_ROWS,
+        Finder("norm.unit_rows", "divided_rows_at", ("tail",)),
+    ),
+    LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
+    RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
+    MatMul: (
+        _CHANNELS,
+        Finder("attention.weighted", "weighted_heads_at"),
+        _FEW_ROWS,
+        _GATED,
+    ),
+    Gemm: (_FEW_ROWS, _GATED),
+    MatMulNBits: (_FEW_ROWS, _GATED),
+    ReduceMean: (Finder("norm.variance", "variance_at"),),
+}
+#: The same of what no other group contains.
+LAST: Mapping[type[Op], tuple[Finder, ...]] = {
+    MatMul: (Finder("gemm.strided", "strided_product_at", ("tail",)),),
+}

@@ -1,0 +1,115 @@
+"""Patterns: several nodes that a dedicated kernel computes together.
+
+A module of a pattern has its class and the function that finds it, and is imported when a graph has
+an operator at which that function is asked; its kernels come with the first pattern found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Set
+from enum import Enum, auto
+from typing import Protocol
+
+from ....runtime.base.record import record
+from ....runtime.ir.graph import Node, Value
+from ....runtime.plan.backend import Format
+from .launch import Recipe
+from .operands import Tensor
+from .setting import Setting, Stored
+
+#: Returns the operand that a value is.
+Operand = Callable[[Value], Tensor]
+
+
+class Pattern(Protocol):
+    """Nodes that a dedicated kernel computes together, of which only the last result is read."""
+
+    @property
+    def nodes(self) -> Collection[Node]:
+        """All its nodes."""
+        ...
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows of any tensor where it takes slices."""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """Whether it accepts any format, the same for all its tensors."""
+        ...
+
+    @property
+    def in_place(self) -> tuple[tuple[Value, Value], ...]:
+        """The results that may be stored in the memory of an input, each with that input."""
+        ...
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests, unless contiguous."""
+        ...
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe, or why there is none.
+
+        Args:
+            y: the result of its last node.
+            operand: returns its other operands.
+            setting: the GPU and the user's options.
+            stored: how the result is stored.
+        """
+        ...
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return what is tried instead if there is no recipe, in order."""
+        ...
+
+
+class Grouping(Enum):
+    """How nodes are grouped where a pattern has no recipe."""
+
+    PLAIN = auto()  # anchors with epilogues, and chains
+    MOVED = auto()  # so, and nodes that move elements
+    LAST = auto()  # so, after patterns of what no other group contains
+    ALONE = auto()  # each node that is no view for itself
+
+
+@record
+class Rest:
+    """Nodes to group anew.
+
+    Attributes:
+        nodes: the nodes.
+        grouping: how.
+    """
+
+    nodes: Set[Node]
+    grouping: Grouping = Grouping.PLAIN
+
+
+class Whole:
+    """What most patterns have in common: they request nothing, and are grouped anew."""
+
+    __slots__ = ()
+
+    @property
+    def reads_rows(self) -> bool:
+        """See `Pattern`."""
+        return False
+
+    @property
+    def follows(self) -> bool:
+        """See `Pattern`."""
+        return False
+
+    @property
+    def in_place(self) -> tuple[tuple[Value, Value], ...]:
+        """See `Pattern`."""
+        return ()
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return {}
+
+    def instead(self: Pattern) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, to be grouped anew; see `Pattern`."""
+        return (Rest(frozenset(self.nodes), Grouping.MOVED),)
