@@ -6,7 +6,8 @@ leaves a group and re-enters it, and intermediate values need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
-from .codegen.epilogue import epilogue_of
+from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
@@ -56,6 +57,7 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes; see `patterns`.
         moves: the movements through which a chain reads.
+        epilogues: what `epilogue_in` has returned.
     """
 
     nodes: tuple[Node, ...]
@@ -64,6 +66,9 @@ class FusionGroup:
     cast: Node | None = None
     whole: Pattern | None = None
     moves: tuple[Movement, ...] = ()
+    epilogues: dict[Hashable, Epilogue | str] = field(
+        default_factory=dict[Hashable, Epilogue | str], compare=False, repr=False
+    )
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
@@ -74,6 +79,23 @@ class FusionGroup:
             return self.nodes
         begin = 1 if self.cast is None else 2
         return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
+
+    def epilogue_in(self, y: Tensor, pitches: Mapping[Value, int]) -> Epilogue | str:
+        """Return the epilogue of the head, or why there is none; see `epilogue_of`.
+
+        It is asked for as the group is claimed, as it is built, and for its task.
+
+        Args:
+            y: the last result of the epilogue, in the format that the kernel stores.
+            pitches: of operands that are slices.
+        """
+        assert self.head is not None
+        nodes = self.epilogue
+        key = nodes, y, *pitches.items()
+        if key not in self.epilogues:
+            found = epilogue_of(nodes, y, self.head.output, pitches=pitches)
+            self.epilogues[key] = found
+        return self.epilogues[key]
 
 
 def groups(graph: Graph, free: Set[Node], *, last: bool = False) -> Iterator[FusionGroup]:

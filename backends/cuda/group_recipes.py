@@ -20,7 +20,7 @@ from .algorithms.registry import (
 from .algorithms.selection import SELECTORS, TuningTask
 from .codegen.chain_kernel import elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
-from .codegen.epilogue import epilogue_of, no_epilogue
+from .codegen.epilogue import no_epilogue
 from .families import kernel_of
 from .fusion import FusionGroup
 from .recipe.arguments import as_reason
@@ -81,7 +81,7 @@ def recipe_of(
         from .conv.pooled import pooled_convolution  # with the kernels of all convolutions
 
         before = Tensor(group.nodes[-2].output, y.format)
-        epilogue = epilogue_of(group.epilogue, before, head.output)
+        epilogue = group.epilogue_in(before, NO_PITCHES)
         if isinstance(epilogue, str):
             return epilogue
         epilogue = replace(epilogue, halves=halves, plain=stored.plain)
@@ -89,7 +89,7 @@ def recipe_of(
         return _reading_wide(_storing(recipe, halves), group, operand)
     if not registered.epilogue:
         return _storing(registered.build(replace(context, stored=stored)), halves)
-    epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
+    epilogue = group.epilogue_in(y, pitches)
     if isinstance(epilogue, str):
         return epilogue
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
@@ -126,7 +126,7 @@ def task_of(
     def operand(value: Value) -> Tensor:
         return Tensor(value, formats.get(value, Format.CONTIGUOUS), site.pitches.get(value, 0))
 
-    epilogue = epilogue_of(group.epilogue, operand(y), head.output, pitches=site.pitches)
+    epilogue = group.epilogue_in(operand(y), site.pitches)
     if isinstance(epilogue, str):
         return None
     inputs = tuple(None if v is None else operand(v) for v in head.inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import partial
 from math import prod
 
@@ -153,6 +154,7 @@ class AttentionTask:
         sink: a score per query head that counts in the softmax, float32 [1, heads, 1, 1], or None;
             only for kernels of `mma_tiles.cuh`.
         cut: queries, keys and values, if these are in halves; else None.
+        mask_steps: strides of samples, heads, rows and keys in the mask.
     """
 
     op: Attention
@@ -167,6 +169,15 @@ class AttentionTask:
     plain: bool = True
     sink: Tensor | None = None
     cut: tuple[CutHeads, CutHeads, CutHeads] | None = None
+    mask_steps: Ints = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        steps: Ints = (0, 0, 0, 0)
+        if self.mask is not None:
+            scores = (*self.q.dims[:3], self.mask.dims[-1])
+            format, pitch = self.mask.format, self.mask_pitch
+            steps = broadcast_strides(self.mask.dims, format, scores, pitch)
+        object.__setattr__(self, "mask_steps", steps)
 
     @property
     def has_blocks(self) -> bool:
@@ -229,14 +240,6 @@ class AttentionTask:
         if mask is None or pitch in (0, mask.pitch, mask.dims[-1]):
             return mask
         return Packed((mask.value,), ("rows of a mask", pitch), partial(rows_of_mask, pitch=pitch))
-
-    @property
-    def mask_steps(self) -> Ints:
-        """Strides of samples, heads, rows and keys in the mask."""
-        if self.mask is None:
-            return (0, 0, 0, 0)
-        scores = (*self.q.dims[:3], self.mask.dims[-1])
-        return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask_pitch)
 
     @property
     def is_mask_of_rows(self) -> bool:

@@ -6,8 +6,10 @@ Persistent and warp-specialized, with an epilogue that overlaps the next tile: `
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import sqrt
 
+from .....runtime.base.record import record
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import TensorMap, ceil_div
@@ -16,7 +18,17 @@ from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
 from ..resources import Resources
 from ..tables.f16 import TMA_PAIRS, TMA_PERSISTENT
-from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
+from ..tile import (
+    MAX_KEPT,
+    MEMORY,
+    BlockWork,
+    Config,
+    CtaTile,
+    TimedConfig,
+    estimate,
+    filled,
+    ranked,
+)
 
 #: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
@@ -88,9 +100,9 @@ def blocks(tile: CtaTile) -> int:
     return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
 
 
-def _is_of_one_sample(tile: CtaTile, epilogue: Epilogue, m: int) -> bool:
+def _is_of_one_sample(tile: CtaTile, shared: int, m: int) -> bool:
     """Whether no warp group has rows with different operands by sample."""
-    return epilogue.shared in (0, m) or epilogue.shared % (blocks(tile) * ROWS) == 0
+    return shared in (0, m) or shared % (blocks(tile) * ROWS) == 0
 
 
 def _exchange(tile: CtaTile) -> float:
@@ -114,6 +126,36 @@ def _unhidden(tile: CtaTile, steps: int, waves: int) -> float:
     return (waves - 1) * max(0.0, results / PING_PONG - product) / 2
 
 
+@record
+class PersistentProblem:
+    """What the choice of a tile depends on.
+
+    Attributes:
+        shape: m, n, k; n counts the columns of all products.
+        read, stored: row pitches of A and of the results.
+        across: see `GemmArguments.across`.
+        staged: see `is_staged`.
+        itemsize: bytes of a result.
+        along: number of epilogue operands with the result's layout.
+        reads_rows: whether the epilogue reads operands by rows of its own.
+        shared: see `Epilogue.shared`.
+        is_cheap: see `Epilogue.is_cheap`.
+        products: 1, or 2; see `multiply`.
+    """
+
+    shape: tuple[int, int, int]
+    read: int
+    stored: int
+    across: bool
+    staged: bool
+    itemsize: int
+    along: int
+    reads_rows: bool
+    shared: int
+    is_cheap: bool
+    products: int = 1
+
+
 def choose(
     gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
 ) -> TimedConfig | None:
@@ -123,18 +165,34 @@ def choose(
 
 def candidates(
     gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
-) -> list[TimedConfig]:
+) -> tuple[TimedConfig, ...]:
     """Return the tiles that apply with their estimates, best first; see `multiply`."""
-    (m, n, k), along = gemm.shape, len(epilogue.along)
-    read, stored = (k, gemm.a.row), (n // products, gemm.ldc)
-    if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
-        return []
+    problem = PersistentProblem(
+        shape=gemm.shape,
+        read=gemm.a.row,
+        stored=gemm.ldc,
+        across=gemm.across,
+        staged=is_staged(gemm, epilogue),
+        itemsize=epilogue.stored.itemsize,
+        along=len(epilogue.along),
+        reads_rows=epilogue.reads_rows,
+        shared=epilogue.shared,
+        is_cheap=epilogue.is_cheap,
+        products=products,
+    )
+    return _ranked(problem, target)
+
+
+@lru_cache(MAX_KEPT)
+def _ranked(p: PersistentProblem, target: Target) -> tuple[TimedConfig, ...]:
+    m, n, k = p.shape
+    read, stored = (k, p.read), (n // p.products, p.stored)
+    if not target.has_wgmma or p.along > 1 or p.reads_rows or any(x % 8 for x in read):
+        return ()
     # Rows of wide results may have any length, and pass while another group multiplies.
-    staged = is_staged(gemm, epilogue)
-    if (not staged or gemm.across) and any(x % 8 for x in stored):
-        return []
-    results = epilogue.stored.itemsize * m * n // products
-    traffic = 2 * (m * k + n * k + m * n * along) + results
+    if (not p.staged or p.across) and any(x % 8 for x in stored):
+        return ()
+    traffic = 2 * (m * k + n * k + m * n * p.along) + p.itemsize * m * n // p.products
 
     def time_of(config: Config) -> float:
         tile = config.tile
@@ -143,31 +201,31 @@ def candidates(
             ceil_div(k, tile.bk),
             tile.resident,
             target.processors,
-            wave=_exchange(tile) if along else 0.0,
+            wave=_exchange(tile) if p.along else 0.0,
         )
-        last = 0.0 if epilogue.is_cheap or tile.groups > 1 else LAST_RESULTS
+        last = 0.0 if p.is_cheap or tile.groups > 1 else LAST_RESULTS
         return estimate(tile.cost, work) + last
 
     def with_epilogues(config: Config) -> float:
         tile, waves = config.tile, ceil_div(config.tile.count(m, n), target.processors)
-        hidden = epilogue.is_cheap or products > 1  # costs of two products contain it
+        hidden = p.is_cheap or p.products > 1  # costs of two products contain it
         more = 0.0 if hidden else _unhidden(tile, ceil_div(k, tile.bk), waves)
         return time_of(config) + more
 
     # Others are idle half of the time, which is still cheaper than transposing B.
-    table = TMA_PERSISTENT if products == 1 else TMA_PAIRS
+    table = TMA_PERSISTENT if p.products == 1 else TMA_PAIRS
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
-    usable = [tile for tile in usable if tile.ping_pong or not staged]
-    usable = [tile for tile in usable if _is_of_one_sample(tile, epilogue, m)]
-    usable = [tile for tile in usable if resources(tile, staged=staged).fits(target)]
+    usable = [tile for tile in usable if tile.ping_pong or not p.staged]
+    usable = [tile for tile in usable if _is_of_one_sample(tile, p.shared, m)]
+    usable = [tile for tile in usable if resources(tile, staged=p.staged).fits(target)]
     usable = [tile for tile in usable if tile.bn <= 2 * tile.bm or n <= LOW_COLUMNS * tile.bn]
-    tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
+    tiles = usable if p.across else filled(usable, Problem(m, n, k))
     # Of several bound by memory, the one with the least work. Estimates of other kernels know
     # nothing of their epilogues, either.
-    return [
+    return tuple(
         TimedConfig(max(time_of(each.config), traffic / MEMORY), each.config)
         for each in ranked(map(Config, tiles), with_epilogues)
-    ]
+    )
 
 
 def patch_of(gemm: GemmArguments, tile: CtaTile, target: Target) -> int:
