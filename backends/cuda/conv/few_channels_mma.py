@@ -73,7 +73,7 @@ class Tile:
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor, by the registers for their sums."""
-        return 2 if self.filters > 32 or self.in_squares else 3 if self.filters > 16 else 4
+        return 2 if self.filters > 32 else 3 if self.filters > 16 else 4
 
 
 @record
