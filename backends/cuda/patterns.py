@@ -15,6 +15,7 @@ from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Div
+from ...runtime.ops.gather import Gather
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
@@ -74,6 +75,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         _HEAD_ROWS,
         Finder("norm.unit_rows", "divided_rows_at", ("tail",)),
     ),
+    Gather: (Finder("codegen.gathered", "gathered_chain_at"),),
     LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     MatMul: (

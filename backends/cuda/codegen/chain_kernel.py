@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType
+from ....runtime.ir.dtypes import DType, int32
 from ....runtime.ir.types import Array
 from ..recipe.launch import Launch
 from ..recipe.operands import (
@@ -34,6 +34,7 @@ THREADS = 256
 #: Maximum number of reads per thread and operand: with more, the cache takes longer than memory.
 MAX_READS = 4
 NO_MOVES: Mapping[int, Movement] = MappingProxyType({})
+NO_WALKS: Mapping[int, Walk] = MappingProxyType({})
 
 
 def elementwise(
@@ -42,6 +43,7 @@ def elementwise(
     operands: Sequence[Tensor],
     moved: Mapping[int, Movement] = NO_MOVES,
     word: DType | None = None,
+    gathered: Mapping[int, Walk] = NO_WALKS,
 ) -> Launch:
     """Return the launch of a chain over all elements of `y`.
 
@@ -52,6 +54,8 @@ def elementwise(
         moved: by the places of operands that are read through a chain of nodes that move elements:
             this chain, whose result is broadcast to `y`.
         word: the type as which elements are copied, if the chain computes nothing.
+        gathered: by the places of operands that are slices chosen by indices: where these are, by
+            axis of `y`. Excludes `moved`.
 
     Raises:
         ValueError: `refusal` of these is not empty.
@@ -59,7 +63,10 @@ def elementwise(
     cuts = factors_of(y.dims, tuple(moved.values()))
     if cuts is None:
         raise ValueError(refusal(y, operands, moved))
-    walks = [walk_of(x, moved.get(i), y, cuts) for i, x in enumerate(operands)]
+    walks = [
+        gathered[i] if i in gathered else walk_of(x, moved.get(i), y, cuts)
+        for i, x in enumerate(operands)
+    ]
     axes = order(y.rank, y.format)
     firsts = [sum(map(len, cuts[:axis])) for axis in range(y.rank)]
     places = [firsts[axis] + i for axis in axes for i in range(len(cuts[axis]))]
@@ -77,13 +84,17 @@ def elementwise(
     args |= divisors(sizes)
     for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
         args |= {f"a{i}": x, f"strides{i}": move}
-    entry = "moved" if any(w.origin or w.table is not None for w in walks) else "elementwise"
-    for i, walk in enumerate(walks) if entry == "moved" else ():
-        constants.append((f"TABLED{i}", walk.table is not None))
+    types = [("Index", index), ("R", word or y.dtype)]
+    types += [(f"A{i}", word or x.dtype) for i, x in enumerate(operands)]
+    tabled = any(w.origin or w.table is not None for w in walks) or bool(gathered)
+    entry = "moved" if tabled else "elementwise"
+    for i, walk in enumerate(walks) if tabled else ():
+        constants += [(f"TABLED{i}", walk.table is not None), (f"INDEXED{i}", i in gathered)]
+        types.append((f"L{i}", walk.indices.dtype if walk.indices else int32))
         args |= {
-            f"table{i}": table_of(walk.table),
-            f"slots{i}": slots[i],
-            f"origin{i}": walk.origin,
+            f"table{i}": walk.indices or table_of(walk.table),
+            **{f"slots{i}": slots[i], f"origin{i}": walk.origin},
+            **{f"size{i}": walk.size, f"step{i}": walk.step},
         }
     return Launch(
         f"elementwise/{entry}.cu",
@@ -91,11 +102,7 @@ def elementwise(
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
         args=args,
-        types=(
-            ("Index", index),
-            ("R", word or y.dtype),
-            *((f"A{i}", word or x.dtype) for i, x in enumerate(operands)),
-        ),
+        types=tuple(types),
         constants=tuple(constants),
         code="\n".join(
             [
@@ -216,7 +223,7 @@ def vector_of(
     aligned: list[int] = []
     for walk, move in zip(walks, moves[1:], strict=True):
         starts = 0 if walk.table is None else int(np.gcd.reduce(walk.table[walk.table >= 0]))
-        near = gcd(vector, walk.origin, starts, *move[:-1])
+        near = gcd(vector, walk.origin, walk.step, starts, *move[:-1])
         aligned.append(near if move[-1] else 0)
     vector = min([vector, *(MAX_READS * n for n in aligned if n)])
     return vector, [min(n, vector) for n in aligned]

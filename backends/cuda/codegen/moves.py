@@ -49,19 +49,25 @@ class Walk:
     """Where the elements of a result are in memory, by position along each factor of its axes.
 
     Element i of the input, with ``i = origin + sum(position * stride) + table[sum(position *
-    slot)]``; zero where the table is negative.
+    slot)]``; zero where the table is negative. Or the table is a tensor of indices, as Gather's,
+    whose entries count steps from the front, or from the end if negative.
 
     Attributes:
         origin: index of the first element.
         strides: by factor.
         table: int32, one axis; None if strides suffice.
         slots: strides in the table, by factor.
+        indices: the tensor that is the table; None if this is a constant or there is none.
+        size, step: the number of slices among which indices choose, and the distance between these.
     """
 
     origin: int
     strides: Ints
     table: Array | None
     slots: Ints
+    indices: Tensor | None = None
+    size: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
