@@ -14,7 +14,7 @@ inline char* at_address(u32 address)
 
 inline u32 swizzled(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
-template <int N> void cp_async(u32 to, const T* from, bool inside)
+template <int N, bool ONCE = false> void cp_async(u32 to, const T* from, bool inside)
 {
     assert_aligned(at_address(to), N * sizeof(T));
     memset(at_address(to), 0, N * sizeof(T));

@@ -31,7 +31,7 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
-from .cubins import all_compile, assert_arguments
+from .cubins import PtxCompiler, all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
@@ -411,6 +411,18 @@ def test_blocks_of_a_short_step_fit_on_the_gpu_at_one_time(batch: int) -> None:
     spread = blocks * parts <= places  # one block per multiprocessor, else two
     assert blocks * parts <= 2 * places
     assert (2 * (launch.shared + 1024) <= H200.shared + 1024) == (not spread)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+@pytest.mark.parametrize("batch", [1, 8, 16])
+def test_large_caches_are_displaced_first(batch: int, target: Target, cache: Path) -> None:
+    """A step of 16 sequences whose caches are half full reads 33 MB per layer."""
+    llama = Decode((512,) * batch, heads=(32, 8), size=64, room=2048)
+    (launch,) = (x for x in planned_for(llama, target) if x.entry == "attention_decode")
+    all_compile([launch.source], target, cache)
+    ptx = PtxCompiler(target, cache).code(launch.source).decode()
+    hinted = "cp.async.cg.shared.global.L2::cache_hint" in ptx
+    assert (hinted, "cp.async.cg.shared.global [" in ptx) == (batch == 16, batch < 16)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

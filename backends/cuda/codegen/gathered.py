@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
-from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.graph import Graph, Node
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.launch import Recipe

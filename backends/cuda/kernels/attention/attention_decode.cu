@@ -14,8 +14,8 @@
 // whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; PLACED, whether there are positions; KNOWN_ANGLES; OWN_KEYS; INBOX and ROTATED,
-// byte offsets in shared memory. I is the type of `first`.
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; PLACED, whether there are positions; KNOWN_ANGLES; OWN_KEYS; PASSING, whether
+// keys and values are displaced first in the second cache; INBOX and ROTATED, byte offsets in shared memory. I is the type of `first`.
 //
 // What blocks do before they wait counts where these start only as the preceding kernel ends: 66 of 128 with 8 sequences.
 
@@ -62,7 +62,7 @@ template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, co
         const int item = base + thread, row = first + item / PER_ROW, column = item % PER_ROW * N;
         if (TOGETHER * PER_ROW % COPIERS && item >= TOGETHER * PER_ROW) break;
         const bool inside = t0 + row < end && column < HEAD;
-        bring<N>(tile + row * (SIZE + 8) + column, from + (long long)(t0 + row) * HEAD + column, inside);
+        bring<N, PASSING>(tile + row * (SIZE + 8) + column, from + (long long)(t0 + row) * HEAD + column, inside);
     }
 }
 

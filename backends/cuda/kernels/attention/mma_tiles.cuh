@@ -10,11 +10,11 @@
 constexpr int PITCH_K = SIZE_K + 8, PITCH_V = SIZE_V + 8;
 constexpr int STAGE = TILE * (PITCH_K + PITCH_V);
 
-// Copies N elements to shared memory, or writes zeros.
-template <int N> __device__ __forceinline__ void bring(T* to, const T* from, bool inside)
+// Copies N elements to shared memory, or writes zeros; see cp_async.cuh for ONCE.
+template <int N, bool ONCE = false> __device__ __forceinline__ void bring(T* to, const T* from, bool inside)
 {
     if constexpr (N == 1) *to = inside ? *from : T(0.0f);
-    else cp_async<N>(shared_address(to), from, inside);
+    else cp_async<N, ONCE>(shared_address(to), from, inside);
 }
 
 // Copies TILE keys or values, and zeros from position `end` on.

@@ -16,11 +16,16 @@ __device__ __forceinline__ u32 swizzled(int row, int chunk)
     return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
-// Copies N elements to shared memory, or writes zeros where `inside` is false.
-template <int N> __device__ __forceinline__ void cp_async(u32 to, const T* from, bool inside)
+// Copies N elements to shared memory, or writes zeros where `inside` is false. Whole chunks that are read ONCE are
+// displaced first in the second cache.
+template <int N, bool ONCE = false> __device__ __forceinline__ void cp_async(u32 to, const T* from, bool inside)
 {
     const int bytes = inside ? N * sizeof(T) : 0;
-    if constexpr (N * sizeof(T) == 16)
+    if constexpr (N * sizeof(T) == 16 && ONCE)
+        asm volatile("{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; "
+                     "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy; }"
+                     :: "r"(to), "l"(from), "r"(bytes));
+    else if constexpr (N * sizeof(T) == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      :: "r"(to), "l"(from), "r"(bytes));
     else
