@@ -28,9 +28,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``a, b = split(x W + c)`` followed by ``silu(a) * b`` (SwiGLU, GeGLU, GLU) copies both parts;
     two products with the columns of W do not, and one of them computes the gate as its epilogue.
-    Parts with readers other than elementwise nodes, such as an Attention, stay together. For 16-bit
-    floats, a convolution of single pixels whose channels are cut (NAFNet) becomes such products of
-    rows of pixels, as images with channels last are.
+    Parts with readers other than elementwise nodes, such as an Attention, stay together, and so do
+    more than two parts (gates of a recurrence): chains read these where they are, which takes less
+    than further products. For 16-bit floats, a convolution of single pixels whose channels are cut
+    (NAFNet) becomes such products of rows of pixels, as images with channels last are.
     """
     halves = context.options.precision in ("float16", "bfloat16")
     for node in list(graph.nodes):
@@ -49,7 +50,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_gated(graph: Graph, node: Node) -> bool:
-    """Whether only elementwise nodes read every part."""
+    """Whether only elementwise nodes read either of two parts."""
+    if len(node.outputs) != GATED:
+        return False
     for value in node.outputs:
         kinds = [type(reader.op) for reader in value.consumers]
         if not kinds or graph.is_output(value):
@@ -70,7 +73,7 @@ def _pixels(graph: Graph, node: Node) -> Node | None:
     sizes = {(shape_of(part) or (None,) * rank)[1] for part in node.outputs}
     weight, *bias = conv.operands[1:]
     known = weight.data is not None and all(each.data is not None for each in bias)
-    if not known or node.op.axis % rank != 1 or len(sizes) != 1 or len(node.outputs) != GATED:
+    if not known or node.op.axis % rank != 1 or len(sizes) != 1:
         return None
     op, size = conv.op, next(iter(sizes))
     plain = op.group == 1 and set(op.strides or (1,)) == {1} and not any(op.pads or ())

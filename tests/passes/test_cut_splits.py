@@ -1,4 +1,4 @@
-"""Splits whose parts end up in different places are Slices."""
+"""Splits are Slices, each with its own readers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Split
 from tercet.runtime.ops.norm import Softmax
@@ -39,7 +40,7 @@ def cut(graph: Graph) -> Graph:
     return copy
 
 
-@pytest.mark.parametrize("joined", [(0,), (1,), (0, 2)])
+@pytest.mark.parametrize("joined", [(), (0,), (1,), (0, 2), (0, 1, 2)])
 def test_parts_that_go_apart(joined: tuple[int, ...]) -> None:
     graph = net(joined)
     copy = cut(graph)
@@ -47,9 +48,27 @@ def test_parts_that_go_apart(joined: tuple[int, ...]) -> None:
     assert_same(graph, copy)
 
 
-@pytest.mark.parametrize(("joined", "axis"), [((), 1), ((0, 1, 2), 1), ((0,), 2)])
-def test_parts_that_stay_together(joined: tuple[int, ...], axis: int) -> None:
-    assert "Slice" not in kinds(cut(net(joined, axis)))
+def test_one_part_of_several() -> None:
+    graph = net((0,), axis=2)
+    copy = cut(graph)
+    assert (kinds(copy).count("Slice"), kinds(copy).count("Split")) == (1, 0)
+    assert_same(graph, copy)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_parts_that_an_attention_reads(apart: bool) -> None:
+    """They stay together, unless another node reads one of them."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        parts = graph.insert(Split(axis=2, num_outputs=3), [apply(graph, Relu(), x)], 3).outputs
+        infer(graph)
+        y = apply(graph, Attention(q_num_heads=2, kv_num_heads=2), *parts)
+        return apply(graph, Add(), y, parts[0]) if apart else y
+
+    graph = make(build, (2, 5, 24))
+    copy = cut(graph)
+    assert ("Split" in kinds(copy)) is not apart
+    assert_same(graph, copy)
 
 
 def test_a_node_without_inputs() -> None:
@@ -88,9 +107,9 @@ def test_steps_of_a_loop() -> None:
     assert_same(graph, copy)
 
 
-@pytest.mark.parametrize(("pixels", "slices"), [(9, 2), (1, 0)])
-def test_weights_that_are_repeated(pixels: int, slices: int) -> None:
-    """Shares of two images per channel (SKNet); weights of one pixel have as many as these."""
+@pytest.mark.parametrize("pixels", [9, 1])
+def test_weights_that_are_repeated(pixels: int) -> None:
+    """Shares of two images per channel (SKNet)."""
 
     def build(graph: Graph, x: Value) -> Value:
         shares = apply(graph, Softmax(axis=1), x)
@@ -102,5 +121,5 @@ def test_weights_that_are_repeated(pixels: int, slices: int) -> None:
 
     graph = make(build, (2, 12, 1))
     copy = cut(graph)
-    assert kinds(copy).count("Slice") == slices
+    assert kinds(copy).count("Slice") == 2
     assert_same(graph, copy)

@@ -55,6 +55,21 @@ def test_parts_of_unequal_sizes() -> None:
     assert_same(graph, after)
 
 
+def test_three_parts_are_columns_of_one_product() -> None:
+    """As of a recurrence (HGRN): no kernel has three products, and chains read their columns."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(4, 12))
+        a, b, c = g.insert(Split(axis=-1, num_outputs=3), [y], 3).outputs
+        gated = apply(g, Mul(), apply(g, Swish(), a), apply(g, Sigmoid(), b))
+        return apply(g, Add(), gated, apply(g, Gelu(), c))
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == 1
+    assert_same(graph, after)
+
+
 def softmax(g: Graph, first: Value, second: Value) -> Value:
     return apply(g, Mul(), apply(g, Softmax(axis=-1), first), second)
 

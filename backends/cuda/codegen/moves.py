@@ -220,6 +220,11 @@ class Movement(Whole):
         return same and not any(isinstance(n.op, (Transpose, *VIEWS)) for n in self.nodes)
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    @property
     def follows(self) -> bool:
         """Whether it accepts any format; see `Pattern`."""
         return self.is_plain

@@ -62,6 +62,11 @@ class ChainReduction(Whole):
         """Whether its result has an axis of size 1 for each that is reduced."""
         return bool(getattr(self.fold.op, "keepdims", 0))
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return what its moves request of what they read and of its result; see `Pattern`."""
         found = {each.x: each.format for each in self.moves if not each.is_plain}

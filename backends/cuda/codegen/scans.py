@@ -51,6 +51,11 @@ class ScanChain(Whole):
         assert axis is not None
         return axis
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
         return {each.x: each.format for each in self.moves}
