@@ -15,7 +15,7 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Clip, Div, Relu
-from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.movement import Slice, Split
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape
@@ -55,12 +55,20 @@ def unit(net: Net, x: Value) -> Value:
     return net.add(Div(), x, net.add(Clip(), net.add(ReduceL2(), x, axis), floor))
 
 
-def attention(norm: Norm, dtype: DType, size: int) -> Net:
-    """Return attention to parts of one tensor, of which queries and keys are normalized."""
+def attention(norm: Norm, dtype: DType, size: int, *, slices: bool = False) -> Net:
+    """Return attention to parts of one tensor, of which queries and keys are normalized.
+
+    A Split has the parts, or Slices.
+    """
     width = HEADS * size
     net = Net(2, LENGTH, 3 * width, dtype=dtype)
     rows = net.add(Relu(), net.x)
-    parts = net.add(Split(axis=-1, num_outputs=3), rows, outputs=3, name="split")
+    if slices:
+        bounds = [(i * width, (i + 1) * width, 2) for i in range(3)]
+        cuts = ([net.graph.constant(np.array([n]), "bound") for n in each] for each in bounds)
+        parts = [net.add(Slice(), rows, *each) for each in cuts]
+    else:
+        parts = net.add(Split(axis=-1, num_outputs=3), rows, outputs=3, name="split")
 
     def normalized(x: Value) -> Value:
         shapes = [np.array(s, np.int64) for s in ((2, LENGTH, HEADS, size), (2, LENGTH, width))]
@@ -84,9 +92,10 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("slices", [False, True])
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
-def test_nothing_is_copied(name: str, dtype: DType) -> None:
-    net = attention(NORMS[name], dtype, 16)
+def test_nothing_is_copied(name: str, dtype: DType, slices: bool) -> None:
+    net = attention(NORMS[name], dtype, 16, slices=slices)
     found = launches(planned_model(model_of(net, NumpyBackend()), DryDevice()))
     files = [launch.file for launch in found]
     assert files.count("norm/normalize_rows.cu") == 2

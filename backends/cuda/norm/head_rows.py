@@ -11,7 +11,7 @@ from collections.abc import Callable, Set
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ops.movement import Split
+from ....runtime.ops.movement import Slice, Split
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
@@ -95,7 +95,9 @@ def _is_of_rows(graph: Graph, found: HeadRows, x: Value) -> bool:
     rows, joined = found.rows.tensor.dims, found.join.output.tensor.dims
     *lead, heads, size = x.tensor.dims
     part = found.rows.producer
-    if part is None or not isinstance(part.op, Split) or part.op.axis not in (-1, len(rows) - 1):
+    if part is None or not isinstance(part.op, Slice | Split):
+        return False
+    if part.operands[0].tensor.dims[:-1] != rows[:-1]:
         return False
     inside = set(x.consumers) <= found.nodes and not graph.is_output(x)
     return inside and rows == joined == (*lead, heads * size)
