@@ -27,6 +27,7 @@ from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
+from .joined_moves import may_join_all
 from .patterns import LAST, WHOLE, Finder
 from .recipe.operands import Tensor
 from .recipe.pattern import Pattern
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.scans import ScanChain
 
-#: Limit of a chain, as `MAX_CHAINED`: more need too many registers.
-MAX_CHAIN_OPERANDS = 8
+#: Limits of a chain, as `MAX_CHAINED`: more need too many registers. Where there are few elements,
+#: only the number of launches counts.
+MAX_CHAIN_OPERANDS, MAX_FEW_OPERANDS, FEW_ELEMENTS = 8, 16, 1 << 14
 #: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
 #: whatever the operator: less than a launch.
 MAX_REPEATED = 1 << 18
@@ -136,7 +138,7 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
     for node in heads:
         if node in left:
             yield _headed(graph, node, left)
-    joining = [each for each in moved if _may_join_all(graph, each, left)]
+    joining = [each for each in moved if may_join_all(graph, each, left)]
     for each in [each for each in moved if each not in joining and each.is_order]:
         root = each.x.producer
         if root in left and root is not None and in_chains(root) and _is_only(graph, each):
@@ -196,31 +198,6 @@ def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
 def _is_only(graph: Graph, movement: Movement) -> bool:
     """Whether nothing else reads what nodes move."""
     return graph.sole_consumer(movement.x) is movement.nodes[0]
-
-
-def _may_join_all(graph: Graph, movement: Movement, free: Set[Node]) -> bool:
-    """Whether chains of free nodes may read through nodes that move elements, if one has all."""
-    readers = movement.y.consumers
-    if not readers or graph.is_output(movement.y) or not readers.keys() <= free:
-        return False
-    return all(_may_join(movement, reader) for reader in readers)
-
-
-def _may_join(movement: Movement, reader: Node) -> bool:
-    """Whether a chain may read through nodes that move elements: adjacent ones stay adjacent.
-
-    Elements further apart are read no worse than by a copy that keeps the order of axes, or by a
-    copy of few. Images, whose formats nodes follow, are left out unless nothing is followed.
-    """
-    if not in_chains(reader) or not movement.fits(reader.output.tensor.dims):
-        return False
-    rank = len(movement.y.tensor.dims)
-    computed = [value for value in reader.distinct_reads if not value.is_constant]
-    is_image = rank == movement.x.tensor.rank == 4 and (movement.copies < 2 or movement.is_plain)
-    follows = is_image and len(computed) > 1
-    if follows or not movement.transposes or movement.is_few:
-        return not follows
-    return rank > 2 and movement.is_adjacent(movement.format)
 
 
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
@@ -392,6 +369,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     """Return `root` with preceding elementwise nodes that only the chain reads."""
     chain = [root]
     shape = root.output.tensor.dims
+    most = MAX_FEW_OPERANDS if prod(shape) <= FEW_ELEMENTS else MAX_CHAIN_OPERANDS
     grown = True
     while grown and len(chain) < MAX_CHAINED:
         grown = False
@@ -402,7 +380,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
             inside = all(reader in chain for reader in value.consumers)
             if not inside or graph.is_output(value) or not _suits(source, shape):
                 continue
-            if len(_operands([*chain, source])) <= MAX_CHAIN_OPERANDS:
+            if len(_operands([*chain, source])) <= most:
                 chain.append(source)
                 grown = True
                 break

@@ -261,6 +261,63 @@ def decayed() -> Graph:
     return summed(chain.graph, chain.graph.insert(Mul(), [decay, state]).output)
 
 
+def unaligned() -> Graph:
+    """Columns of a layer, some of which start between words: these are no views."""
+    chain, values = Chain(3, 5, 16), list[Value]()
+    layer = chain.graph.insert(Exp(), [chain.value]).output
+    infer(chain.graph)
+    for first in (0, 3):
+        chain.value = layer
+        values.append(chain.slice(first, first + 8, 2).value)
+    return summed(chain.graph, *values)
+
+
+def heads() -> Graph:
+    """All tokens of heads but the first, beside rows that become heads (CoaT); all are read, too.
+
+    Tensors of four axes, but no images, whose order other nodes might choose.
+    """
+    chain = Chain(6, 104).slice(0, 96, 1).reshape(2, 12, 3, 8).transpose(0, 2, 1, 3)
+    other, chain.value = chain.value, chain.graph.inputs[0]
+    whole = chain.reshape(2, 3, 13, 8).value
+    graph = summed(chain.graph, chain.slice(1, 13, 2).value, other)
+    graph.set_outputs({**graph.outputs, "z": graph.insert(Exp(), [whole]).output})
+    infer(graph)
+    return graph
+
+
+def several(count: int) -> Graph:
+    """A function of many tensors of few elements, such as running statistics (TimesFM)."""
+    graph, total = Graph("several"), None
+    for i in range(count):
+        x = graph.add_input(f"x{i}", TensorType(float32, (2, 1)))
+        part = graph.insert(Exp(), [x]).output
+        total = part if total is None else graph.insert(Add(), [total, part]).output
+    assert total is not None
+    graph.set_outputs({"y": total})
+    infer(graph)
+    return graph
+
+
+@pytest.mark.parametrize("build", [unaligned, heads])
+@needs_compiler
+def test_parts_that_other_nodes_read(build: Callable[[], Graph], emulated: CudaBackend) -> None:
+    """Each kernel reads its part where it is: there are two."""
+    graph = build()
+    entries = [launch.entry for launch in launches(planned(graph))]
+    assert len(entries) == 2
+    assert set(entries) <= {"elementwise", "moved"}
+    feeds = {"x": normal(*graph.inputs[0].tensor.dims).astype(np.float16)}
+    compare(Sample(graph, feeds), emulated)
+
+
+@needs_compiler
+def test_many_operands_of_few_elements_are_one_kernel(emulated: CudaBackend) -> None:
+    graph = several(12)
+    assert [launch.entry for launch in launches(planned(graph))] == ["elementwise"]
+    compare(Sample(graph, {value.name: normal(2, 1) for value in graph.inputs}), emulated)
+
+
 READERS = {
     **{"decayed": decayed, "positions": positions, "selected": selected, "last": last},
     **{"disentangled": disentangled, "decomposed": decomposed},

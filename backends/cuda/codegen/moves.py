@@ -24,9 +24,10 @@ from ....runtime.ops.resampling import axes_of, nearest, positions_of
 from ....runtime.ops.resize import Resize
 from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
+from ....runtime.plan.alias_slices import ALIGNMENT
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
-from ..recipe.operands import Ints, Tensor, order
+from ..recipe.operands import Ints, Tensor, order, strides
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
@@ -447,6 +448,23 @@ def chain_to(graph: Graph, last: Node, free: Set[Node]) -> list[Node]:
     return nodes
 
 
+def _is_aligned(node: Node, axis: int) -> bool:
+    """Whether kernels could read words where a Slice starts, in C order or with channels last."""
+    x, starts = node.operands[0].tensor, _ints(node.inputs[1])
+    axes = normalize_axes(_ints(node.inputs[3]) or range(x.rank), x.rank) if node.inputs[3:] else ()
+    if not starts or (axes and axis not in axes):
+        return True
+    begin = starts[axes.index(axis) if axes else axis]
+    begin = min(max(begin + x.dims[axis] if begin < 0 else begin, 0), x.dims[axis])
+    for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (x.rank > 2)]:
+        steps = strides(x.dims, format)
+        row = 1 if format is Format.CHANNELS_LAST else x.rank - 1
+        pitch = x.dims[row] if axis == row and x.size > x.dims[row] else 0
+        if not any(n * x.dtype.itemsize % ALIGNMENT for n in (begin * steps[axis], pitch)):
+            return True
+    return False
+
+
 def may_be_free(node: Node) -> bool:
     """Whether a plan may do without running a node: by another format, or as part of its input."""
     op, dims = node.op, node.operands[0].tensor.dims
@@ -464,7 +482,7 @@ def may_be_free(node: Node) -> bool:
         is_first, (axis,) = prod(dims[: changed[0]]) == 1, changed
         if rank > 2 and node.output.tensor.dims[axis] == 1 and (axis == rank - 1 or not is_first):
             return False  # where it starts is hardly ever aligned
-        return axis in (1, rank - 1) or is_first
+        return (axis in (1, rank - 1) or is_first) and _is_aligned(node, axis)
     if isinstance(op, Gather):
         count = prod(dims[: normalize_axis(op.axis, rank)])
         return count == 1 and node.operands[1].tensor.size == 1
