@@ -89,6 +89,7 @@ NAMED_IN_PARTS = {
     "attention/attention_tiles.cu",
     "elementwise/elementwise.cu",
     "elementwise/moved.cu",
+    "elementwise/shared.cu",
     "gemm/experts_floats.cu",
     "gemm/experts_floats_sum.cu",
     "gemm/experts_packed.cu",

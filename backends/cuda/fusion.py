@@ -25,6 +25,7 @@ from .algorithms.registry import kernel_of
 from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
+from .codegen.shared_chains import Formed, operands_of, shared_chain_at
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .joined_moves import may_join_all
@@ -106,8 +107,16 @@ def groups(graph: Graph, free: Set[Node], *, last: bool = False) -> Iterator[Fus
     Args:
         graph: the graph.
         free: the nodes.
-        last: whether only the finders of `LAST` are asked.
+        last: whether only the finders of `LAST` are asked, about nodes of one group.
     """
+    formed = Formed(graph)
+    for group in _groups(graph, free, formed, last=last):
+        formed.add(group.nodes)
+        yield group
+
+
+def _groups(graph: Graph, free: Set[Node], formed: Formed, *, last: bool) -> Iterator[FusionGroup]:
+    """Yield groups, while `formed` has those that were yielded already."""
     left = set(free)
     for table, node in ((t, n) for t in (WHOLE, LAST)[last:] for n in graph.nodes):
         finders = table.get(type(node.op), ())
@@ -115,11 +124,24 @@ def groups(graph: Graph, free: Set[Node], *, last: bool = False) -> Iterator[Fus
         if found is not None:
             left.difference_update(found.nodes)
             yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
-    yield from plain_groups(graph, left, moves=True)
+    yield from plain_groups(graph, left, moves=True, formed=None if last else formed)
 
 
-def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iterator[FusionGroup]:
-    """Yield groups without a dedicated kernel; with `moves`, also nodes that move elements."""
+def plain_groups(
+    graph: Graph,
+    free: Set[Node],
+    *,
+    moves: bool = False,
+    formed: Formed | None = None,
+) -> Iterator[FusionGroup]:
+    """Yield groups without a dedicated kernel.
+
+    Args:
+        graph: the graph.
+        free: the nodes.
+        moves: whether nodes that move elements are among them.
+        formed: the groups so far; without these, no chain has several results.
+    """
     left, nodes = set(free), graph.in_order(free)
     moving = moves and any(type(node.op) in MOVING for node in nodes)
     moved = movements(graph, nodes, left) if moving else []
@@ -143,7 +165,7 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
         root = each.x.producer
         if root in left and root is not None and in_chains(root) and _is_only(graph, each):
             chain = [*_chain(graph, root, left), *each.nodes]
-            read = tuple(each.of(value) for value in _operands(chain[: -len(each.nodes)]))
+            read = tuple(each.of(value) for value in operands_of(chain[: -len(each.nodes)]))
             moved = [other for other in moved if other is not each]
             left.difference_update(chain)
             yield FusionGroup(graph.in_order(chain), None, moves=read)
@@ -151,6 +173,12 @@ def plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Itera
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
             read = tuple(each for each in joining if each.y.consumers.keys() <= set(chain))
+            if formed is not None and not read:
+                shared = shared_chain_at(graph, chain, left, formed)
+                if shared is not None:
+                    left.difference_update(shared.nodes)
+                    yield FusionGroup(shared.chain, None, whole=shared)
+                    continue
             joining = [each for each in joining if each not in read]
             moved = [each for each in moved if each not in read]
             chain += [node for each in read for node in each.nodes]
@@ -373,14 +401,14 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     grown = True
     while grown and len(chain) < MAX_CHAINED:
         grown = False
-        for value in _operands(chain):
+        for value in operands_of(chain):
             source = value.producer
             if source is None or source not in free or not in_chains(source):
                 continue
             inside = all(reader in chain for reader in value.consumers)
             if not inside or graph.is_output(value) or not _suits(source, shape):
                 continue
-            if len(_operands([*chain, source])) <= most:
+            if len(operands_of([*chain, source])) <= most:
                 chain.append(source)
                 grown = True
                 break
@@ -395,10 +423,3 @@ def _suits(source: Node, shape: tuple[int, ...]) -> bool:
     ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
     cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
     return cheap and ranks <= {len(shape)}
-
-
-def _operands(chain: list[Node]) -> list[Value]:
-    """Return what a chain reads; numbers are part of its code."""
-    made = {node.output for node in chain}
-    reads = dict.fromkeys(v for node in chain for v in node.distinct_reads)
-    return [v for v in reads if v not in made and (v.data is None or v.data.size > 1)]

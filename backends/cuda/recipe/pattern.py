@@ -22,7 +22,7 @@ Operand = Callable[[Value], Tensor]
 
 
 class Pattern(Protocol):
-    """Nodes that a dedicated kernel computes together, of which only the last result is read."""
+    """Nodes that a dedicated kernel computes together."""
 
     @property
     def nodes(self) -> Collection[Node]:

@@ -1,0 +1,161 @@
+"""Chains of few elements that share tensors: one kernel with several results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Equal, Exp, Mul, Neg, Sigmoid, Tanh, Where
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import ReduceMax
+
+from .cubins import all_compile
+from .dry import apply, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+FILE = "elementwise/shared.cu"
+DIMS = (3, 20)
+
+
+class Net:
+    """A graph and what it is fed."""
+
+    def __init__(self) -> None:
+        self.graph, self.feeds = Graph("shared"), dict[str, Array]()
+
+    def input(self, *dims: int, dtype: DType = float32) -> Value:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = normal(*dims).astype(dtype)
+        return self.graph.add_input(name, TensorType(dtype, dims))
+
+    def apply(self, op: Op, *inputs: Value | Array) -> Value:
+        return apply(self.graph, op, *inputs)
+
+    def outputs(self, *values: Value) -> Graph:
+        self.graph.set_outputs({f"y{i}": value for i, value in enumerate(values)})
+        infer(self.graph)
+        return self.graph
+
+
+def gates(net: Net, dtype: DType = float32) -> Graph:
+    """A state and a gate of it, both of which are read elsewhere; one operand is a column."""
+    x, column = net.input(*DIMS, dtype=dtype), net.input(3, 1, dtype=dtype)
+    state = net.apply(Tanh(), net.apply(Add(), x, column))
+    gate = net.apply(Mul(), net.apply(Sigmoid(), state), x)
+    return net.outputs(state, gate)
+
+
+def statistics(net: Net) -> Graph:
+    """A comparison of bools that two results need (TimesFM), and a product."""
+    x, y = net.input(2, 5), net.input(2, 5)
+    same = net.apply(Equal(), x, y)
+    first = net.apply(Where(), same, x, net.apply(Neg(), y))
+    second = net.apply(Where(), same, y, net.apply(Exp(), x))
+    return net.outputs(first, second, net.apply(Cast(to=float16), net.apply(Mul(), first, second)))
+
+
+def siblings(net: Net) -> Graph:
+    """Two functions of what is read by a layer, too."""
+    x = net.apply(Exp(), net.input(*DIMS))
+    product = net.apply(MatMul(), x, normal(20, 8))
+    return net.outputs(net.apply(Neg(), x), net.apply(Tanh(), x), product)
+
+
+GRAPHS: dict[str, Callable[[Net], Graph]] = {
+    "gates": gates,
+    "gates of 16 bits": lambda net: gates(net, float16),
+    "statistics": statistics,
+    "siblings": siblings,
+}
+
+
+def files(graph: Graph) -> list[str]:
+    return [launch.source.file for launch in launches(planned(graph))]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_kernel(name: str) -> None:
+    found = files(GRAPHS[name](Net()))
+    assert found.count(FILE) == 1
+    assert not any(file.startswith("elementwise/") and file != FILE for file in found)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", GRAPHS)
+def test_results(name: str, emulated: CudaBackend) -> None:
+    net = Net()
+    graph = GRAPHS[name](net)
+    compare(Sample(graph, net.feeds), emulated, error=2e-3 if "16" in name else 1e-5)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    plans = [launches(planned(build(Net()))) for build in GRAPHS.values()]
+    sources = [launch.source for plan in plans for launch in plan if launch.source.file == FILE]
+    all_compile(sources, target, cache, {FILE})
+
+
+@needs_compiler
+def test_no_kernel_waits_for_itself(emulated: CudaBackend) -> None:
+    """A Softmax is between a tensor and the sum with it: they are two kernels."""
+    net = Net()
+    x = net.apply(Exp(), net.input(*DIMS))
+    graph = net.outputs(net.apply(Add(), net.apply(Softmax(axis=-1), x), x))
+    assert FILE not in files(graph)
+    compare(Sample(graph, net.feeds), emulated)
+
+
+@needs_compiler
+def test_kernels_do_not_wait_for_each_other(emulated: CudaBackend) -> None:
+    """Either of two pairs could be a kernel, but not both: each has what the other one reads."""
+    net = Net()
+    x, y = net.input(*DIMS), net.input(*DIMS)
+    a, p = net.apply(Exp(), x), net.apply(Sigmoid(), y)
+    tops = [net.apply(ReduceMax(), each, np.array([1], np.int64)) for each in (a, p)]
+    b = net.apply(Mul(), a, tops[1])
+    q = net.apply(Mul(), p, tops[0])
+    graph = net.outputs(b, q)
+    assert files(graph).count(FILE) <= 1
+    compare(Sample(graph, net.feeds), emulated)
+
+
+def test_many_elements_are_left_to_chains() -> None:
+    net = Net()
+    state = net.apply(Tanh(), net.input(1 << 15))
+    assert FILE not in files(net.outputs(state, net.apply(Sigmoid(), state)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(20))
+def test_random_graphs(seed: int, emulated: CudaBackend) -> None:
+    """Of elementwise nodes, with reductions between some of them."""
+    rng, net = np.random.default_rng(seed), Net()
+    values = [net.input(*DIMS) for _ in range(3)]
+    for _ in range(30):
+        a, b = (values[int(n)] for n in rng.integers(max(0, len(values) - 8), len(values), 2))
+        kind = int(rng.integers(6))
+        if kind == 0:
+            values.append(net.apply(Softmax(axis=-1), a))
+        elif kind == 1:
+            top = net.apply(ReduceMax(), a, np.array([1], np.int64))
+            values.append(net.apply(Add(), b, top))
+        else:
+            made = net.apply((Add(), Mul())[kind % 2], a, b)
+            values.append(net.apply(Tanh(), made))
+    unread = [value for value in values[3:] if not value.consumers]
+    graph = net.outputs(*unread, values[int(rng.integers(3, len(values)))])
+    compare(Sample(graph, net.feeds), emulated, error=1e-5)
