@@ -52,6 +52,7 @@ KERNEL_ROOMS = {
     "quantize": "elementwise",
     "random": "elementwise",
     "recurrence_kernel": "elementwise",  # chains, a step after another
+    "shared_chains": "elementwise",
     "fold_kernel": "reduce",
     "reduction_kernel": "reduce",
     "scan_kernel": "reduce",
@@ -89,7 +90,6 @@ NAMED_IN_PARTS = {
     "attention/attention_tiles.cu",
     "elementwise/elementwise.cu",
     "elementwise/moved.cu",
-    "elementwise/shared.cu",
     "gemm/experts_floats.cu",
     "gemm/experts_floats_sum.cu",
     "gemm/experts_packed.cu",

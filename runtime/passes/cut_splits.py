@@ -7,26 +7,28 @@ from itertools import accumulate
 
 from ..ir.graph import Graph, Node
 from ..ops.attention import Attention
-from ..ops.movement import Slice
+from ..ops.movement import Concat, Slice, Split
+from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, is_static, split_sizes
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace a Split of known sizes by Slices, unless Attentions read all parts.
+    """Replace a Split of known sizes by Slices, unless Attentions or Concats read all parts.
 
     The parts of a Split are read where they are only if all readers of all of them can do so; a
     Slice depends on its own readers: those of the steps of an unrolled loop (``x.unbind()``), of
     weights per channel that elementwise operators repeat (SKNet, FiLM), or of what a Concat joins
     with other tensors. And nodes that only move elements, such as a Transpose behind a part, are
     one kernel with a Slice. Attention that reads queries, keys and values of one product is a
-    kernel with its Split.
+    kernel with its Split; and what is split and joined again (YOLO's C2f) is computed in the
+    result, with all parts.
     """
     for node in list(graph.nodes):
         found = split_sizes(node)
         if found is None or not all(map(is_static, (node.inputs[0], *node.outputs))):
             continue
-        if all(_is_attended(value.consumers) for value in node.outputs):
+        if all(_stays(node, value.consumers) for value in node.outputs):
             continue
         axis, sizes = found
         add = Builder(graph, node, node.name, (node,))
@@ -39,6 +41,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"parts of Split '{node.name}' are Slices"
 
 
-def _is_attended(readers: Iterable[Node]) -> bool:
-    """Whether only an Attention reads a part, if anything does."""
-    return all(isinstance(reader.op, Attention) for reader in readers)
+def _stays(split: Node, readers: Iterable[Node]) -> bool:
+    """Whether only an Attention reads a part, or a Concat along the axis of a Split does, too."""
+    kinds = [type(reader.op) for reader in readers]
+    return set(kinds) <= {Attention} or any(_joins(split, reader) for reader in readers)
+
+
+def _joins(split: Node, reader: Node) -> bool:
+    """Whether a node is a Concat along the axis of a Split."""
+    if not isinstance(reader.op, Concat) or not isinstance(split.op, Split):
+        return False
+    rank = len(split.outputs[0].tensor.dims)
+    return normalize_axis(reader.op.axis, rank) == normalize_axis(split.op.axis, rank)

@@ -169,7 +169,7 @@ def test_split_and_slice_are_read_in_place() -> None:
     a, b, c = net.add(Split(axis=1, num_outputs=3), wide, outputs=3, name="split")
     y = net.add(Add(), net.conv(a, 8), net.add(Relu(), c))
     model = check(net, {"y": y, "z": net.conv(b, 8)})
-    assert kinds(model, "Split") == ["view"]
+    assert kinds(model, "Slice") == ["view"] * 3
 
 
 def test_slices_on_the_host_along_the_first_axis() -> None:
@@ -202,7 +202,7 @@ def test_rows_of_other_axes_are_copied() -> None:
     net = Net(2, 8, 4, 8)
     a, b = net.add(Split(axis=3, num_outputs=2), net.x, outputs=2, name="split")
     model = check(net, {"y": net.conv(a, 8), "z": net.add(Relu(), b)})
-    assert kinds(model, "Split") == ["step"]
+    assert kinds(model, "Slice") == ["step"] * 2
 
 
 def random_net(seed: int) -> tuple[Net, dict[str, Value]]:
