@@ -83,6 +83,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("attention.weighted", "weighted_heads_at"),
         _FEW_ROWS,
         _GATED,
+        Finder("gemm.chosen", "chosen_matrices_at"),
     ),
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),

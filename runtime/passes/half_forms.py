@@ -94,6 +94,8 @@ _PLACES: frozenset[type[Op]] = frozenset(
         *(movement.Pad,),
     }
 )
+#: Operators that give elements another shape.
+_VIEWS = (sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
 #: Operators whose results weigh others, and maximum bound of mixed weights.
 _GATES, _WEIGHTS = (ew.Sigmoid, ew.HardSigmoid, norm.Softmax), 64.0
 #: Maximum number of dtypes with a sufficient range.
@@ -161,7 +163,7 @@ def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
     found = ranges[node.output]
     if found.bound <= limits.greatest or limits.greatest > _WIDE:
         return False
-    if _mixes_weights(a) or _mixes_weights(b):
+    if any(_mixes_weights(value) or _takes_weights(value) for value in (a, b)):
         return False
     if ranges[a].means or ranges[b].means:  # linear attention: of the magnitude of scores
         return False
@@ -182,6 +184,17 @@ def _mixes_weights(value: Value) -> bool:
     transposed = isinstance(node.op, matmul.Gemm) and bool(node.op.transB)
     sums = np.abs(weights.astype(np.float64)).sum(1 if transposed else 0)
     return float(sums.max(initial=0.0)) <= _WEIGHTS
+
+
+def _takes_weights(value: Value) -> bool:
+    """Whether a tensor has matrices that indices choose among constant ones, as of experts."""
+    node = value.producer
+    while node is not None and isinstance(node.op, (movement.Transpose, *_VIEWS)):
+        node = node.operands[0].producer
+    if node is None or not isinstance(node.op, gather.Gather | gather.GatherND):
+        return False
+    table = node.operands[0].data
+    return table is not None and table.ndim > 2
 
 
 def _made_in(value: Value) -> Node | None:

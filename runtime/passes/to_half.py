@@ -341,13 +341,14 @@ class _Narrow:
         It does in front of a Transpose if it is then next to a node that computes: this one stores
         16 bits, and the Transpose moves them. What is only moved is cast as it is moved. A tensor
         of which only parts are read (the steps of a recurrence) is cast once, and a table from
-        which rows are gathered before it is stored.
+        which rows are gathered before it is stored, like the weights of a layer.
         """
         if isinstance(node.op, _VIEWS):
             return True
-        if isinstance(node.op, gather.Gather):
+        if isinstance(node.op, gather.Gather | gather.GatherND):
             data = node.operands[0].data
-            return data is not None and data.nbytes <= _TABLE and len(value.consumers) == 1
+            fits = data is not None and (data.nbytes <= _TABLE or type(reader.op) in LEADERS)
+            return fits and len(value.consumers) == 1
         if isinstance(node.op, movement.Slice):
             whole = node.operands[0]
             while whole.producer is not None and isinstance(whole.producer.op, _VIEWS):

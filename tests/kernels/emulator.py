@@ -197,7 +197,7 @@ def _text(source: KernelSource) -> str:
     kernel = _MMA.sub("", kernel)
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)
-    waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp", kernel) else "false"
+    waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp|__ballot", kernel) else "false"
 
     def with_launcher(entry: re.Match[str]) -> str:  # behind it, as it may be one of an #if
         name = entry[1]

@@ -6,25 +6,7 @@
 
 #include "ptx/pdl.cuh"
 #include "gemm/route.cuh"
-
-__device__ __forceinline__ void sort_pairs(const int* chosen, int* order, int* ends, int pairs, int expert)
-{
-    const int lane = threadIdx.x % 32;
-    int before = 0, own = 0;
-    for (int base = 0; base < pairs; base += 32) {
-        const int found = base + lane < pairs ? chosen[base + lane] : EXPERTS;
-        before += __popc(__ballot_sync(~0u, found < expert));
-        own += __popc(__ballot_sync(~0u, found == expert));
-    }
-    if (lane == 0) ends[expert] = before + own;
-    if (own == 0) return;
-    for (int base = 0; base < pairs; base += 32) {
-        const bool is_own = base + lane < pairs && chosen[base + lane] == expert;
-        const unsigned mask = __ballot_sync(~0u, is_own);
-        if (is_own) order[before + __popc(mask & ((1u << lane) - 1))] = base + lane;
-        before += __popc(mask);
-    }
-}
+#include "gemm/sort_pairs.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 route_experts(const L* router, const G* given, int* chosen, float* weights, int* order, int* ends, int rows)
@@ -44,7 +26,7 @@ route_experts(const L* router, const G* given, int* chosen, float* weights, int*
     if constexpr (ALONE) {
         __syncthreads();
         for (int expert = warp; expert < EXPERTS; expert += warps)
-            sort_pairs(chosen, order, ends, rows * TOP, expert);
+            sort_pairs([&](int pair) { return chosen[pair]; }, order, ends, rows * TOP, expert);
     }
 }
 
@@ -54,5 +36,5 @@ sort_chosen(const int* chosen, int* order, int* ends, int pairs)
     const int expert = blockIdx.x * 4 + threadIdx.x / 32;
     grid_dependency_launch();
     grid_dependency_sync();
-    if (expert < EXPERTS) sort_pairs(chosen, order, ends, pairs, expert);
+    if (expert < EXPERTS) sort_pairs([&](int pair) { return chosen[pair]; }, order, ends, pairs, expert);
 }
