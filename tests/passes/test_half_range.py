@@ -18,6 +18,7 @@ from tercet.runtime.ir.types import Array, Dim, TensorType
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce as red
 from tercet.runtime.ops.conv import Col2Im, Conv
+from tercet.runtime.ops.gather import GatherND
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
@@ -445,3 +446,23 @@ def test_mixtures_of_small_filters_are_small() -> None:
         return apply(g, red.ReduceMax(), y)
 
     assert dtypes_of(halved(make(build, (1, 64, 9, 9))), "Conv") == {float16}
+
+
+@pytest.mark.parametrize(("is_table", "dtype"), [(True, float16), (False, float32)])
+def test_matrices_that_indices_choose_are_weights(is_table: bool, dtype: DType) -> None:
+    """Exported experts: each row with its own; not so what is chosen of a computed tensor."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, MatMul(), x, normal(64, 64))
+        table = normal(4, 96, 64) if is_table else apply(g, MatMul(), normal(96, 8), x)
+        chosen = apply(g, GatherND(), table, g.add_input("chosen", TensorType(int64, (32, 1))))
+        columns = apply(g, Reshape(), rows, ints(32, 64, 1))
+        return apply(g, MatMul(), chosen, columns)
+
+    after = halved(make(build, (1, 32, 64) if is_table else (4, 8, 64)))
+    found = [node for node in after.nodes if node.output.tensor.dims == (32, 96, 1)]
+    assert [node.output.tensor.dtype for node in found if node.kind == "MatMul"] == [dtype]
+    if is_table:
+        (gather,) = (node for node in after.nodes if isinstance(node.op, GatherND))
+        assert gather.operands[0].is_constant
+        assert gather.output.tensor.dtype == float16
