@@ -18,7 +18,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
-from tercet.runtime.ops.reduce import ReduceL2, ReduceMean
+from tercet.runtime.ops.reduce import ReduceL2, ReduceMean, ReduceSum
 
 from .cubins import all_compile
 from .dry import apply, launches, planned
@@ -53,6 +53,16 @@ def by_mean(graph: Graph, x: Value, *, first: bool = False) -> Value:
     return apply(graph, Div(), x, apply(graph, Add(), *addends))
 
 
+def by_sum(graph: Graph, x: Value, floor: float = 0.0) -> Value:
+    """Weights that add up to one again."""
+    total = apply(graph, ReduceSum(), x, np.array([-1]))
+    return apply(graph, Div(), x, apply(graph, Add(), total, number(floor)) if floor else total)
+
+
+def narrow_by_sum(graph: Graph, x: Value) -> Value:
+    return apply(graph, Cast(to=float16), by_sum(graph, apply(graph, Cast(to=float32), x)))
+
+
 def measured(graph: Graph, x: Value, op: Op, factor: Op, number_of: float) -> Value:
     """Rows by a multiple of their length."""
     length = apply(graph, ReduceL2(), x, np.array([-1]))
@@ -75,6 +85,9 @@ SPELLINGS: dict[str, Step] = {
     "by the mean": by_mean,
     "a sum": lambda g, x: measured(g, x, Add(), Mul(), 40**-0.5),
     "of a part": lambda g, x: measured(g, x, Clip(), Div(), 40**0.5),
+    "by the sum, not mean": by_sum,
+    "by the sum and a mean floor": lambda g, x: by_sum(g, x, 0.5),
+    "halves by the mean times a number": narrow_by_sum,
     "by the mean, commuted": lambda g, x: by_mean(g, x, first=True),
 }
 OTHERS: dict[str, Step] = {
@@ -85,6 +98,9 @@ OTHERS: dict[str, Step] = {
         Div(),
         x,
         apply(g, Max(), apply(g, ReduceL2(), x, np.array([-1])), np.full((1,) * 5, 4, np.float32)),
+    ),
+    "the sum of another axis": lambda g, x: apply(
+        g, Div(), x, apply(g, ReduceSum(), x, np.array([1]))
     ),
     "no floor": lambda g, x: unit(g, x, floor=0.0),
     "of something else": lambda g, x: apply(
@@ -106,7 +122,7 @@ def sample(build: Step, data: Array) -> Sample:
 
 def rows_of(name: str) -> Array:
     rows = np.abs(ROWS) if "mean" in name else ROWS
-    return rows.astype(float16) if name == "halves" else rows
+    return rows.astype(float16) if "halves" in name else rows
 
 
 @pytest.mark.parametrize("name", SPELLINGS)

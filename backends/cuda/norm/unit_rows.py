@@ -1,9 +1,10 @@
-"""Rows divided by their length or mean, as one kernel: `normalize_rows.cu`.
+"""Rows divided by their length, mean or sum, as one kernel: `normalize_rows.cu`.
 
 Exporters write ``x / max(|x|, floor)`` as three nodes, between two Casts if the rest is in half
 precision. The floor is a number such as 1e-12, which float16 cannot represent; the kernel computes
 in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNeXt V2), and
-``x / (factor * |x| + floor)`` is a normalization without parameters (TransNormer).
+``x / (factor * |x| + floor)`` is a normalization without parameters (TransNormer). ``x / sum(x)``,
+of weights that add up to one again, has no floor.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from functools import partial
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ir.op import Op
 from ....runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
-from ....runtime.ops.reduce import ReduceL2, ReduceMean
+from ....runtime.ops.reduce import Reduce, ReduceL2, ReduceMean, ReduceSum
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
@@ -28,7 +28,7 @@ from .norm_rows import normalize_rows
 
 @record
 class UnitRows(Whole):
-    """Nodes that divide rows by their length or mean.
+    """Nodes that divide rows by their length, mean or sum.
 
     Attributes:
         before: the nodes up to the quotient, which is the last one.
@@ -37,7 +37,7 @@ class UnitRows(Whole):
         floor: minimum of what divides, or what is added to it.
         is_added: whether it is added.
         factor: of the length or the mean.
-        by_mean: whether the mean divides.
+        by_mean: whether the mean divides, of which the sum is a multiple.
     """
 
     before: tuple[Node, ...]
@@ -79,25 +79,27 @@ def unit_rows_at(
         quotient: the node.
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
-        may_be_mean: whether rows may be divided by their mean, too.
+        may_be_mean: whether rows may be divided by their mean or sum, too.
     """
     x, divisor = quotient.inputs
     limit = None if divisor is None else divisor.producer
-    floor = None if limit is None else _floor(limit)
-    length = None if limit is None else _measure(limit)
-    if x is None or floor is None or limit is None or length is None:
+    if x is None or limit is None or quotient.output.tensor.dims != x.tensor.dims:
         return None
-    if quotient.output.tensor.dims != x.tensor.dims:
+    if may_be_mean and isinstance(limit.op, ReduceSum):
+        before, length, floor, factor = (quotient,), limit, 0.0, None
+    else:
+        before, floor, length = (limit, quotient), _floor(limit), _measure(limit)
+        factor = None if length is None else _factor(length)
+        if length is not None and factor is not None:
+            before, length = (length, *before), _measure(length)
+    by_mean = length is not None and isinstance(length.op, ReduceMean | ReduceSum)
+    is_added = not floor or isinstance(limit.op, Add)
+    if length is None or floor is None or (by_mean and not (may_be_mean and is_added)):
         return None
-    before: tuple[Node, ...] = (limit, quotient)
-    factor = _factor(length)
-    if factor is not None:
-        before, length = (length, *before), _measure(length)
-    by_mean = length is not None and isinstance(length.op, ReduceMean)
-    if length is None or (by_mean and not (may_be_mean and isinstance(limit.op, Add))):
+    if not _is_divisor(length, x, (ReduceMean, ReduceSum) if by_mean else (ReduceL2,)):
         return None
-    if not _is_divisor(length, x, ReduceMean if by_mean else ReduceL2):
-        return None
+    if isinstance(length.op, ReduceSum):
+        factor = (1.0 if factor is None else factor) * x.tensor.dims[-1]
     before = (length, *before)
     if x.producer is not None and _widens(x.producer) and x.consumers.keys() == {length, quotient}:
         before, x = (x.producer, *before), x.producer.distinct_reads[0]
@@ -111,7 +113,7 @@ def unit_rows_at(
         tail(graph, quotient, free),
         x,
         floor,
-        is_added=isinstance(limit.op, Add),
+        is_added=is_added,
         factor=1.0 if factor is None else factor,
         by_mean=by_mean,
     )
@@ -157,11 +159,11 @@ def _floor(node: Node) -> float | None:
     return floor if (floor := float(low.data.reshape(()))) > 0 else None
 
 
-def _is_divisor(node: Node, x: Value, kind: type[Op]) -> bool:
-    """Whether a node computes the lengths or means of the rows of a value."""
+def _is_divisor(node: Node, x: Value, kinds: tuple[type[Reduce], ...]) -> bool:
+    """Whether a node computes the lengths, means or sums of the rows of a value."""
     rank = x.tensor.rank or 0
     row_dims = (*x.tensor.dims[:-1], 1)
-    sums = isinstance(node.op, kind) and node.inputs[0] is x and x.tensor.dtype == float32
+    sums = isinstance(node.op, kinds) and node.inputs[0] is x and x.tensor.dtype == float32
     return sums and rank > 1 and node.output.tensor.dims == row_dims != x.tensor.dims
 
 
