@@ -128,7 +128,6 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (f"{DOMAIN}.nchwc", "Conv", "ORT_ENABLE_EXTENDED"),
         (DOMAIN, "ReorderInput", "ORT_ENABLE_EXTENDED"),
         (DOMAIN, "EPContext", "compiled for one device"),
-        (DOMAIN, "WhisperBeamSearch", "export encoder and decoder with optimum"),
         (DOMAIN, "SparseToDenseMatMul", "MatMul of a dense one"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         (DOMAIN, "Mamba2Verify", "speculative decoding"),

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Samples of each operator, on numpy and for cuda.
 SAMPLES, PLANNED = 32, 6
 TARGET = "sm_90a"
+#: Tests of searches, where they have one of their own.
+_SEARCHED = {"WhisperBeamSearch": "test_search_encoded.py"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Pa
     own = OPERATORS.get((DOMAIN, name))
     if own is not None and not draws:
         if body_names(own):
-            return PageRow(name, "32 searches", "bodies", cpu, "tests/contrib/test_search.py")
+            test = f"tests/contrib/{_SEARCHED.get(name, 'test_search.py')}"
+            return PageRow(name, "32 searches", "bodies", cpu, test)
         provide(own)
         cuda = "yes" if own in KERNELS else "host"
         return PageRow(name, "yes", cuda, cpu, "tests/numpy/test_contrib.py")
