@@ -93,13 +93,13 @@ class Watch:
         right: dict[str, bool] = {}
         ends: dict[Value, bool] = {}
         end = monotonic() + self.patience
-        for node, found in _walk(wide, feeds, self.evaluate, end):
+        for node, found in node_results(wide, feeds, self.evaluate, end):
             right[node.name] = all(map(_is_finite, found))
             ends.update(zip(node.outputs, map(_is_finite, found), strict=False))
         lost = [name for name in spoilt if ends.get(wide.outputs[name], False)]
         if not lost:
             return ""
-        for node, found in _walk(narrow, feeds, self.evaluate, end):
+        for node, found in node_results(narrow, feeds, self.evaluate, end):
             if all(map(_is_finite, found)):
                 continue
             if right.get(node.name, isinstance(node.op, Cast)):
@@ -156,7 +156,7 @@ def _is_finite(data: HostValue) -> bool:
     return bool(np.isfinite(data).all())
 
 
-def _walk(
+def node_results(
     graph: Graph, feeds: Mapping[str, HostValue], evaluate: Evaluate, end: float
 ) -> Iterator[tuple[Node, Sequence[Array]]]:
     """Yield the results of every node, as far as nodes can be run one by one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,3 +138,46 @@ def test_same_seed_same_outputs(tercet: Tercet) -> None:
     runs = [tercet("run", "adder.onnx", "--seed", s, "--json").json for s in (5, 5, 6)]
     first, second, other = (run["outputs"] for run in runs)
     assert first == second != other
+
+
+CANCELS = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[3] x) => (float[3] y) {
+  a = Sub (x, x)
+  b = Log (a)
+  y = Mul (b, a)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs", "expected"),
+    [
+        ([1, 2, 3], ("y",), "infinities from node 'b' (Log) on, NaN from node 'y' (Mul) on"),
+        ([1, 2, 3], ("b",), "infinities from node 'b' (Log) on"),
+        ([1, np.nan, 3], ("a",), "NaN from input 'x' on"),
+        ([1, 2, 3], ("a",), ""),
+    ],
+)
+def test_what_is_not_finite_has_an_origin(
+    tercet: Tercet, folder: Path, x: Any, outputs: tuple[str, ...], expected: str
+) -> None:
+    (folder / "cancels.onnxtxt").write_text(CANCELS)
+    np.savez(folder / "x.npz", x=np.array(x, np.float32))
+    command = ("run", "cancels.onnxtxt", "-i", "x.npz", "--outputs", ",".join(outputs))
+    done = tercet(*command, "--repeat", 0, "--json")
+    assert done.code == 0, done.err
+    assert done.json["not_finite"] == expected
+    if expected:
+        assert expected in tercet(*command, "--repeat", 0).out.replace("\n", " ")
+
+
+def test_an_origin_in_a_body_is_left_to_compare(tercet: Tercet, folder: Path) -> None:
+    (folder / "body.onnxtxt").write_text("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[3] x, bool c) => (float[3] y) {
+      y = If (c) <then_branch = t () => (float[3] p) { a = Sub (x, x)  p = Div (a, a) },
+                  else_branch = e () => (float[3] q) { b = Sub (x, x)  q = Div (b, b) }>
+    }""")
+    done = tercet("run", "body.onnxtxt", "--repeat", 0, "--json")
+    assert "compare --layers" in done.json["not_finite"]

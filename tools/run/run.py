@@ -18,6 +18,7 @@ from ...runtime.ir.dtypes import COMPLEX, FLOATS, string
 from ...runtime.ir.graph import Value
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import Array, HostValue, TensorType, ValueType
+from ...runtime.options import NARROW
 from ...runtime.session.model import Model
 from ...runtime.session.placement import Placement
 from ..common.console import (
@@ -34,6 +35,7 @@ from ..common.deadline import time_limit
 from ..common.inputs import InputRequest, Inputs, given_inputs
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.nested import flat, type_text
+from .not_finite import origin_of
 
 SHOWN_ELEMENTS = 8
 SHOWN_VECTORS = 8
@@ -112,6 +114,7 @@ class Run:
         steady: later runs.
         placement: which backend ran which node.
         layers: shapes of all nodes; empty if not requested.
+        not_finite: where infinities and NaN in the outputs come from; empty if there are none.
         stopped: why there are fewer runs than requested; empty if there are not.
     """
 
@@ -125,6 +128,7 @@ class Run:
     steady: Timing
     placement: Placement | None = field(repr=False)
     layers: tuple[NodeTypes, ...] = field(repr=False)
+    not_finite: str = ""
     stopped: str = ""
 
     def summaries(self) -> tuple[Summary, ...]:
@@ -148,6 +152,7 @@ class Run:
             "steady_ms": self.steady.to_dict(),
             "ran_on": share_of_backends(self.placement) if self.placement else {},
             "layers": [layer.to_dict() for layer in self.layers],
+            "not_finite": self.not_finite,
             "stopped": self.stopped,
         }
 
@@ -206,6 +211,9 @@ def run_model(
             placement=model.placement(outputs=names),
             layers=_traced(model, inputs) if trace_shapes else (),
         )
+        if model.precision not in NARROW:  # of these, a warning names the node
+            tell("looking at the outputs")
+            run = replace(run, not_finite=origin_of(model, inputs.arrays, found))
         calls = {backend: lambda: model.run(inputs.arrays, names)}
         interleave(calls, repeat or Repeat(), tell, {backend: first}, samples)
     if run is None:
@@ -306,6 +314,9 @@ def show_run(console: Console, run: Run) -> None:
         _show_layers(console, run.layers)
         console.print()
     _show_outputs(console, run)
+    if run.not_finite:
+        console.print(Text(run.not_finite, "bold yellow"))
+        console.print()
     steady = run.steady
     share = f"p10 {ms_text(steady.quantile(0.1))}, p90 {ms_text(steady.quantile(0.9))}"
     again = f"{ms_text(steady.median)} ms, median of {len(steady.samples)} ({share})"
