@@ -78,5 +78,6 @@ def _note(
 
 
 def _has(test: Callable[[Array], Any], data: HostValue) -> bool:
-    is_float = isinstance(data, np.ndarray) and data.dtype in FLOATS
-    return is_float and bool(test(data).any())
+    if not isinstance(data, np.ndarray) or data.dtype not in FLOATS:
+        return False
+    return bool(test(data).any())

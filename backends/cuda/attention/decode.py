@@ -252,15 +252,22 @@ def _operands(found: DecodeAttention, operand: Callable[[Value], Tensor]) -> _Op
 
     rotation, _ = found.rotations or (None, None)
     of_queries, of_keys = found.norms or (None, None)
+    x, k, v = (operand(source.value) for source in found.sources)
     return _Operands(
-        *(operand(source.value) for source in found.sources),
-        *map(operand, (found.output, found.keys.output, found.values.output)),
-        optional(found.keys, 2),
-        *(optional(rotation, place) for place in (1, 2, 3)),
-        (optional(of_queries, 1), optional(of_keys, 1)),
-        optional(found.attention, 3),
-        optional(found.attention, 6),
-        None if found.sink is None else operand(found.sink.value),
+        x=x,
+        k=k,
+        v=v,
+        y=operand(found.output),
+        keys=operand(found.keys.output),
+        values=operand(found.values.output),
+        first=optional(found.keys, 2),
+        cos=optional(rotation, 1),
+        sin=optional(rotation, 2),
+        positions=optional(rotation, 3),
+        factors=(optional(of_queries, 1), optional(of_keys, 1)),
+        mask=optional(found.attention, 3),
+        lengths=optional(found.attention, 6),
+        sink=None if found.sink is None else operand(found.sink.value),
     )
 
 
