@@ -67,10 +67,10 @@ class EncodedDecoder:
     ) -> None:
         assert op.encoder is not None
         self._op, self._run = op, run
-        masks: tuple[Array, ...] = ()
+        masks: list[Array] = []
         if op.model_type == T5:
             seen = np.maximum.accumulate(sources != op.pad_token_id, 1)
-            masks = (seen.astype(np.int32) if mask is None else mask,)
+            masks.append(seen.astype(np.int32) if mask is None else mask)
         given = (sources, *masks, start)[: len(op.encoder.inputs)]
         found = [_repeated(each, beams) for each in run(op.encoder, given)]
         count = op.states

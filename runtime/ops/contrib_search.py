@@ -98,7 +98,9 @@ class Search(Op):
     def _need_encoder(self, encoder: Graph) -> None:
         states, inputs = self.states, len(self.decoder.inputs)
         masks = int(self.model_type == T5)
-        if states < 2 or inputs - 2 * states not in (masks + 1, masks + 2):
+        extras = range(1, inputs - 2 * states)
+        plain = len(extras) - sum(map(self.is_states, extras))
+        if states < 2 or plain > masks or len(extras) not in (masks, masks + 1):
             raise ShapeError(
                 f"body '{self.decoder.name}' has {inputs} inputs and {states + 1} outputs; "
                 "expected ids, a mask or hidden states, past states and as many of the encoder, "
@@ -112,8 +114,7 @@ class Search(Op):
                 f"ids and a mask, and {states} keys and values; or the decoder's first tokens, "
                 "too, and logits, hidden states and twice as many, as features without a mask need"
             )
-        needs_hidden = any(self.is_states(place) for place in range(1, inputs - 2 * states))
-        if needs_hidden and sizes[1] == states:
+        if any(map(self.is_states, extras)) and sizes[1] == states:
             raise ShapeError(
                 f"body '{self.decoder.name}' takes hidden states, which '{encoder.name}' does not "
                 "give"

@@ -276,6 +276,15 @@ def test_bodies_that_do_not_fit(proto: onnx.ModelProto, text: str) -> None:
         tercet.load(proto).close()
 
 
+def test_whisper_has_no_masks() -> None:
+    proto, _ = drawn_for_sound(1)
+    (node,) = proto.graph.node
+    (decoder,) = (each.g for each in node.attribute if each.name == "decoder")
+    decoder.input.insert(1, ids("encoder_attention_mask", "source"))
+    with pytest.raises(tercet.ModelError, match="body 'decoder' has 10 inputs and 5 outputs"):
+        tercet.load(proto).close()
+
+
 def test_a_text_needs_more_than_its_first_token() -> None:
     proto, feeds = drawn(1, "cross")
     feeds["max_length"][0] = 1
