@@ -156,7 +156,7 @@ def _kind(model: Path) -> tuple[str, str] | None:
 
 def _several(path: Path, models: list[Path]) -> UsageError:
     names = ", ".join(each.relative_to(path).as_posix() for each in models)
-    return UsageError(f"{path} has several models ({names}); choose one with variant")
+    return UsageError(f"{path} has several models ({names}); choose one with variant (--file)")
 
 
 def _named(files: list[Path], stem: str) -> Path | None:
@@ -167,6 +167,6 @@ def _unknown(path: Path, variant: str, files: list[Path]) -> UsageError:
     known = [f.relative_to(path).as_posix() for f in files]
     hint = did_you_mean(variant, [f.stem.rpartition("_")[2] for f in files])
     return UsageError(
-        f"variant={shown(variant)}: {path} has no such model{hint} "
+        f"variant={shown(variant)} (--file): {path} has no such model{hint} "
         f"(models: {', '.join(known) or 'none'})"
     )

@@ -34,7 +34,7 @@ class FolderTokenizer(Closable):
             raise ModelError(
                 "has no tokenizer.json; save it there with transformers' "
                 "AutoTokenizer.from_pretrained(...).save_pretrained(...), or give token ids "
-                "(generate_ids)",
+                "(generate_ids, --ids)",
                 file=str(folder.path),
             )
         try:
@@ -42,7 +42,7 @@ class FolderTokenizer(Closable):
         except ImportError as error:
             raise UnsupportedError(
                 f"{folder.tokenizer}: texts need the library tokenizers",
-                remedy=f"install it with {_EXTRA}, or give token ids (generate_ids)",
+                remedy=f"install it with {_EXTRA}, or give token ids (generate_ids, --ids)",
             ) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(folder.tokenizer))
