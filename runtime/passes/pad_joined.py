@@ -1,6 +1,6 @@
 """Pads the smallest of joined tensors, where a layer would read an odd number of channels.
 
-Networks of points join three coordinates to the features of each of them. Kernels read channels in
+Networks of points join three coordinates to the features of each of them, and a neural ODE the time. Kernels read channels in
 words: an image of 131 channels would be copied to one of 136 before every convolution of it, and
 products would read such rows one by one. On an H200, 65536 rows of 3 + 128 float16 numbers take 125
 µs to join and to multiply by 128 columns, of 8 + 128 take 40; in float32 199 and 54.
@@ -34,8 +34,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         sizes = _sizes(node, node.op)
         path = _to_layer(graph, node, node.op) if sizes else []
         count = sum(sizes)
-        is_computed = bool(path) and node.operands[sizes.index(min(sizes))].data is None
-        if is_computed and count >= LEAST and count % 2:
+        if path and count >= LEAST and count % 2:
             *moves, layer = path
             _pad(graph, node, node.op, moves, layer, sizes)
             more = count + -count % WORD
