@@ -1,9 +1,10 @@
 """Pads the smallest of joined tensors, where a layer would read an odd number of channels.
 
-Networks of points join three coordinates to the features of each of them, and a neural ODE the time. Kernels read channels in
-words: an image of 131 channels would be copied to one of 136 before every convolution of it, and
-products would read such rows one by one. On an H200, 65536 rows of 3 + 128 float16 numbers take 125
-µs to join and to multiply by 128 columns, of 8 + 128 take 40; in float32 199 and 54.
+Networks of points join three coordinates to the features of each of them, and a neural ODE the
+time. Kernels read channels in words: an image of 131 channels would be copied to one of 136 before
+every convolution of it, and products would read such rows one by one. On an H200, 65536 rows of 3 +
+128 float16 numbers take 125 µs to join and to multiply by 128 columns, of 8 + 128 take 40; in
+float32 199 and 54.
 """
 
 from __future__ import annotations
