@@ -25,7 +25,13 @@ from .algorithms.registry import kernel_of
 from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
-from .codegen.shared_chains import Formed, operands_of, shared_chain_at
+from .codegen.shared_chains import (
+    FEW_ELEMENTS,
+    MAX_OPERANDS,
+    Formed,
+    operands_of,
+    shared_chain_at,
+)
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .joined_moves import may_join_all
@@ -37,9 +43,8 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.scans import ScanChain
 
-#: Limits of a chain, as `MAX_CHAINED`: more need too many registers. Where there are few elements,
-#: only the number of launches counts.
-MAX_CHAIN_OPERANDS, MAX_FEW_OPERANDS, FEW_ELEMENTS = 8, 16, 1 << 14
+#: Limit of a chain, as `MAX_CHAINED`: more need too many registers, unless there are few elements.
+MAX_CHAIN_OPERANDS = 8
 #: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
 #: whatever the operator: less than a launch.
 MAX_REPEATED = 1 << 18
@@ -397,7 +402,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     """Return `root` with preceding elementwise nodes that only the chain reads."""
     chain = [root]
     shape = root.output.tensor.dims
-    most = MAX_FEW_OPERANDS if prod(shape) <= FEW_ELEMENTS else MAX_CHAIN_OPERANDS
+    most = MAX_OPERANDS if prod(shape) <= FEW_ELEMENTS else MAX_CHAIN_OPERANDS
     grown = True
     while grown and len(chain) < MAX_CHAINED:
         grown = False
