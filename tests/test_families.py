@@ -90,7 +90,6 @@ NAMED_IN_PARTS = {
     "attention/attention_tiles.cu",
     "elementwise/elementwise.cu",
     "elementwise/moved.cu",
-    "gemm/experts_floats.cu",
     "gemm/experts_floats_sum.cu",
     "gemm/experts_packed.cu",
     "gemm/experts_packed_sum.cu",
