@@ -78,11 +78,17 @@ def test_kernels(gated: Gated, emulated: CudaBackend) -> None:
     compare(gated.sample(), emulated, error=ERROR[gated.dtype])
 
 
+MAGNITUDES = [1e-5, 1e-4, 1e-3, 1.0, 1e3, 6e3]
+
+
 @pytest.mark.slow
 @needs_compiler
-def test_normalized_rows_of_any_magnitude_keep_their_digits(emulated: CudaBackend) -> None:
+@pytest.mark.parametrize("magnitudes", [MAGNITUDES, *([one] for one in MAGNITUDES)], ids=str)
+def test_normalized_rows_of_any_magnitude_keep_their_digits(
+    magnitudes: list[float], emulated: CudaBackend
+) -> None:
     """Products of rows and factors alone would be subnormal, or too large."""
-    size, magnitudes = 512, [1e-5, 1e-4, 1e-3, 1.0, 1e3, 6e3]
+    size = 512
     graph = Graph("normalized")
     data = (normal(len(magnitudes), size) * np.array(magnitudes)[:, None]).astype(float16)
     x = graph.add_input("x", TensorType(data.dtype, data.shape))

@@ -25,6 +25,15 @@ struct Step {
     }
 };
 
+// Multiplies a warp's sums of a single row.
+__device__ __forceinline__ void scale_sums(float (&sums)[PAIRS][GROUPS][4], float by)
+{
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sums[pair][0][q] *= by;
+}
+
 // The rows of x, which start at an address.
 __device__ __forceinline__ auto rows_to_multiply(const X* from)
 {
@@ -36,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
-    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][ROWS], squares[WARPS][8];
+    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][ROWS], squares[WARPS][8], squares_of_row[WARPS];
     const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
     Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
@@ -55,8 +64,12 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     grid_dependency_sync();
     cp_async_wait<0>();
     Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
-    auto values = rows_to_multiply(rows_of(x, parameters, epsilon));
-    if constexpr (!NORMALIZED) __syncthreads();
+    float back = 1;  // what sums are multiplied by
+    const X* from = row_memory();
+    if constexpr (DEFERS) back = scale_words(x, parameters, squares_of_row);
+    else from = rows_of(x, parameters, epsilon);
+    auto values = rows_to_multiply(from);
+    if constexpr (!NORMALIZED || DEFERS) __syncthreads();  // scales are there
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     int half = 0;
@@ -71,11 +84,13 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     };
     // Ends a tile; returns whether there is another one.
     const auto finish_tile = [&] {
+        if constexpr (DEFERS) scale_sums(sums, back);
         leave_fragments(parts[half][warp], sums);
         if constexpr (SCALED) leave_squares(squares[warp], values);
         cp_async_wait<0>();
         finish_rows(parts[half], y, beside, bias0, bias1, z0, z1, now.n0, n, [&](int m) {
-            if constexpr (!SCALED) return 1.0f;
+            if constexpr (DEFERS) return rsqrtf(mean_of(squares_of_row) + epsilon);
+            else if constexpr (!SCALED) return 1.0f;
             else return inverse_root(squares, m, epsilon);
         });
         now = {now.n0 + int(gridDim.x) * RESULTS, 0};

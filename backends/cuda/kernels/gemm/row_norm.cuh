@@ -144,6 +144,46 @@ __device__ __forceinline__ const Y* normalized_words(const Y* x, const Parameter
     return row;
 }
 
+// Whether a row can be divided by its root mean square after it has been multiplied, as results are: no warp waits for the
+// others' squares. Until then a power of two of its own stands for it in each warp, so that no number gets too large or
+// too small for its type.
+constexpr bool DEFERS = NORMALIZED && Parameters::AHEAD && Parameters::OWN && !CENTRED && !SHIFTED && sizeof(Y) == 2;
+
+// Multiplies a warp's own words of the row by their factors, and puts them where `rows_of` would, for this warp alone.
+// Stores the sum of their squares in `squares`. Returns the power of two by which sums of this warp are to be multiplied.
+__device__ __forceinline__ float scale_words(const Y* x, const Parameters& parameters, float (&squares)[WARPS])
+{
+    OwnWords words;
+#pragma unroll
+    for (int i = 0; i < OwnWords::TIMES; ++i)
+        load_global(words.at[i], x + Parameters::place(i), Parameters::is_inside(i));
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < OwnWords::TIMES; ++i)
+#pragma unroll
+        for (int e = 0; e < OwnWords::PER_WORD; ++e) {
+            const float value = OwnWords::element(words.at[i], e);
+            sums[e % 4] += value * value;
+        }
+    const float own = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    const int exponent = int(__reduce_max_sync(~0u, __float_as_uint(own)) >> 23) - 127;  // of the largest square or more
+    const int half = (exponent >> 1) - 2;
+    const float by = __int_as_float((127 - half) << 23);  // the largest number becomes 1 to 8
+    Y* const row = row_memory();
+#pragma unroll
+    for (int i = 0; i < OwnWords::TIMES; ++i) {
+        if (!Parameters::is_inside(i)) break;
+        OwnWords::Piece made;
+#pragma unroll
+        for (int e = 0; e < OwnWords::PER_WORD; ++e)
+            ((Y*)made.at)[e] =
+                Y(OwnWords::element(words.at[i], e) * by * OwnWords::element(parameters.scale[i], e));
+        *(OwnWords::Piece*)(row + Parameters::place(i)) = made;
+    }
+    leave_sum(squares, own);
+    return __int_as_float((127 + half) << 23);
+}
+
 // Returns the address that rows of x are read from.
 __device__ __forceinline__ const Y* rows_of(const Y* x, const Parameters& ahead, float epsilon)
 {
