@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -79,7 +80,7 @@ def with_others(x: Array, kept: Array) -> Array:
 
 def with_other_integers(y: Array, x: Array) -> Array:
     """Return integers with others where numbers have none: NaN, and what is out of range."""
-    limits = ml_dtypes.iinfo(y.dtype)
+    limits = cast("Any", ml_dtypes.iinfo)(y.dtype)
     fits = (x > float(limits.min) - 1) & (x < float(limits.max) + 1)
     return np.where(fits, y, (y == 0).astype(y.dtype))
 
