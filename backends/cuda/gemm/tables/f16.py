@@ -96,6 +96,9 @@ TMA = (
     CtaTile(
         128, 256, 64, 4, (8, 1), "wgmma", 1, Cost(0.067, 0.495, 1.848, 2.096, split=4.7), stages_b=4
     ),
+    CtaTile(
+        192, 128, 64, 5, (12, 1), "wgmma", 1, Cost(0.067, 0.38, 1.8, 1.6, split=4.7), stages_b=5
+    ),
 )
 
 #: Fitted on an H200 by least squares of logarithms of measured times, with more weight for times
