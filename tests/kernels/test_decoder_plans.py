@@ -102,7 +102,7 @@ def test_a_layer_of_experts_with_sinks_is_seven_kernels(
         assert "experts_packed_sum" in found[second]
 
 
-def test_positions_and_lengths_are_two_kernels(
+def test_positions_and_lengths_are_one_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything from the state of a step to where its rows begin in the caches, and their end."""
@@ -110,7 +110,7 @@ def test_positions_and_lengths_are_two_kernels(
     with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
         found = [kernel.split()[0] for kernel in kernels(plan)]
         before = found[: found.index("copy_strided")]
-        assert sorted(before) == ["elementwise", "elementwise", "gather", "gemv_packed"]
+        assert sorted(before) == ["gather", "gemv_packed", "shared_chain"]
 
 
 @pytest.mark.parametrize(("penalty", "gathers"), [(1.0, 1), (1.1, 2)])

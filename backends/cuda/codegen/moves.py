@@ -451,14 +451,15 @@ def chain_to(graph: Graph, last: Node, free: Set[Node]) -> list[Node]:
 def _is_aligned(node: Node, axis: int) -> bool:
     """Whether kernels could read words where a Slice starts, in C order or with channels last."""
     x, starts = node.operands[0].tensor, _ints(node.inputs[1])
-    axes = normalize_axes(_ints(node.inputs[3]) or range(x.rank), x.rank) if node.inputs[3:] else ()
+    rank = len(x.dims)
+    axes = normalize_axes(_ints(node.inputs[3]) or range(rank), rank) if node.inputs[3:] else ()
     if not starts or (axes and axis not in axes):
         return True
     begin = starts[axes.index(axis) if axes else axis]
     begin = min(max(begin + x.dims[axis] if begin < 0 else begin, 0), x.dims[axis])
-    for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (x.rank > 2)]:
+    for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (rank > 2)]:
         steps = strides(x.dims, format)
-        row = 1 if format is Format.CHANNELS_LAST else x.rank - 1
+        row = 1 if format is Format.CHANNELS_LAST else rank - 1
         pitch = x.dims[row] if axis == row and x.size > x.dims[row] else 0
         if not any(n * x.dtype.itemsize % ALIGNMENT for n in (begin * steps[axis], pitch)):
             return True
