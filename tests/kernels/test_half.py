@@ -422,12 +422,12 @@ def test_every_tile_of_the_copy_engine_compiles(cache: Path) -> None:
 
 def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
     """A run of pixels is the image with its padding; a tap is that many of them further on."""
-    graph = conv(512, 512, 3, 3, x=(32, 512, 14, 14), pads=(1,) * 4)
+    graph = conv(512, 512, 3, 3, x=(16, 512, 14, 14), pads=(1,) * 4)
     (launch,) = launches(planned(graph))
     image, weights = launch.args["a"], launch.args["b"]
     assert isinstance(image, TensorMap)
     assert isinstance(weights, TensorMap)
-    assert image.dims == (512, 14, 14, 32)
+    assert image.dims == (512, 14, 14, 16)
     assert image.strides == (512, 14 * 512, 14 * 14 * 512)
     assert image.corners == ((-1, -1), (0, 0))  # rows of 15: the last zero is the next one's first
     assert image.box == (64, 128 + 2 * 15 + 2)

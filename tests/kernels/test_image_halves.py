@@ -55,7 +55,7 @@ def force(patch: pytest.MonkeyPatch, name: str) -> None:
     config = Config.parse(name, IMAGE_HALVES)
     patch.setattr(image_halves, "ways_of", lambda *_, **__: (TimedConfig(0.0, config),))
     patch.setattr(f32, "arithmetic_of", lambda *_: f32.Arithmetic(F16X3))
-    patch.setattr(backend, "gain", lambda *_: 1e6)
+    patch.setattr(image_halves, "gain", lambda *_: 1e6)
 
 
 class Images:

@@ -76,7 +76,7 @@ def _chooses(node: Node) -> bool:
     if not isinstance(node.op, Gather):
         return False
     x, indices = node.operands
-    return indices.data is None and indices.tensor.dtype in (int32, int64) and x.tensor.rank > 0
+    return indices.data is None and indices.tensor.dtype in (int32, int64) and bool(x.tensor.dims)
 
 
 def gathered_chain(found: GatheredChain, y: Tensor, operand: Operand) -> Recipe | str:
