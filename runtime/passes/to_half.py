@@ -326,10 +326,6 @@ class _Narrow:
             source = self._narrowed(node.inputs[0], reader)
             add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
             narrow = add(node.op, source, *node.inputs[1:])
-        elif node is not None and self._joins(node, value):
-            parts = [self._narrowed(part, node) for part in node.inputs]
-            add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
-            narrow = add(node.op, *parts)
         else:
             narrow = self._cast(value, self._half, reader)
         self._known[value] = narrow
@@ -362,28 +358,6 @@ class _Narrow:
         while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):
             source = source.operands[0].producer
         return source is not None and type(source.op).__module__ in _COMPUTING
-
-    def _joins(self, node: Node, value: Value) -> bool:
-        """Whether what a Concat joins is cast before: all but one part where it is computed.
-
-        These are then written where they are joined, and nothing is joined in float32.
-        """
-        if not isinstance(node.op, movement.Concat) or self._graph.is_output(value):
-            return False
-        if not all(type(reader.op) in LEADERS for reader in value.consumers):
-            return False
-        apart = [part for part in node.operands if not self._is_cast_as_computed(part, node)]
-        return len(apart) <= 1
-
-    def _is_cast_as_computed(self, part: Value, join: Node) -> bool:
-        """Whether a part is a constant, known in half precision, or computed for one Concat."""
-        if part.data is not None or part in self._known:
-            return True
-        node = part.producer
-        while node is not None and isinstance(node.op, _VIEWS) and set(part.consumers) == {join}:
-            part, join, node = node.operands[0], node, node.operands[0].producer
-        computes = node is not None and type(node.op).__module__ in _COMPUTING
-        return part in self._known or (computes and set(part.consumers) == {join})
 
     def _cast(self, value: Value, to: DType, before: Node) -> Value:
         """Return a value cast to another type."""

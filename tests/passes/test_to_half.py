@@ -17,7 +17,7 @@ from tercet.runtime.ops.elementwise import Abs, Add, Div, Exp, Mul, Neg, Relu
 from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.gather import GatherElements, GatherND, ScatterElements, ScatterND
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Transpose
+from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ReduceL2, ReduceSum
@@ -298,28 +298,3 @@ def test_a_tensor_is_cast_before_many_parts_are_cut(count: int) -> None:
 
     found = kinds(halved(make(build, (2, count, 8))))
     assert found.count("Cast") == 3
-
-
-@pytest.mark.parametrize("others", [1, 2])
-def test_what_is_joined_is_cast_where_it_is_computed(others: int) -> None:
-    """All but one part are: with two, nothing is saved, and what is joined is cast."""
-
-    def build(g: Graph, x: Value) -> Value:
-        made = apply(g, Exp(), apply(g, Neg(), apply(g, Abs(), x)))
-        bounds = [np.array([n]) for n in (0, 4, 2)]
-        parts = (made, x, apply(g, Slice(), x, *bounds))[: 1 + others]
-        size = 8 * 2 + 4 * (others > 1)
-        return apply(g, MatMul(), apply(g, Concat(axis=-1), *parts), normal(size, 8))
-
-    graph = halved(make(build, (2, 5, 8)))
-    assert dtypes_of(graph, "Concat") == {float16 if others == 1 else float32}
-    assert kinds(graph).count("Cast") == (3 if others == 1 else 2)
-
-
-def test_what_others_read_is_joined_in_float32() -> None:
-    def build(g: Graph, x: Value) -> Value:
-        joined = apply(g, Concat(axis=-1), apply(g, Exp(), apply(g, Neg(), apply(g, Abs(), x))), x)
-        total = apply(g, ReduceSum(), joined, np.array([-1]))
-        return apply(g, Add(), apply(g, MatMul(), joined, normal(16, 8)), total)
-
-    assert dtypes_of(halved(make(build, (2, 5, 8))), "Concat") == {float32}
