@@ -167,8 +167,11 @@ class _TransposedRegion:
         image = {node.output: node.inputs[0] for node in self.entries}
         made: dict[Node, Node] = {}
         for node in self.nodes:
+            inputs = [
+                v and (image.get(v) or _transposed_constant(graph, v, self.order))
+                for v in node.inputs
+            ]
             add = Builder(graph, node, node.name, (node,))
-            inputs = [v and (image.get(v) or _transposed(add, v, self.order)) for v in node.inputs]
             if isinstance(node.op, MatMul):
                 inputs = [_transposed_weights(graph, node), inputs[0]]
             elif isinstance(node.op, Pad):
@@ -200,13 +203,6 @@ class _TransposedRegion:
         return op
 
 
-def _transposed(add: Builder, value: Value, order: Order) -> Value:
-    """Return a constant, or what needs but a view, in the order before transposes of `order`."""
-    if value.data is not None:
-        return _transposed_constant(add.graph, value, order)
-    return add(Transpose(perm=inverse(order)), value)
-
-
 def _transposed_constant(graph: Graph, value: Value, order: Order) -> Value:
     """Return a constant in the order before transposes of `order`."""
     if value.data is None or value.data.size == 1:
@@ -232,7 +228,7 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
             region = _TransposedRegion(order, [node])
             regions.append(region)
             owner[node.output] = region
-        elif _is_free(node, order) and _all_inside(node, owner, order):
+        elif _is_free(node, order) and _all_inside(node, owner, len(order)):
             parts = {id(owner[v]): owner[v] for v in node.distinct_reads if v in owner}
             first, *others = parts.values()
             for other in others:
@@ -277,27 +273,15 @@ def _is_free(node: Node, order: Order) -> bool:
     return isinstance(node.op, FREE) and len(node.outputs) == 1
 
 
-def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], order: Order) -> bool:
-    """Whether the node reads only values of regions, and what can be transposed without a copy."""
+def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) -> bool:
+    """Whether the node reads only values of regions, and constants that can be transposed."""
     inside = False
     for value in node.distinct_reads:
         if value in owner:
             inside = True
-        elif value.data is None:
-            if not _keeps_elements(value, order):
-                return False
-        elif not _can_transpose(value.data, len(order), node):
+        elif value.data is None or not _can_transpose(value.data, rank, node):
             return False
     return inside
-
-
-def _keeps_elements(value: Value, order: Order) -> bool:
-    """Whether undoing an order moves only axes of size one of a tensor, such as a mask of rows."""
-    shape = shape_of(value)
-    if shape is None or len(shape) != len(order):
-        return False
-    kept = [axis for axis in inverse(order) if shape[axis] != 1]
-    return kept == sorted(kept)
 
 
 def _can_transpose(data: np.ndarray, rank: int, node: Node) -> bool:

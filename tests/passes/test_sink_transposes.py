@@ -11,7 +11,6 @@ from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Si
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Pad, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.reduce import ReduceMax
 from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -108,24 +107,6 @@ def test_orders_that_are_their_own_inverse() -> None:
     graph = make(build, (2, 3, 4))
     after, _ = optimised(graph)
     assert kinds(after).count("Transpose") == 1
-    assert_same(graph, after)
-
-
-@pytest.mark.parametrize(("axes", "count"), [((1, 3), 0), ((0, 1), 2)])
-def test_masks_of_rows_move_no_elements(axes: tuple[int, int], count: int) -> None:
-    """Speech encoders mask the frames of an image in another order than convolutions read it."""
-    swap = Transpose(perm=(0, 1, 3, 2))
-
-    def build(graph: Graph, x: Value) -> Value:
-        frames = apply(graph, ReduceMax(), x, np.array(axes))
-        y = apply(graph, swap, apply(graph, Conv(pads=(1,) * 4), x, normal(8, 4, 3, 3)))
-        y = apply(graph, swap, apply(graph, Mul(), y, frames))
-        return apply(graph, Conv(), y, normal(4, 8, 3, 3))
-
-    graph = make(build, (2, 4, 10, 10))
-    after, _ = optimised(graph)
-    images = [node for node in after.nodes if node.output.tensor.size == 2 * 8 * 100]
-    assert [node.kind for node in images].count("Transpose") == count
     assert_same(graph, after)
 
 
