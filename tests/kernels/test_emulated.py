@@ -286,7 +286,7 @@ def test_reductions_read_16_bit_floats_and_compute_in_float32(
     graph.set_outputs(outputs)
     infer(graph)
     entries = [launch.entry for launch in launches(planned(graph))]
-    assert ("elementwise" in entries) is is_read_twice
+    assert ("shared_chain" in entries) is is_read_twice
     assert "reduce_rows" in entries
     compare(Sample(graph, {"x": (normal(2, 6, 5, 7) * 500).astype(dtype)}), emulated)
 

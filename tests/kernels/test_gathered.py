@@ -26,7 +26,6 @@ from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS
 
-COMPILES = {"elementwise/moved.cu"}
 WORDS, KINDS, PLACES = normal(50, 24), normal(2, 24), normal(1, 7, 24)
 IDS = np.random.default_rng(3).integers(-50, 50, (3, 7))
 TYPES = IDS % 2

@@ -278,14 +278,18 @@ def test_elementwise_chains_are_one_kernel_that_reads_each_operand_once() -> Non
     assert read == ["x", "y"]
 
 
-def test_a_value_that_others_read_ends_a_chain() -> None:
+@pytest.mark.parametrize(
+    ("rows", "kernels"), [(1 << 12, ["Sigmoid", "Relu"]), (4, ["Sigmoid+Relu, 2 results"])]
+)
+def test_a_value_that_others_read_ends_a_chain(rows: int, kernels: list[str]) -> None:
+    """Unless there are few elements."""
     graph = Graph()
-    x = graph.add_input("x", TensorType(float32, (4, 8)))
+    x = graph.add_input("x", TensorType(float32, (rows, 8)))
     inner = graph.insert(Sigmoid(), [x], ["inner"]).output
     outer = graph.insert(Relu(), [inner]).output
     graph.set_outputs({"inner": inner, "outer": outer})
     infer(graph)
-    assert [launch.note for launch in launches(planned(graph))] == ["Sigmoid", "Relu"]
+    assert [launch.note for launch in launches(planned(graph))] == kernels
 
 
 def test_scalar_constants_are_written_into_the_code() -> None:

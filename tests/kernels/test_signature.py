@@ -104,7 +104,8 @@ def test_every_kernel_has_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_source, "KERNELS", KERNELS)
     kernel = re.compile(r'^extern "C" __global__ void\s+(?:__launch_bounds__.*\n)?(\w+)\(', re.M)
     repeat = " ".join(f"X({i})" for i in range(3))
-    code = "\n".join(f"#define {name}(X) {repeat}" for name in ("INPUTS", "OPERANDS", "BEHIND"))
+    names = ("INPUTS", "OPERANDS", "RESULTS", "BEHIND")
+    code = "\n".join(f"#define {name}(X) {repeat}" for name in names)
     found = 0
     for path in KERNELS.rglob("*.cu"):
         for entry in kernel.findall(path.read_text(encoding="utf-8")):
