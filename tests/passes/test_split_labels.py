@@ -29,8 +29,9 @@ def test_scores_are_made_on_the_device(name: str) -> None:
             np.testing.assert_array_equal(found[key], data)
     rows = len(next(iter(feeds.values())))
     shapes = {key: x.shape for key, x in feeds.items()}
-    paper = {"placement": "cuda", "target": "sm_90a", "fallback": "numpy"}
-    placed = tercet.inspect(path, shapes=shapes, **paper).placement
+    placed = tercet.inspect(
+        path, placement="cuda", target="sm_90a", fallback="numpy", shapes=shapes
+    ).placement
     assert placed is not None
     assert rows > 1
     host = {row.operators for row in placed if row.backend == "numpy"}
