@@ -17,11 +17,14 @@ from ..kernels import (
     index_samples,
     integer_samples,
     norm_samples,
+    test_chosen,
     test_chunks,
     test_dots,
+    test_gathered,
     test_pad_channels,
     test_rotated_heads,
     test_scan_chain,
+    test_shared_chains,
     test_short,
     test_short_stacks,
 )
@@ -51,6 +54,15 @@ def test_kernels_of_scans(name: str) -> None:
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)
 def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
     compare(heads.sample(), *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [*test_chosen.samples(), *test_gathered.samples(), *test_shared_chains.samples()],
+    ids=lambda sample: sample.graph.name,
+)
+def test_kernels_of_patterns(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
@@ -21,11 +22,12 @@ from tercet.runtime.ops.gather import Gather, GatherND
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Expand, Transpose
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.session.model import Model
 
 from .cubins import assert_plans_compile
 from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import OPTIONS, Sample, compare
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -113,6 +115,11 @@ CASES = {
 }
 
 
+def samples() -> list[Sample]:
+    """Return what runs under compute-sanitizer on a GPU; see tests/gpu/test_cuda_samples.py."""
+    return [case.sample for case in CASES.values()]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_matrices_stay_where_they_are(name: str) -> None:
     made = launches(planned(CASES[name].graph, DryDevice(compiler=DryCompiler(H200))))
@@ -129,6 +136,23 @@ def test_compiles(target: Target, cache: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str, emulated: CudaBackend) -> None:
     compare(CASES[name].sample, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+def test_rows_without_a_matrix_are_zeros(dtype: DType, emulated: CudaBackend) -> None:
+    """As with a Gather of their matrices: see docs/rulings.md."""
+    case = Case(rows=9, share=1, n=21, k=16, dtype=dtype)
+    feeds = dict(case.sample.feeds)
+    outside = {0: -MATRICES - 1, 4: MATRICES, 8: 1 << 32}
+    wrong = feeds["indices"].copy()
+    wrong[list(outside), 0] = list(outside.values())
+    with Model(case.graph, [emulated], OPTIONS, evaluate) as model:
+        expected = model.run(feeds)["y"]
+        found = model.run({**feeds, "indices": wrong})["y"]
+    inside = [row for row in range(case.pairs) if row not in outside]
+    np.testing.assert_array_equal(found[inside], expected[inside])
+    assert not found[list(outside)].any()
 
 
 def test_other_readers_and_many_matrices_keep_a_gather() -> None:

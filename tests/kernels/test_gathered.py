@@ -24,7 +24,7 @@ from tercet.runtime.session.model import Model
 from .cubins import all_compile
 from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import OPTIONS
+from .samples import OPTIONS, Sample
 
 WORDS, KINDS, PLACES = normal(50, 24), normal(2, 24), normal(1, 7, 24)
 IDS = np.random.default_rng(3).integers(-50, 50, (3, 7))
@@ -100,6 +100,11 @@ def odd() -> tuple[Embedding, Array]:
 
 
 SPELLINGS = (bert, gpt, halves, columns, middle, odd)
+
+
+def samples() -> list[Sample]:
+    """Return what runs under compute-sanitizer on a GPU; see tests/gpu/test_cuda_samples.py."""
+    return [Sample(made.graph, made.feeds) for made, _ in (spelling() for spelling in SPELLINGS)]
 
 
 def read_twice() -> Embedding:

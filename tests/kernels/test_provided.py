@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from typing import Any
+from inspect import signature
 
 import pytest
 
@@ -89,7 +89,6 @@ FINDERS = dict.fromkeys(f for table in TABLES for finders in table.values() for 
 
 @pytest.mark.parametrize("finder", FINDERS, ids=lambda finder: finder.name)
 def test_finders_take_what_they_are_given(finder: patterns.Finder) -> None:
-    code: Any = finder.function.__code__  # type: ignore[attr-defined]
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    assert names[0] == "graph"
-    assert names[2:] == ("free", *finder.needs)
+    graph, _, *names = signature(finder.function).parameters
+    assert graph == "graph"
+    assert names == ["free", *finder.needs]

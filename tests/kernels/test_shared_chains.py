@@ -84,6 +84,16 @@ GRAPHS: dict[str, Callable[[Net], Graph]] = {
 }
 
 
+def sample(name: str) -> Sample:
+    net = Net()
+    return Sample(GRAPHS[name](net), net.feeds)
+
+
+def samples() -> list[Sample]:
+    """Return what runs under compute-sanitizer on a GPU; see tests/gpu/test_cuda_samples.py."""
+    return [sample(name) for name in GRAPHS]
+
+
 def files(graph: Graph) -> list[str]:
     return [launch.source.file for launch in launches(planned(graph))]
 
@@ -98,9 +108,7 @@ def test_one_kernel(name: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("name", GRAPHS)
 def test_results(name: str, emulated: CudaBackend) -> None:
-    net = Net()
-    graph = GRAPHS[name](net)
-    compare(Sample(graph, net.feeds), emulated, error=2e-3 if "16" in name else 1e-5)
+    compare(sample(name), emulated, error=2e-3 if "16" in name else 1e-5)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

@@ -170,10 +170,10 @@ def chosen_matrices(
     sorting = Launch(
         "gemm/sort_indices.cu",
         "sort_indices",
-        grid=(ceil_div(count, SORTING_WARPS), 1, 1),
+        grid=(ceil_div(count + 1, SORTING_WARPS), 1, 1),
         block=32 * SORTING_WARPS,
-        args={"indices": indices, "order": order, "ends": ends, "pairs": pairs},
-        types=(("I", indices.dtype),),
+        args={"indices": indices, "order": order, "ends": ends, "y": y, "pairs": pairs, "n": n},
+        types=(("I", indices.dtype), ("T", dtype)),
         constants=(("EXPERTS", count),),
         scratch=ends.offset + 4 * count,
         note=f"{pairs} of {count}",
