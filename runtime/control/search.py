@@ -97,13 +97,16 @@ class _Words:
 
     @classmethod
     def of(cls, op: Search, given: _Given) -> _Words:
+        temperature = _number(given, "temperature", 1.0)
+        if not temperature > 0:
+            raise ShapeError(f"temperature {temperature:g}: expected a positive number")
         return cls(
             op,
             _number(given, "repetition_penalty", 1.0),
             _number(given, "min_length", 0),
             _array(given, "vocab_mask"),
             _array(given, "prefix_vocab_mask"),
-            _number(given, "temperature", 1.0),
+            temperature,
         )
 
     def scores(self, texts: Array, scores: Array, is_first: bool) -> Array:

@@ -309,3 +309,10 @@ def test_what_is_not_supported_of_speech(name: str, text: str) -> None:
     proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, shape))
     with pytest.raises(tercet.TercetError, match=text), tercet.load(proto) as model:
         model.run(feeds)
+
+
+def test_a_temperature_is_positive() -> None:
+    proto, feeds = drawn_for_sound(1)
+    feeds["temperature"][:] = 0
+    with tercet.load(proto) as model, pytest.raises(tercet.TercetError, match="temperature 0"):
+        model.run(feeds)
