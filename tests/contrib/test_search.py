@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,25 +152,35 @@ def drawn(op: str, seed: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return proto, {name: x for name, x in feeds.items() if x is not None}
 
 
+def by_onnxruntime(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
+    """Return the results of a search, on one thread and without its warnings."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return [np.asarray(result) for result in session.run(None, feeds)]
+
+
+def assert_same_scores(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Compare the scores of texts and of steps."""
+    for mine, theirs in zip(found, wanted, strict=True):
+        # onnxruntime goes on with texts that are done, and leaves out steps that have no effect.
+        np.testing.assert_allclose(mine, np.where(mine == 0, 0, theirs), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("op", ["GreedySearch", "BeamSearch", "Sampling"])
 @pytest.mark.parametrize("seed", range(32))
 def test_texts(op: str, seed: int) -> None:
     """Words and scores; with a `top_p` of nearly 0, samples are the likeliest words."""
     proto, feeds = drawn(op, seed)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    wanted = [np.asarray(result) for result in session.run(None, feeds)]
+    wanted = by_onnxruntime(proto, feeds)
     with tercet.load(proto) as model:
         found = list(model.run(feeds).values())
     end = np.flatnonzero((found[0] != PAD).reshape(-1, found[0].shape[-1]).any(0)).max() + 1
     if op == "BeamSearch":  # the others leave what is behind the last word as it was in memory
         end = found[0].shape[-1]
     np.testing.assert_array_equal(found[0][..., :end], wanted[0][..., :end])
-    for mine, theirs in zip(found[1:], wanted[1:], strict=True):
-        # onnxruntime goes on with texts that are done, and leaves out steps that have no effect.
-        np.testing.assert_allclose(mine, np.where(mine == 0, 0, theirs), rtol=1e-4, atol=1e-4)
+    assert_same_scores(found[1:], wanted[1:])
 
 
 def test_samples_are_drawn_by_their_probabilities() -> None:
