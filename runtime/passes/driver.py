@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,15 @@ from typing import Protocol
 
 from ..base.guard import check_time
 from ..base.record import record
+from ..errors import TercetWarning
 from ..ir.graph import Graph
 from ..ir.op import Op
 from ..ir.types import Array
 from .moved_places import MovedPlaces
+
+# Of one pass: the most that were seen are one for each two nodes.
+_REWRITES_PER_NODE = 10
+_FEWEST_REWRITES = 1000
 
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
 #: cannot, which leaves the node to the backends.
@@ -171,7 +177,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
         if each.name in context.options.skip:
             continue
         check_time()
-        for text in each.run(graph, context):
+        for text in _ending(each, graph, context):
             check_time()
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
@@ -181,3 +187,24 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             found = (RefusedRewrite(each.name, r.text, r.reason, r.nodes) for r in context.refused)
             rewrites.refused.extend(one for one in found if one not in known)
             context.refused.clear()
+
+
+def _ending(each: Pass, graph: Graph, context: Context) -> Iterator[str]:
+    """Run one pass, and stop one that undoes its own rewrites: the graph is right after each."""
+    left = _FEWEST_REWRITES + _REWRITES_PER_NODE * len(graph.nodes)
+    bodies_counted = False
+    for text in each.run(graph, context):
+        yield text
+        left -= 1
+        if not left and not bodies_counted:
+            bodies_counted = True
+            left = _REWRITES_PER_NODE * sum(1 for _ in graph.walk())
+        if not left:
+            warnings.warn(
+                f"pass '{each.name}' found no end and was stopped; its last rewrite: {text}. "
+                f"Results are right, but may be slower. Without this pass: skip=('{each.name}',). "
+                "Please report this, with the file",
+                TercetWarning,
+                stacklevel=2,
+            )
+            return
