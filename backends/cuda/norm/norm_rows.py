@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, float32, float64
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue
@@ -83,14 +84,12 @@ def normalize_rows(
     count, rows = whole // heads, prod(x.dims[:axis]) * heads
     given = [each for each in (scale, shift) if each is not None]
     parameter = x.dtype if scale is None else scale.dtype
-    if any(t.dtype not in FLOATS or t.dtype == float64 for t in (x, y)) or not count:
-        return None
-    if any(t.dtype != parameter or t.dtype == float64 for t in given):
+    if not count or rows >= 2**31 or not _has_types((x, y), given, parameter):
         return None
     size = given[0].size if apart else count
     if any(t.size != size for t in given) or (apart and size not in (heads, whole)):
         return None
-    if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
+    if any(t.format is not Format.CONTIGUOUS for t in (y, x)):
         return None
     if epilogue.reads_channels and (whole != x.dims[-1] or heads > 1):
         return None
@@ -98,24 +97,18 @@ def normalize_rows(
     distance = x.row if whole == x.dims[-1] else whole
     steps = (count, distance, *(t.row for z in epilogue.apart for t in (z, y)))
     vector = next(v for v in (8, 4, 2, 1) if v <= maximum and not any(n % v for n in steps))
-    warps = 1
-    while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
-        warps *= 2
-    if rows <= (FEW_ROWS if epilogue.halves is None else MAX_ROWS):
-        warps = max(warps, min(ceil_div(count, 32 * FEW_KEPT), MAX_WARPS))
-    if count > 32 * warps * MAX_KEPT:
+    few = rows <= (FEW_ROWS if epilogue.halves is None else MAX_ROWS)
+    block = _block_of(count, vector, x.dtype.itemsize, few)
+    if block is None:
         return None
-    nbytes = vector * x.dtype.itemsize
-    lanes = lanes_of(count // vector, MAX_KEPT // vector, nbytes) if warps == 1 else 32
-    together = TOGETHER // lanes if warps == 1 else 1
-    blocks = ceil_div(rows, together)
-    if epilogue.halves is not None and (vector != 4 or lanes < 16 or count % 64 or heads > 1):
+    blocks = ceil_div(rows, block.rows)
+    if epilogue.halves is not None and (vector != 4 or block.lanes < 16 or count % 64 or heads > 1):
         return None
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
         grid=(blocks, 1, 1),
-        block=lanes * warps * together,
+        block=block.threads,
         args={
             **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
             **{"halves": epilogue.halves, **epilogue.args},
@@ -124,8 +117,9 @@ def normalize_rows(
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
-            *(("WARPS", warps), ("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
-            *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
+            *(("WARPS", block.warps), ("LANES", block.lanes), ("ROWS", block.rows)),
+            *(("VECTOR", vector), ("PER", ceil_div(count, block.lanes * block.warps * vector))),
+            ("CENTRED", centred),
             *(("BY_MEAN", by_mean), ("ADDED", is_added)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
@@ -137,6 +131,54 @@ def normalize_rows(
         note=f"{rows} x {count} {epilogue.title}".strip(),
         pitched=(*epilogue.pitched, *((x,) if whole == x.dims[-1] else ())),
     )
+
+
+def _has_types(rows: tuple[Tensor, ...], given: list[Tensor], parameter: DType) -> bool:
+    """Return whether the kernel has rows and parameters of these dtypes."""
+    return all(t.dtype in FLOATS and t.dtype != float64 for t in rows) and all(
+        t.dtype == parameter and t.dtype != float64 for t in given
+    )
+
+
+@record
+class _Block:
+    """The threads of a block.
+
+    Attributes:
+        warps: per row.
+        lanes: threads of a warp that have one row.
+        rows: of a block; several only if each has one warp or less.
+    """
+
+    warps: int
+    lanes: int
+    rows: int
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.warps * self.rows
+
+
+def _block_of(count: int, vector: int, itemsize: int, few: bool) -> _Block | None:
+    """Return the threads for rows of `count` elements; None if these do not fit in registers.
+
+    Args:
+        count: elements of a row.
+        vector: elements of a word.
+        itemsize: bytes of an element.
+        few: whether there are so few rows that more warps share one.
+    """
+    warps = 1
+    while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
+        warps *= 2
+    if few:
+        warps = max(warps, min(ceil_div(count, 32 * FEW_KEPT), MAX_WARPS))
+    if count > 32 * warps * MAX_KEPT:
+        return None
+    if warps > 1:
+        return _Block(warps, 32, 1)
+    lanes = lanes_of(count // vector, MAX_KEPT // vector, vector * itemsize)
+    return _Block(1, lanes, TOGETHER // lanes)
 
 
 def _spread(blocks: int, dtype: DType, target: Target | None) -> int:
