@@ -6,7 +6,7 @@ leaves a group and re-enters it, and intermediate values need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
@@ -147,53 +147,112 @@ def plain_groups(
         moves: whether nodes that move elements are among them.
         formed: the groups so far; without these, no chain has several results.
     """
-    left, nodes = set(free), graph.in_order(free)
-    moving = moves and any(type(node.op) in MOVING for node in nodes)
-    moved = movements(graph, nodes, left) if moving else []
-    inside = {node for each in moved for node in each.nodes}
-    heads = [n for n in nodes if n not in inside and kernel_of(n.op) and not in_chains(n)]
-    for node in heads:
-        if node in left and _takes_epilogue(node):
-            yield _headed(graph, node, left)
-    for node in heads if moves else ():
-        open_ones = [each for each in moved if left.issuperset(each.nodes)]
-        folded = _folded(graph, node, left, open_ones)
-        if folded:
-            left.difference_update(folded.nodes)
-            moved = [each for each in moved if each not in folded.moves]
-            yield FusionGroup(graph.in_order(folded.nodes), None, whole=folded)
-    for node in heads:
-        if node in left:
-            yield _headed(graph, node, left)
-    joining = [each for each in moved if may_join_all(graph, each, left)]
-    for each in [each for each in moved if each not in joining and each.is_order]:
-        root = each.x.producer
-        if root in left and root is not None and in_chains(root) and _is_only(graph, each):
-            chain = [*_chain(graph, root, left), *each.nodes]
-            read = tuple(each.of(value) for value in operands_of(chain[: -len(each.nodes)]))
-            moved = [other for other in moved if other is not each]
-            left.difference_update(chain)
-            yield FusionGroup(graph.in_order(chain), None, moves=read)
-    for node in reversed(nodes):
-        if node in left and in_chains(node):
-            chain = _chain(graph, node, left)
-            read = tuple(each for each in joining if each.y.consumers.keys() <= set(chain))
-            if formed is not None and not read:
-                shared = shared_chain_at(graph, chain, left, formed)
-                if shared is not None:
-                    left.difference_update(shared.nodes)
-                    yield FusionGroup(shared.chain, None, whole=shared)
-                    continue
-            joining = [each for each in joining if each not in read]
-            moved = [each for each in moved if each not in read]
-            chain += [node for each in read for node in each.nodes]
-            left.difference_update(chain)
-            yield FusionGroup(graph.in_order(chain), None, moves=read)
-    for each in moved:
-        if each.is_worth:
-            yield FusionGroup(each.nodes, None, whole=each)
-        else:
-            yield from plain_groups(graph, set(each.nodes))
+    return _PlainGroups(graph, free, moves=moves, formed=formed).of_every_kind()
+
+
+class _PlainGroups:
+    """Groups without a dedicated kernel: each method yields those of one kind.
+
+    Attributes:
+        graph: the graph.
+        nodes: all of them, in topological order.
+        left: the nodes that are in no group yet.
+        moves: whether nodes that move elements are among them.
+        moved: the movements that no group reads through yet.
+        heads: the anchors.
+        formed: see `plain_groups`.
+    """
+
+    def __init__(
+        self, graph: Graph, free: Set[Node], *, moves: bool, formed: Formed | None
+    ) -> None:
+        self.graph, self.left, self.formed = graph, set(free), formed
+        self.nodes, self.moves = graph.in_order(free), moves
+        moving = moves and any(type(node.op) in MOVING for node in self.nodes)
+        self.moved = movements(graph, self.nodes, self.left) if moving else []
+        inside = {node for each in self.moved for node in each.nodes}
+        self.heads = [
+            node
+            for node in self.nodes
+            if node not in inside and kernel_of(node.op) and not in_chains(node)
+        ]
+
+    def of_every_kind(self) -> Iterator[FusionGroup]:
+        """Yield all groups."""
+        yield from self._headed(node for node in self.heads if _takes_epilogue(node))
+        if self.moves:
+            yield from self._folded()
+        yield from self._headed(self.heads)
+        joining = [each for each in self.moved if may_join_all(self.graph, each, self.left)]
+        yield from self._ordered([each for each in self.moved if each not in joining])
+        yield from self._chained(joining)
+        yield from self._moved()
+
+    def _headed(self, heads: Iterable[Node]) -> Iterator[FusionGroup]:
+        """Anchors with their epilogues."""
+        for node in heads:
+            if node in self.left:
+                yield _headed(self.graph, node, self.left)
+
+    def _folded(self) -> Iterator[FusionGroup]:
+        """Scans and reductions with the chains around them."""
+        for node in self.heads:
+            whole = [each for each in self.moved if self.left.issuperset(each.nodes)]
+            folded = _folded(self.graph, node, self.left, whole)
+            if folded:
+                self.left.difference_update(folded.nodes)
+                self._take(folded.moves)
+                yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
+
+    def _ordered(self, moved: Sequence[Movement]) -> Iterator[FusionGroup]:
+        """Chains whose results are stored in another order."""
+        for each in moved:
+            root = each.x.producer
+            if not each.is_order or root is None or root not in self.left or not in_chains(root):
+                continue
+            if _is_only(self.graph, each):
+                before = _chain(self.graph, root, self.left)
+                read = tuple(each.of(value) for value in operands_of(before))
+                self._take((each,))
+                yield self._chain_group([*before, *each.nodes], read)
+
+    def _chained(self, joining: Sequence[Movement]) -> Iterator[FusionGroup]:
+        """Chains, with the movements through which they read."""
+        for node in reversed(self.nodes):
+            if node not in self.left or not in_chains(node):
+                continue
+            chain = _chain(self.graph, node, self.left)
+            read = tuple(
+                each
+                for each in joining
+                if each in self.moved and each.y.consumers.keys() <= set(chain)
+            )
+            shared = None
+            if self.formed is not None and not read:
+                shared = shared_chain_at(self.graph, chain, self.left, self.formed)
+            if shared is not None:
+                self.left.difference_update(shared.nodes)
+                yield FusionGroup(shared.chain, None, whole=shared)
+                continue
+            self._take(read)
+            yield self._chain_group([*chain, *(node for each in read for node in each.nodes)], read)
+
+    def _moved(self) -> Iterator[FusionGroup]:
+        """Movements that no other group reads through."""
+        for each in self.moved:
+            if each.is_worth:
+                yield FusionGroup(each.nodes, None, whole=each)
+            else:
+                yield from plain_groups(self.graph, set(each.nodes))
+
+    def _take(self, moves: Sequence[Movement]) -> None:
+        """A group reads through these movements."""
+        self.moved = [each for each in self.moved if each not in moves]
+
+    def _chain_group(self, chain: Sequence[Node], moves: tuple[Movement, ...]) -> FusionGroup:
+        """Return the group of a chain, whose nodes are no longer left."""
+        self.left.difference_update(chain)
+        return FusionGroup(self.graph.in_order(chain), None, moves=moves)
 
 
 def _folded(
