@@ -27,6 +27,7 @@ from tercet.tools.runners.onnxruntime_process import (
 from tercet.tools.runners.onnxruntime_server import Setup
 
 from .. import onnxruntime_programs
+from ..processes import is_gone
 from .conftest import Tercet
 
 #: Its Einsum is fatal to `dying`, if an axis is empty, as it was to onnxruntime 1.31.
@@ -108,8 +109,7 @@ def test_a_runtime_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, folder:
 def test_what_a_process_is_killed_by() -> None:
     process = OnnxruntimeProcess()
     session = process.open(onnx.parser.parse_model(FATAL).SerializeToString(), Setup())
-    pid: int = process.start()._process.pid  # pyright: ignore[reportPrivateUsage]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(number_of(process), signal.SIGKILL)
     with pytest.raises(ProcessEnded, match=r"SIGKILL.*memory") as caught:
         session.run(FULL, ["z"])
     assert not caught.value.may_recur
@@ -153,6 +153,38 @@ def test_one_process_has_many_sessions_and_keeps_texts_of_errors() -> None:
         process.open(b"no model", Setup())
     first.close()
     second.run(FULL, ["z"])
+
+
+def number_of(process: OnnxruntimeProcess) -> int:
+    """Return the system's number of a process."""
+    return process.start()._process.pid  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_process_that_is_left_is_the_next_users(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """But none that has ended, or still has a model."""
+    onnx.save(onnx.parser.parse_model(FATAL), folder / "here.onnx")
+    first = OnnxruntimeProcess()
+    first.open("here.onnx", Setup()).close()
+    number = number_of(first)
+    del first
+    (folder / "deeper").mkdir()
+    onnx.save(onnx.parser.parse_model(FATAL), folder / "deeper" / "there.onnx")
+    monkeypatch.chdir(folder / "deeper")  # it looks for files where its user is
+    second = OnnxruntimeProcess()
+    session = second.open("there.onnx", Setup())
+    assert number_of(second) == number
+    del session, second
+    assert is_gone(number)
+    third = OnnxruntimeProcess()
+    number = number_of(third)
+    os.kill(number, signal.SIGKILL)
+    third.start()._process.wait()  # pyright: ignore[reportPrivateUsage]
+    del third
+    fourth = OnnxruntimeProcess()
+    fourth.open("there.onnx", Setup()).close()
+    assert number_of(fourth) != number
 
 
 class Unreadable:

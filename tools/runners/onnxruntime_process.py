@@ -1,11 +1,13 @@
 """onnxruntime in a separate process: some models crash it by a signal, which is no exception.
 
 One process serves any number of sessions. It starts while its user does something else, and anew
-after it has ended.
+after it has ended. One that is no longer needed waits for the next user: to start one takes longer
+than most models.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -33,6 +35,8 @@ TIME_LIMIT = "time limit"
 _MEMORY = "/dev/shm"
 #: Lines of what a process printed before it ended that are told.
 _LINES = 3
+#: The only provider that gives back all its memory, on the host and on devices, with its sessions.
+_CPU = "CPUExecutionProvider"
 #: What may have caused a signal.
 _MEANINGS = {
     "SIGFPE": "an integer was divided by zero",
@@ -109,7 +113,7 @@ class LocalSession(Session):
 
 
 class OnnxruntimeProcess:
-    """Processes that run onnxruntime, one at a time; the last one ends with this object.
+    """Processes that run onnxruntime, one at a time; the last one is left with this object.
 
     Args:
         limit: seconds that a request may take; None for any time.
@@ -120,10 +124,11 @@ class OnnxruntimeProcess:
         self._running: _Running | None = None
 
     def start(self) -> _Running:
-        """Return the process, a new one if there is none; does not wait for it."""
+        """Return the process, a new one if none is idle; does not wait for it."""
         if self._running is None or self._running.has_ended:
-            self._running = _Running(self._limit)
-            finalize(self, self._running.end)
+            self._running = _idle() or _Running()
+            self._running.limit = self._limit
+            finalize(self, _leave, self._running)
         return self._running
 
     def open(self, model: str | bytes, setup: Setup) -> RemoteSession:
@@ -152,7 +157,10 @@ class RemoteSession:
         self._running, self._number = running, next(running.numbers)
         self.outputs: list[str]
         self.providers: list[str]
-        self.outputs, self.providers = self._ask("open", model, asdict(setup))
+        surroundings = _folder(), dict(os.environ)
+        self.outputs, self.providers = self._ask("open", model, asdict(setup), *surroundings)
+        running.opened.add(self._number)
+        running.keeps_memory |= self.providers != [_CPU]
 
     def _ask(self, what: str, *given: object) -> Any:
         found, self.seconds = self._running.ask(self._number, what, *given)
@@ -167,27 +175,31 @@ class RemoteSession:
     def close(self) -> None:
         if not self._running.has_ended:
             self._ask("close")
+            self._running.opened.discard(self._number)
 
 
 class _Running:
     """One process from start to end.
 
-    Args:
-        limit: seconds that a request may take; None for any time.
-
     Attributes:
+        limit: seconds that a request may take; None for any time.
         numbers: of its sessions.
+        opened: those that are not closed.
+        keeps_memory: whether some memory may be given back only when it ends.
         has_ended: whether it answers no more.
+        origin: the process that started it, and the program that it runs.
     """
 
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
+        self.limit: float | None = None
         self.numbers, self.has_ended = count(), False
+        self.opened, self.keeps_memory = set[int](), False
+        self.origin = _origin()
         self._folder = mkdtemp(
             prefix="tercet-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
         )
         self._errors = Path(self._folder) / "errors"
-        with self._errors.open("wb") as errors:
+        with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", onnxruntime_server.__file__, self._folder],
                 stdin=subprocess.PIPE,
@@ -201,6 +213,13 @@ class _Running:
         self._channel = Channel(incoming, outgoing, self._folder)
         self._answers: SimpleQueue[Any] = SimpleQueue()
         Thread(target=_collect, args=(self._channel, self._answers), daemon=True).start()
+
+    def is_ready(self) -> bool:
+        """Whether another user may have it; forgets what it printed for the last one."""
+        if self._process.poll() is not None:
+            return False
+        os.truncate(self._errors, 0)
+        return True
 
     def ask(self, number: int, what: str, *given: object) -> tuple[Any, float]:
         """Return the answer to a request, and the seconds that it took; see `serve`.
@@ -216,9 +235,9 @@ class _Running:
         try:
             with suppress(ConnectionError):  # then no answer comes either
                 self._channel.send((number, what, *given))
-            found = self._answers.get(timeout=self._limit)
+            found = self._answers.get(timeout=self.limit)
         except Empty:
-            raise self._ended(TIME_LIMIT, f"did not answer within {self._limit:g} s") from None
+            raise self._ended(TIME_LIMIT, f"did not answer within {self.limit:g} s") from None
         except BaseException:
             self.end()
             raise
@@ -236,14 +255,55 @@ class _Running:
         return ProcessEnded(by, cause, "; ".join(printed[-_LINES:]))
 
     def end(self) -> None:
-        """End the process."""
+        """End the process, unless a fork has only inherited it."""
         if not self.has_ended:
             self.has_ended = True
+            if self.origin[0] != os.getpid():
+                return
             self._process.kill()
             self._process.wait()
             with suppress(OSError):  # the pipe has no reader
                 self._channel.close()
             rmtree(self._folder, ignore_errors=True)
+
+
+#: A process that nobody needs now; at most one.
+_IDLE: list[_Running] = []
+
+
+def _origin() -> tuple[int, str]:
+    return os.getpid(), onnxruntime_server.__file__
+
+
+def _idle() -> _Running | None:
+    """Return the process that is idle, if it is one of this process and has not ended."""
+    with suppress(IndexError):  # another thread was faster
+        while True:
+            running = _IDLE.pop()
+            if running.origin == _origin() and running.is_ready():
+                return running
+            running.end()
+    return None
+
+
+def _leave(running: _Running) -> None:
+    """Keep a process for its next user, or end it."""
+    if running.has_ended or running.opened or running.keeps_memory or _IDLE:
+        running.end()
+    else:
+        _IDLE.append(running)
+
+
+@atexit.register
+def _end_idle() -> None:
+    for running in _IDLE:
+        running.end()
+
+
+def _folder() -> str:
+    with suppress(OSError):  # it has been removed
+        return os.getcwd()
+    return os.sep
 
 
 def _collect(channel: Channel, answers: SimpleQueue[Any]) -> None:

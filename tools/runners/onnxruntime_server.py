@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from mmap import ACCESS_COPY, mmap
@@ -168,9 +168,10 @@ def serve(channel: Channel) -> NoReturn:
     """Answer requests until the other side ends.
 
     A request is a number of a session and what is asked of it: ``open``, ``run``, ``repeat`` or
-    ``close``, with arguments whose types tercet does not define. The answer is a result and the
-    seconds that it took, or the text of an exception. The other side may end while onnxruntime
-    never does, so another thread listens, and removes the folder, which may be in memory.
+    ``close``, with arguments whose types tercet does not define. To open one comes with the current
+    folder and the environment of the other side. The answer is a result and the seconds that it
+    took, or the text of an exception. The other side may end while onnxruntime never does, so
+    another thread listens, and removes the folder, which may be in memory.
     """
     requests: SimpleQueue[Any] = SimpleQueue()
 
@@ -189,6 +190,8 @@ def serve(channel: Channel) -> NoReturn:
     Thread(target=listen, daemon=True).start()
     with suppress(ImportError):
         import_module("onnxruntime")
+    with suppress(OSError):  # Windows keeps what is a current folder
+        os.chdir(channel.folder)
     sessions: dict[int, Session] = {}
     while True:
         number, what, *given = requests.get()
@@ -202,8 +205,11 @@ def serve(channel: Channel) -> NoReturn:
 
 def _answer(sessions: dict[int, Session], number: int, what: str, given: Sequence[Any]) -> Any:
     if what == "open":
-        model, setup = given
-        session = sessions[number] = Session(model, Setup(**setup))
+        model, setup, folder, environment = given
+        os.environ.clear()
+        os.environ.update(environment)
+        with chdir(folder):
+            session = sessions[number] = Session(model, Setup(**setup))
         return session.outputs, session.providers
     if what == "close":
         sessions.pop(number, None)
