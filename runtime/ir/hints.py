@@ -80,30 +80,31 @@ class Doubts:
 
     Attributes:
         file: the model's path, or None.
+        is_told: whether nothing is left to say.
     """
 
     file: str | None = None
-    _told: bool = False
+    is_told: bool = False
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def look(self, graph: Graph) -> None:
         """Warn of values whose types contradict their declarations, unless already done."""
-        if self._told:
+        if self.is_told:
             return
         values = (v for each in graph.graphs() for v in each.values.values())
         self._tell((v, v.type) for v in values if _matters(v) and contradicts(v.type, v.declared))
 
     def meet(self, value: Value, found: ValueType | None) -> None:
         """Warn of a value whose actual type contradicts its declaration."""
-        if not self._told and _matters(value) and contradicts(found, value.declared):
+        if not self.is_told and _matters(value) and contradicts(found, value.declared):
             self._tell([(value, found)])
 
     def _tell(self, wrong: Iterable[tuple[Value, ValueType | None]]) -> None:
         texts = [f"'{v.name}' is {found}, declared as {v.declared}" for v, found in wrong]
         with self._lock:
-            if not texts or self._told:
+            if not texts or self.is_told:
                 return
-            self._told = True
+            self.is_told = True
         more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
         model = f"{self.file}: " if self.file else ""
         warnings.warn(

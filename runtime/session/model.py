@@ -78,7 +78,8 @@ class Model(Closable):
         backends: the requested one, then fallbacks.
         options: see `Options`.
         evaluate: runs one operator on arrays, for constant folding.
-        source: where the graph comes from.
+        source: where the graph comes from; None for a graph made from another model's, whose
+            user has been warned of what its file declares wrongly.
         made: the graph after the passes, if they have run already.
     """
 
@@ -102,7 +103,7 @@ class Model(Closable):
         most = options.max_device_bytes
         self._stores = {each: WeightStore(each, device_budget(most)) for each in devices}
         self._stores[HOST] = WeightStore(HOST, budget)
-        doubts = Doubts(self.source.file)
+        doubts = Doubts(self.source.file, is_told=source is None)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
         self._boundary = IOBoundary(graph, self.backends[0].device)

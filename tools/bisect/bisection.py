@@ -46,6 +46,7 @@ from ..runners.replay import (
     open_players,
     prepared,
     run_all,
+    warn_of_declarations,
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
@@ -198,6 +199,7 @@ def bisect(
     ):
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
+            warn_of_declarations(model, feeds.arrays)
             try:
                 trial.search(model.imported, feeds.arrays, reduce=reduce)
                 trial.check_import(source, model.imported, feeds.arrays)

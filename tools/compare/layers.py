@@ -33,6 +33,7 @@ from ..runners.replay import (
     open_players,
     prepared,
     run_all,
+    warn_of_declarations,
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
@@ -237,6 +238,7 @@ def compare_layers(
     ):
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
+            warn_of_declarations(model, feeds.arrays)
             if whole:
                 graph = as_written(model.imported, feeds.arrays)
             else:

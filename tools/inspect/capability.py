@@ -221,5 +221,5 @@ def _without_interpreter(
 def _rows(
     model: Model, backends: Sequence[Backend], shapes: Mapping[str, tuple[int, ...]] | None
 ) -> list[PlacedRow]:
-    with Model(model.imported, backends, model.options, evaluate) as planned:
+    with Model(model.imported, backends, model.options, evaluate, model.source) as planned:
         return list(planned.placement(shapes))

@@ -12,6 +12,7 @@ from ...backends.numpy import evaluate
 from ...importers.onnx.writing.export import export
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.hints import Doubts
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import HostValue, TensorType, type_of
 from ...runtime.options import Options
@@ -273,6 +274,16 @@ def as_written(imported: Graph, feeds: Values) -> Graph:
     """
     types = {value.name: type_of(feeds[value.name], value.type) for value in imported.inputs}
     return specialise(imported, types, fold=False)
+
+
+def warn_of_declarations(model: Model, feeds: Values) -> None:
+    """Warn of types that a model's file declares wrongly; players run graphs, and do not.
+
+    Args:
+        model: the loaded model.
+        feeds: a value for every input.
+    """
+    Doubts(model.source.file).look(as_written(model.imported, feeds))
 
 
 def _without_sizes(graph: Graph) -> Graph:
