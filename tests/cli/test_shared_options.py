@@ -104,6 +104,30 @@ def test_they_work(tercet: Tercet, line: str) -> None:
     assert done.code == 0, done.err
 
 
+#: What runs a model on a backend and plans it there, for memory limits.
+LIMITED = [
+    "run classifier.onnx",
+    "compare classifier.onnx -b numpy -b onnx.reference",
+    "bisect classifier.onnx -b numpy",
+    "inspect classifier.onnx --placement numpy",
+    "profile classifier.onnx --no-peaks",
+    "bench classifier.onnx -b numpy --duration 0.01",
+]
+
+
+@pytest.mark.parametrize("line", LIMITED)
+def test_memory_limits(tercet: Tercet, line: str) -> None:
+    """Before anything that large is allocated; units are those of the Python options."""
+    allowed = tercet(*line.split(), "--max-bytes", "1GiB", "--max-device-bytes", "1GB")
+    assert allowed.code == 0, allowed.err
+    refused = tercet(*line.split(), "--max-bytes", "0.1kB")
+    assert refused.code == 4
+    assert "over the limit of 100 (max_bytes)" in refused.err
+    wrong = tercet(*line.split(), "--max-device-bytes", "2 XB")
+    assert wrong.code == 2
+    assert "--max-device-bytes='2 XB': expected a number of bytes" in wrong.err
+
+
 def test_lines_are_of_every_command() -> None:
     assert {line.split()[0] for line in LINES} == set(readers())
 

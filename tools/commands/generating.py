@@ -18,6 +18,8 @@ from .options import (
     BackendOptions,
     Device,
     Fallback,
+    MaxBytes,
+    MaxDeviceBytes,
     Precision,
     Threads,
     Tune,
@@ -133,6 +135,8 @@ class DecoderOptions(Group):
     device: Device = 0
     tune: Tune = False
     backend_option: BackendOptions = None
+    max_bytes: MaxBytes = None
+    max_device_bytes: MaxDeviceBytes = None
 
     def as_options(self) -> dict[str, Any]:
         """Return the options by their names in `Generator`."""
@@ -144,6 +148,8 @@ class DecoderOptions(Group):
             "device": self.device,
             "tune": self.tune,
             "backend_options": backend_options_of(self.backend_option),
+            "max_bytes": self.max_bytes,
+            "max_device_bytes": self.max_device_bytes,
         }
 
 

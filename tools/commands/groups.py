@@ -34,6 +34,8 @@ from .options import (
     Freeze,
     Json,
     KeepFloat32,
+    MaxBytes,
+    MaxDeviceBytes,
     Mean,
     Operators,
     Opset,
@@ -157,6 +159,8 @@ class RunOptions(AlgorithmOptions):
     tune: Tune = False
     backend_option: BackendOptions = None
     skip_passes: SkipPasses = ""
+    max_bytes: MaxBytes = None
+    max_device_bytes: MaxDeviceBytes = None
 
     def as_options(self) -> dict[str, Any]:
         return {
@@ -166,6 +170,8 @@ class RunOptions(AlgorithmOptions):
             "tune": self.tune,
             "backend_options": backend_options_of(self.backend_option),
             "skip": split(self.skip_passes),
+            "max_bytes": self.max_bytes,
+            "max_device_bytes": self.max_device_bytes,
         }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...runtime.base.arguments import nbytes
 from ...runtime.errors import TimeLimitError, UsageError
 from .help import BACKEND, GENERAL
 
@@ -22,6 +23,15 @@ Backend = Annotated[
         rich_help_panel=BACKEND,
     ),
 ]
+
+
+def size_option(name: str, text: str) -> Any:
+    """Return an option for a number of bytes, which may have a unit: 64MB, 64MiB."""
+
+    def parse(given: str) -> int:
+        return nbytes(name, given)
+
+    return typer.Option(name, metavar="BYTES", help=text, parser=parse)
 
 
 def several_backends(text: str) -> Any:
@@ -101,6 +111,14 @@ BackendOptions = Annotated[
         help="Option of one backend, such as openvino.min_nodes=2; repeatable.",
         rich_help_panel=BACKEND,
     ),
+]
+MaxBytes = Annotated[
+    int | None,
+    size_option("--max-bytes", "Limit of host memory, such as 2GB; default: 7/8 of the machine's."),
+]
+MaxDeviceBytes = Annotated[
+    int | None,
+    size_option("--max-device-bytes", "Limit of GPU memory, such as 2GB; default: none."),
 ]
 Files = Annotated[
     list[str] | None,
@@ -222,9 +240,9 @@ Opset = Annotated[
 ]
 External = Annotated[
     int | None,
-    typer.Option(
-        metavar="BYTES",
-        help="Store constants of at least BYTES in a file next to OUT; default: above 2 GB only.",
+    size_option(
+        "--external",
+        "Store constants of at least BYTES in a file next to OUT; default: above 2 GB only.",
     ),
 ]
 

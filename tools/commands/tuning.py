@@ -8,7 +8,7 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import AlgorithmOptions, Common, ShapeOptions
-from .options import File, show
+from .options import File, show, size_option
 
 
 def tune(
@@ -25,7 +25,7 @@ def tune(
         bool, typer.Option("--force", help="Measure again what has been measured before.")
     ] = False,
     workspace: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory per node.")
+        int | None, size_option("--workspace", "Maximum scratch memory per node.")
     ] = None,
     target: Annotated[
         str | None,
