@@ -56,7 +56,8 @@ class Options:
             are kept in `cache`, which is not read without `tune`.
         max_plans: number of plans that a model keeps, one per set of input shapes.
         device: index of the GPU, as CUDA counts them; the host has only 0.
-        check_each: synchronize after every step, so that a device fault names its node.
+        check_each: synchronize after every step, so that a device fault names its node. Each step
+            is then an NVTX range with the names of its nodes if the package ``nvtx`` is installed.
         streams: maximum number of device streams on which rows of a plan run concurrently where one
             alone does not fill the device; 1 for sequential execution.
         control: where If, Loop and Scan are decided: ``device`` for the device, inside its recorded

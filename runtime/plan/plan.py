@@ -12,6 +12,7 @@ from itertools import groupby
 
 from ..base.budget import Budget
 from ..base.guard import check_time, is_timed, planning
+from ..base.nvtx import nvtx_range
 from ..base.parallel import copy
 from ..base.record import record
 from ..errors import DeviceError, LimitError
@@ -447,8 +448,9 @@ class Plan:
                 continue
             check_time()
             try:
-                row.run(stream)
-                stream.synchronize()
+                with nvtx_range(row.title):
+                    row.run(stream)
+                    stream.synchronize()
             except DeviceError as error:
                 where = f"{row.title} ({row.backend}, {row.kernel})"
                 raise type(error)(f"{where}: {error}") from error
