@@ -39,6 +39,7 @@ from .runtime.session.freeze import freeze_inputs, frozen_around
 from .runtime.session.io_types import as_array, as_texts
 from .runtime.session.model import Model, ModelSource
 from .runtime.session.program_cache import Optimised, optimised
+from .runtime.session.refit import refit, weights_around
 
 if TYPE_CHECKING:
     from .backends.cuda.device import CudaDevice
@@ -60,6 +61,7 @@ def load(
     precision: Precision = "float32",
     operators: Operators | None = None,
     freeze: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Any] | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     map_external_data: bool = True,
     timeout: float | None = None,
@@ -81,6 +83,9 @@ def load(
             backend, or `CustomOperator`, which may bring CUDA kernels.
         freeze: arrays by name for inputs that are the same in every run; they become constants and
             are no longer inputs.
+        weights: other weights of the same dtypes and shapes, by name of an initializer, such as
+            those of a checkpoint; arrays of int64 or bool among them, such as counters, are
+            ignored.
         external_data_dir: the folder of the model's external data; its own
             if None. A model given as bytes or as a `ModelProto` has none.
         map_external_data: whether to memory-map external data, which costs nothing until they are
@@ -90,7 +95,7 @@ def load(
         **options: further fields of `Options`.
 
     Raises:
-        InputError: an array in `freeze` does not fit its input.
+        InputError: an array in `freeze` or `weights` does not fit.
         ModelError: the file is not a valid model.
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
@@ -109,11 +114,13 @@ def load(
             map_external_data=map_external_data,
         )
         frozen = {**frozen_around(), **(freeze or {})}
+        given = {**weights_around(), **(weights or {})}
 
         def prepare(found: importer.Imported) -> tuple[Graph, Optimised]:
             check_kept(found.graph, chosen.keep_float32)
             check_algorithms(found.graph, chosen.algorithms)
-            graph = freeze_inputs(found.graph, frozen) if frozen else found.graph
+            graph = refit(found.graph, given) if given else found.graph
+            graph = freeze_inputs(graph, frozen) if frozen else graph
             return graph, optimised(graph, chosen, evaluate)
 
         if backend == "numpy" and fallback in (None, "numpy"):

@@ -105,6 +105,7 @@ RULES: Mapping[str, Rule] = {
     "fallback": rules.optional(_backends),
     "operators": rules.optional(_operators),
     "freeze": rules.optional(_ARRAYS),
+    "weights": rules.optional(_ARRAYS),
     "runners": rules.optional(_runners),
     "inputs": rules.optional(_inputs),
     "seed": rules.whole(0),

@@ -50,6 +50,7 @@ from .options import (
     Timeout,
     Tokens,
     Tune,
+    Weights,
     algorithms_of,
     backend_options_of,
     names_of,
@@ -93,6 +94,7 @@ class ModelOptions(Group):
     #: Whether inputs are frozen in every model that the command loads.
     freezes_all: ClassVar[bool] = True
     freeze: Freeze = None
+    weights: Weights = None
     external_data_dir: DataDir = None
     operators: Operators = None
 
@@ -111,6 +113,11 @@ class ModelOptions(Group):
                 from ...importers.onnx.reading.external import external_data_in
 
                 stack.enter_context(external_data_in(self.external_data_dir))
+            if self.weights:
+                from ...runtime.session.refit import weights_in
+                from ..common.weight_files import read_weights
+
+                stack.enter_context(weights_in(read_weights(self.weights)))
             if self.operators:
                 from ...runtime.ir.custom import operators_in
                 from .operators import read_operators

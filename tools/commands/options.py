@@ -212,6 +212,14 @@ Freeze = Annotated[
         help="Replace an input that is the same in every run by a constant; repeatable.",
     ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Other weights by name: a .safetensors or .npz file, or another .onnx file.",
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

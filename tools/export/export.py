@@ -140,6 +140,7 @@ def export(
     external: int | None = None,
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
+    weights: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
@@ -159,6 +160,7 @@ def export(
             model exceeds 2 GB.
         force: whether the source file may be overwritten.
         freeze: arrays for inputs that become constants, by name.
+        weights: other weights by name; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the model's external data; its own if None.
         timeout: time limit in seconds; None for no limit.
@@ -173,7 +175,7 @@ def export(
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     options.setdefault("keep_quantized", True)
-    with load(source, freeze=freeze, operators=operators, **options) as model:
+    with load(source, freeze=freeze, weights=weights, operators=operators, **options) as model:
         graph = model.graph if optimise else model.imported
         if any(texts):
             graph = _bound(model, graph, *texts, optimise=optimise)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,6 +27,7 @@ from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
+from ...runtime.session.refit import weights_around
 from ..common.console import counted
 from ..common.ended import RunnerEnded
 from ..common.inputs import RunRefused
@@ -282,7 +283,7 @@ def _chosen(config: OrtConfig, precision: str) -> tuple[str, list[Any]]:
 
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     """Return the model for a session; intermediate tensors are made outputs if needed."""
-    if outputs or frozen_around():
+    if outputs or frozen_around() or weights_around():
         model = with_constants(source)
         have = {value.name for value in model.graph.output}
         model.graph.output.extend(
@@ -299,12 +300,21 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
 
 
 def with_constants(source: Loadable) -> ModelProto:
-    """Return a model with all constants embedded, including frozen inputs."""
-    model = self_contained(source)
-    arrays = frozen_around()
-    kept = [value for value in model.graph.input if value.name not in arrays]
-    given = {value.name for value in model.graph.input} & arrays.keys()
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    model.graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(given))
+    """Return a model with all constants embedded, including frozen inputs and other weights."""
+    model, weights = self_contained(source), weights_around()
+    graph, frozen = model.graph, frozen_around()
+    given = {value.name for value in graph.input} & frozen.keys()
+    arrays = {**weights, **{name: frozen[name] for name in given}}
+    _keep(graph.input, lambda value: value.name not in frozen)
+    _keep(graph.initializer, lambda tensor: tensor.name not in weights)
+    _keep(graph.sparse_initializer, lambda tensor: tensor.values.name not in weights)
+    _keep(graph.node, lambda node: node.op_type != "Constant" or node.output[0] not in weights)
+    graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(arrays))
     return model
+
+
+def _keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
+    """Keep the wanted entries of a repeated field."""
+    if len(kept := [each for each in entries if wanted(each)]) < len(entries):
+        del entries[:]
+        entries.extend(kept)
