@@ -48,7 +48,7 @@ class TensorInfo:
     name: str
     dtype: DType | None
     shape: Shape | None
-    type: ValueType | None = None
+    type: ValueType | None = field(default=None, repr=False)
     needs: Mapping[str, int] = field(default_factory=dict[str, int], compare=False, repr=False)
     indexes: frozenset[Dim] = field(default_factory=frozenset[Dim], compare=False, repr=False)
 

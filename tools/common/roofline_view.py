@@ -14,8 +14,9 @@ from .roofline import Costed, Share
 WORK = "FLOP", "bytes", "limit", "of limit", "bound"
 
 #: What the columns mean.
+FLOP_NOTE = "FLOP: two per multiply-accumulate."
 NOTE = (
-    "FLOP: two per multiply-accumulate. limit: the shortest time by the rate of the products, of "
+    f"{FLOP_NOTE} limit: the shortest time by the rate of the products, of "
     "the memory, or of launches, whichever is longest (bound). A row may be faster where a cache "
     "holds the data, or where an algorithm multiplies less than the specification."
 )

@@ -11,7 +11,7 @@ from ...runtime.session.placement import PlacedRow, Placement
 from ...runtime.text import printable
 from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, listed, ms_text
 from ..common.roofline import lost_where
-from ..common.roofline_view import NOTE, WORK, show_lost, work_cells
+from ..common.roofline_view import FLOP_NOTE, NOTE, WORK, show_lost, work_cells
 from .capability import LATER, NOBODY, PASSES, REASON, Capability
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
@@ -207,17 +207,19 @@ def _show_placement(console: Console, backend: str, placement: Placement) -> Non
 
 
 def _show_costs(console: Console, found: Inspection) -> None:
-    table = grid("node", "kernel", "estimate", *WORK, left=2)
     costs = [each for each in found.costs if each.kind != "view"]
+    has_times = found.rates is not None
+    table = grid("node", "kernel", *(("estimate", *WORK) if has_times else WORK[:2]), left=2)
     for each in costs:
-        row = each.row
+        row, cells = each.row, work_cells(each)
         estimate = "" if row.estimate is None else ms_text(row.estimate)
-        table.add_row(Text(_titles(row)[0]), Text(row.kernel), estimate, *work_cells(each))
+        numbers = (estimate, *cells) if has_times else cells[:2]
+        table.add_row(Text(_titles(row)[0]), Text(row.kernel), *numbers)
     console.print(table)
-    console.print()
-    if found.rates is not None:
+    if has_times:
+        console.print()
         show_lost(console, lost_where(costs), 0, "estimate")
-    console.print(Text(f"Times are milliseconds. {NOTE}", "dim"))
+    console.print(Text(f"Times are milliseconds. {NOTE}" if has_times else FLOP_NOTE, "dim"))
     console.print()
 
 
@@ -244,7 +246,7 @@ def _placement_summary(backend: str, placement: Placement) -> str:
 def _show_memory(console: Console, found: Inspection) -> None:
     if found.memory is None:
         return
-    titles = ("arena", "floor", "no reuse", "workspace", "no reuse", "weights")
+    titles = ("arena", "floor", "no reuse", "workspace", "sum", "weights")
     table = grid(f"memory, {found.backend}", *titles)
     for device, kinds in memory_dict(found.memory).items():
         table.add_row(device, *(bytes_text(nbytes) for nbytes in kinds.values()))
@@ -252,7 +254,8 @@ def _show_memory(console: Console, found: Inspection) -> None:
     console.print(
         Text(
             "arena: memory of all activations. floor: the most bytes alive at one time, a lower "
-            "bound for every arena. workspace: the maximum of all steps, which share it.",
+            "bound for every arena. workspace: the maximum of all steps, which share it, beside "
+            "their sum.",
             "dim",
         )
     )
