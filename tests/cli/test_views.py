@@ -44,6 +44,16 @@ def test_others_are_columns(names: list[str], width: int) -> None:
     assert [line.split()[1] for line in lines[2:]] == names
 
 
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_little_room_is_taken_from_gaps(missing: int) -> None:
+    """Between four columns are three gaps, which give one column each."""
+    names = ["n" * 22]
+    wide = shown(names, 100)
+    narrow = shown(names, len(wide[2]) - missing)
+    assert [line.split() for line in narrow[::2]] == [line.split() for line in wide[::2]]
+    assert max(map(len, narrow)) == len(wide[2]) - 3
+
+
 def test_a_few_folds_take_fewer_lines() -> None:
     """One long name among many short ones is folded."""
     lines = shown([*"abcdefgh", "/model/layers.0/self_attn/rotary_emb/query"], 60)

@@ -1,8 +1,9 @@
-"""Tables that are too wide for a terminal: each row takes several lines."""
+"""Tables that are too wide for a terminal: narrower gaps, or several lines for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import ceil
 
 from rich.cells import cell_len
@@ -32,12 +33,15 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
         options: the width that there is.
 
     Returns:
-        None if the table fits, or takes no more lines with folded cells that are not narrow.
+        None if the table fits, or takes no more lines with folded cells that are not narrow; the
+        table with narrower gaps if it fits so.
     """
     wide = options.update(max_width=sum(map(_width, table.columns)) + _GAP * len(table.columns))
     excess = Measurement.get(console, wide, table).maximum - options.max_width
     if excess <= 0:
         return None
+    if excess < len(table.columns):
+        return _closer(table)
     longest = max(_folded(table.columns), key=_width, default=None)
     if longest is not None and _folds(longest, excess, options.max_width):
         return None
@@ -60,6 +64,13 @@ def stacked(console: Console, table: Table, options: ConsoleOptions) -> Renderab
         if row.end_section:
             shown.append(Text())
     return Group(*shown)
+
+
+def _closer(table: Table) -> Table:
+    """Return a table with gaps of two columns instead of three."""
+    closer = copy(table)
+    closer.padding = (0, 1, 0, 0)
+    return closer
 
 
 def _folds(longest: Column, excess: int, room: int) -> bool:
