@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from typing import Any, cast
 
+import numpy as np
+
+from ...runtime.base import arguments
+from ...runtime.base.arguments import Rule
 from ...runtime.base.record import record
-from ...runtime.errors import OperatorError, TercetError
+from ...runtime.errors import KernelError, OperatorError, TercetError, UsageError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType
 from .algorithms.registry import Answer, Kernel, RecipeContext, register
 from .recipe.launch import Launch
 from .recipe.operands import Tensor
-from .recipe.source import UserSource
+from .recipe.source import C_TYPES, UserSource
 
-#: Maximum number of outputs of a custom operator.
-MAX_OUTPUTS = 1 << 10
+#: Maximum number of outputs of a custom operator, and of threads per block.
+MAX_OUTPUTS, MAX_THREADS = 1 << 10, 1 << 10
 
 
 @record
@@ -38,7 +43,7 @@ class CudaKernel:
         source: CUDA C++, compiled by NVRTC once per GPU and cached.
         entry: its ``extern "C"`` function.
         grid: blocks along x, or along x, y and z; nothing is launched if one is 0.
-        block: threads per block.
+        block: threads per block, at most 1024.
         args: the arguments by parameter name: tensors for pointers, and numbers. A mismatch raises
             a `KernelError` that names the parameter.
         types: element types by their aliases in the source, such as ``{"T": x.dtype}``.
@@ -64,19 +69,59 @@ class CudaKernel:
             name: name of the source in messages.
 
         Raises:
-            KernelError: the source has no such function, or the arguments do not match.
+            KernelError: the source has no such function, the arguments do not match, or a field is
+                not what it may be.
             TooLarge: the grid exceeds CUDA's limits.
         """
+        try:
+            given = {each: rule(each, getattr(self, each)) for each, rule in _RULES.items()}
+        except UsageError as error:
+            raise KernelError(f"{name}: {self.entry}: {error}") from error
         return Launch(
             UserSource(name, self.source),
             self.entry,
-            (self.grid, 1, 1) if isinstance(self.grid, int) else self.grid,
-            self.block,
+            given["grid"],
+            given["block"],
             self.args,
-            tuple(self.types.items()),
-            tuple(self.constants.items()),
-            shared=self.shared,
+            tuple(given["types"].items()),
+            tuple(given["constants"].items()),
+            shared=given["shared"],
         )
+
+
+def _grid(name: str, value: Any) -> tuple[int, int, int]:
+    """Take the number of blocks along x, or along x, y and z."""
+    blocks = arguments.whole(0)
+    if not isinstance(value, list | tuple):
+        return blocks(name, value), 1, 1
+    sizes = cast("Sequence[Any]", value)
+    if len(sizes) != 3:
+        raise arguments.refused(name, sizes, "blocks along x, or along x, y and z")
+    x, y, z = (blocks(f"{name}[{axis}]", size) for axis, size in enumerate(sizes))
+    return x, y, z
+
+
+def _element_type(name: str, value: Any) -> DType:
+    """Take a dtype that C++ code has."""
+    with suppress(TypeError):
+        if (dtype := np.dtype(value)) in C_TYPES:
+            return dtype
+    raise arguments.refused(name, value, "a dtype of a kernel's elements, such as x.dtype")
+
+
+def _constant(name: str, value: Any) -> int | bool | float:
+    """Take a number that becomes a ``constexpr``, of the C++ type of its own."""
+    return value if isinstance(value, bool | int) else arguments.number()(name, value)
+
+
+#: What the fields of a `CudaKernel` may be; its arguments are compared with the parameters.
+_RULES: Mapping[str, Rule] = {
+    "grid": _grid,
+    "block": arguments.whole(1, MAX_THREADS),
+    "types": arguments.mapping("element types by name", value=_element_type),
+    "constants": arguments.mapping("numbers by name", value=_constant),
+    "shared": arguments.whole(0),
+}
 
 
 def _recipe(context: RecipeContext) -> Answer:

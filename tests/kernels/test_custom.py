@@ -169,6 +169,16 @@ def test_a_brace_that_is_not_closed_is_named() -> None:
         Compiler(H200).code(source)
 
 
+def test_a_dtype_may_be_a_name_and_a_constant_an_integer() -> None:
+    with opened(F, with_kernel(kernel(COPY)), NumpyBackend()) as model:
+        x, y = (Tensor(value) for value in (*model.graph.inputs, *model.graph.outputs.values()))
+    launch = kernel(COPY, types={"T": "float32"}, constants={"N": 3, "on": True})(x, y).launch("f")
+    text = launch.source.text()
+    assert "using T = float;" in text
+    assert "N = 3;" in text
+    assert launch.types == (("T", np.dtype(np.float32)),)
+
+
 def test_equal_names_are_not_equal_sources() -> None:
     with opened(F, with_kernel(kernel(COPY)), NumpyBackend()) as model:
         x, y = (Tensor(value) for value in (*model.graph.inputs, *model.graph.outputs.values()))
@@ -190,6 +200,16 @@ def raising(x: Any, y: Any) -> Any:
         (kernel(COPY, args={"x": None, "y": None, "z": 1}), r"my\.domain\.F\.cu: f .*'z'"),
         (kernel(COPY.replace("f(", "g(")), r'my\.domain\.F\.cu: no extern "C" kernel \'f\''),
         (kernel(COPY.replace("float* x", "double* x")), r"my\.domain\.F\.cu: f: parameter 'x'"),
+        (kernel(COPY, grid=1.5), r"my\.domain\.F\.cu: f: grid=1\.5: expected a whole number >= 0"),
+        (kernel(COPY, grid=(1, 2)), r"grid=\(1, 2\): expected blocks along x, or along x, y and z"),
+        (kernel(COPY, grid=(1, -2, 1)), r"grid\[1\]=-2: expected a whole number >= 0"),
+        (kernel(COPY, block=0), r"block=0: expected a whole number >= 1"),
+        (kernel(COPY, block=2048), r"block=2048: expected a whole number >= 1, at most 1024"),
+        (kernel(COPY, block=(32, 1, 1)), r"block=\(32, 1, 1\): expected a whole number >= 1"),
+        (kernel(COPY, shared=-1), r"shared=-1: expected a whole number >= 0"),
+        (kernel(COPY, types={"T": "floaty"}), r"types\['T'\]='floaty': expected a dtype"),
+        (kernel(COPY, types={"T": object}), r"types\['T'\]=.*: expected a dtype"),
+        (kernel(COPY, constants={"N": "3"}), r"constants\['N'\]='3': expected a number"),
         (raising, r"my\.domain::F: the operator's cuda function raised KeyError: 'grid'"),
         (lambda x, y: 1, r"my\.domain::F: .* gave int; expected a tercet\.CudaKernel"),
     ],
