@@ -334,7 +334,8 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
         weight = data[1][0]
         plain = isinstance(op, MatMul) or (op.alpha, op.beta, op.transA) == (1, 1, 0)
         added = len(read) < 3 or all(_is_addable(value) for value in read[2])
-        return plain and added and weight is not None and weight.ndim == 2 and not constant[0]
+        known = weight is not None and weight.ndim == 2 and weight.size > 0 and not constant[0]
+        return plain and added and known
     if isinstance(op, FREE):
         varying = [
             len(set(each)) > 1 and not _is_equal(of) for each, of in zip(read, data, strict=True)

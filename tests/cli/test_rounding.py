@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet as api
 from tercet.tools.bench.bench_quality import judged
+from tercet.tools.verdict.decisions import rule_decisions
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.noise import ROUGH
 from tercet.tools.verdict.rounding import Evidence, rule_floats, rule_ordinary
@@ -194,6 +195,42 @@ def test_all_fair_samples_may_be_on_one_side_of_a_limit() -> None:
     wrong = rounded.copy()
     wrong[9] = 0
     assert rule_floats(exact, wrong, evidence).word == "MISMATCH"
+
+
+def test_near_a_pole_rough_noise_moves_less_than_fair_noise() -> None:
+    """Dividing by what is smaller than its own noise: greater noise ends farther from the pole."""
+    rng = np.random.default_rng(0)
+    divisor, noise = rng.uniform(0.5, 1, (4, 60)), rng.uniform(-1, 1, (12, 4, 60))
+    divisor[1, 7], noise[:, 1, 7] = 1e-8, np.linspace(-1, 1, 12)
+    exact = 1 / divisor
+    fair = [1 / (divisor + 1e-7 * each) for each in noise]
+    rough = [1 / (divisor + 1e-4 * each) for each in noise]
+    evidence = Evidence(exact, rough, fair, "float32", 1e-38, jumps=False)
+    divisor[1, 7] = -3e-9
+    assert rule_floats(exact, 1 / divisor, evidence).word == "inconclusive"
+    divisor[1, 8] *= 1.01
+    assert rule_floats(exact, 1 / divisor, evidence).word == "MISMATCH"
+
+
+def test_no_number_of_samples_has_all_orders_of_equal_numbers() -> None:
+    """Two other orders are no error; what differs in a row with one order is one."""
+    rng = np.random.default_rng(0)
+
+    def orders() -> np.ndarray:
+        return np.stack([rng.permutation(8), rng.permutation(8), np.arange(8)])
+
+    rough = [sample for _ in range(6) for sample in [orders()] * 2]
+    fair = [sample for _ in range(6) for sample in [orders()] * 2]
+    evidence = Evidence(orders(), rough, fair, "float32", 1e-38, jumps=True)
+    a, b = orders(), orders()
+    shown = np.stack([evidence.exact, *rough, *fair])
+    unseen = (a != b) & ~((shown == a).any(0) & (shown == b).any(0))
+    assert unseen.sum() > 3
+    assert rule_decisions(a, b, evidence).word == "inconclusive"
+    b[2, :2] = 1, 0
+    assert rule_decisions(a, b, evidence).word == "MISMATCH"
+    a[0, 0], b[2] = 8, a[2]
+    assert rule_decisions(a, b, evidence).word == "MISMATCH"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)

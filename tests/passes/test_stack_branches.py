@@ -198,7 +198,19 @@ def limited(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-1), *parts)
 
 
-@pytest.mark.parametrize("build", [recurrent, woven, behind, unlike, without_layers, limited])
+def empty(g: Graph, x: Value) -> Value:
+    """Rows of no elements, of which a view cannot tell how many there are."""
+    parts: list[Value] = []
+    for i in range(COUNT):
+        row = apply(g, Slice(), apply(g, Relu(), x), ints(0), ints(0), ints(2))
+        parts.append(apply(g, Elu(alpha=i + 1), apply(g, MatMul(), row, normal(0, 3))))
+    return apply(g, Concat(axis=-1), *(apply(g, Relu(), part) for part in parts))
+
+
+_OTHERS = (recurrent, woven, behind, unlike, without_layers, limited, empty)
+
+
+@pytest.mark.parametrize("build", _OTHERS)
 def test_others_stay(build: Callable[[Graph, Value], Value]) -> None:
     graph = make(build, (2, ROWS, COUNT))
     after, log = optimised(graph)

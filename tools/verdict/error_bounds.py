@@ -28,6 +28,7 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
+from .decisions import rule_decisions
 from .in_bytes import rounded_to_bytes
 from .noise import EXACT, FAIR, OPEN, OVERFLOWING, ROUGH
 from .numerals import spelled_alike
@@ -37,7 +38,6 @@ from .rounding import (
     Evidence,
     Ruling,
     caps,
-    rule_decisions,
     rule_floats,
     rule_misplaced,
     rule_ordinary,

@@ -25,11 +25,12 @@ from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.types import Array, HostValue, TensorType
 from ..common.nested import flat
 from .agreement import Agreement, Tolerance, Word, agreement
+from .decisions import rule_decisions
 from .error_bounds import COUNTS, MEASURED, WORDS
 from .noise import EXACT, FAIR, OVERFLOWING, ROUGH
 from .operators import Ancestry, ancestries
 from .overflow import AS_STORED, OVERFLOWS, rule_overflow
-from .rounding import Evidence, Ruling, rule_decisions, rule_floats, rule_misplaced, tiny_of
+from .rounding import Evidence, Ruling, rule_floats, rule_misplaced, tiny_of
 from .shaken import Shaken
 from .spread import SLACK, farthest
 

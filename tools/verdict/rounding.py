@@ -45,11 +45,9 @@ _COARSE = ("tf32", "float16", "bfloat16")
 _DOUBTFUL, _NEARLY = 0.001, 3.0
 _LOCAL = 8.0
 #: Maximum number of steps that no sample shows at their place, by that of a sample.
-_RARE = 0.1
+RARE = 0.1
 #: Samples, and elements that no sample shows, of which fewer tell nothing.
 _FEWEST = 3
-#: The share of differing decisions that fair samples have to show, where rough ones show all.
-_SEEN = 0.9
 #: The step below the smallest normal number, by that number: 2**-24 in float16.
 _STEP = 2.0**-10
 #: Beyond this many times what rounding explains, the number says no more.
@@ -136,9 +134,9 @@ def rule_ordinary(a: Array, b: Array, evidence: Evidence) -> Ruling:
     if known.excess > 1:
         over = apart > spread.allowed
         count, times = int(over.sum()), known.excess * slack
-        said = f"{_elements(count)} by up to {times:.3g} times what ordinary rounding moves them by"
+        said = f"{elements(count)} by up to {times:.3g} times what ordinary rounding moves them by"
         if spread.breaks[over].all():
-            said = f"{_elements(count)} where ordinary rounding may lead to NaN or infinity"
+            said = f"{elements(count)} where ordinary rounding may lead to NaN or infinity"
         return _but(known, "inconclusive", said, final=False)
     slice_ = _ORDINARY_SLICE * evidence.scarce
     said = spread.excess_of_slices(apart, together, slice_, whole=evidence.jumps)
@@ -175,12 +173,13 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         return ordinary
     apart = distance(a, b)
     spread = RoundingSpread(evidence.exact, evidence.rough, evidence.tiny, unbounded=True)
+    spread.widen(RoundingSpread(evidence.exact, evidence.fair, evidence.tiny))
     known = _measured(apart, spread)
     if known.excess > 1:
         over = apart > spread.allowed
         count = int(over.sum())
         if evidence.jumps and _are_few(apart, over, evidence):
-            said = f"{_elements(count)} as rounding may make others differ, though not seen there"
+            said = f"{elements(count)} as rounding may make others differ, though not seen there"
             return _but(known, "inconclusive", said, final=False)
         share = f"{count} of {apart.size} elements" if apart.size > 1 else "it"
         verb = "differ" if count > 1 else "differs"
@@ -226,7 +225,7 @@ def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
     bound = caps(evidence.exact, evidence.exact, evidence.cap)
     usual = float(np.mean([np.count_nonzero(step > bound) for step in steps])) if steps else 0.0
     largest = max((float(step.max(initial=0.0)) for step in steps), default=0.0)
-    return bool(np.count_nonzero(at) <= _RARE * usual and float(apart[at].max()) <= largest)
+    return bool(np.count_nonzero(at) <= RARE * usual and float(apart[at].max()) <= largest)
 
 
 def _unlike_samples(
@@ -259,7 +258,7 @@ def _unlike_samples(
     if strange <= _TOGETHER * max(among) + _FEWEST:
         return ""
     return (
-        f"{_elements(strange)} from all values that rounding gives them, in a run with rounding "
+        f"{elements(strange)} from all values that rounding gives them, in a run with rounding "
         f"{max(among)} at most"
     )
 
@@ -325,7 +324,7 @@ def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -
     if evidence.jumps and unusual.any() and _are_decisions(a, b, unusual, near, evidence):
         if not over.any() or _share(apart, evidence.exact) <= evidence.cap:
             return _but(ordinary, "ok", "", final=False)
-        count = _elements(int(np.count_nonzero(over)))
+        count = elements(int(np.count_nonzero(over)))
         said = f"{count} where rounding decides between two values"
         return _but(ordinary, "inconclusive", said, final=False)
     if not over.any():
@@ -432,54 +431,6 @@ def tiny_of(dtype: DType, coarsest: str) -> float:
     return max(steps, default=tolerance_for(dtype).absolute)
 
 
-# ── decisions ────────────────────────────────────────────────────────────────────────────────────
-
-
-def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
-    """Judge integers, booleans, strings and floats of eight bits: all that is not a measurement.
-
-    An element may differ only where the samples show both values at that very place: then the
-    decision behind it is within rounding.
-    """
-    differs = np.asarray(a != b, bool)
-    if not differs.any():
-        return Ruling("ok")
-    count, first = int(differs.sum()), int(differs.argmax())
-    fair = _shown(a, b, differs, [evidence.exact, *evidence.fair])
-    rough = fair | _shown(a, b, differs, [evidence.exact, *evidence.rough, *evidence.fair])
-    if rough.all() and fair.mean() >= _SEEN and len(evidence.fair) > 0:
-        values = _values_at(differs, evidence.fair)
-        if values <= 2:
-            return Ruling("ok", "", 0.0, 1.0, first, final=False)
-        said = f"{_elements(count)}, of which rounding makes up to {values} different values"
-        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
-    if rough.all():
-        said = f"{_elements(count)}; far rougher rounding would explain it"
-        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
-    steps = [np.count_nonzero(sample != evidence.exact) for sample in evidence.rough]
-    if steps and np.count_nonzero(~rough) <= _RARE * float(np.mean(steps)):
-        said = f"{_elements(count)} as rounding may make others differ, though not seen there"
-        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
-    where = int(np.flatnonzero(differs.ravel())[~rough][0])
-    said = f"{_elements(int((~rough).sum()))} though rounding does not decide there"
-    return Ruling("MISMATCH", said, 0.0, float("inf"), where, final=not evidence.jumps)
-
-
-def _elements(count: int) -> str:
+def elements(count: int) -> str:
+    """Say how many elements differ."""
     return "1 element differs" if count == 1 else f"{count} elements differ"
-
-
-def _shown(a: Array, b: Array, at: Array, samples: Sequence[Array]) -> Array:
-    """Return for each of some elements whether samples have both values there."""
-    first, second = a[at], b[at]
-    has = [np.zeros(first.shape, bool), np.zeros(first.shape, bool)]
-    for sample in samples:
-        has[0] |= sample[at] == first
-        has[1] |= sample[at] == second
-    return has[0] & has[1]
-
-
-def _values_at(at: Array, samples: Sequence[Array]) -> int:
-    """Return the greatest number of different values that samples have at one place."""
-    found = np.sort(np.stack([sample[at] for sample in samples]), 0)
-    return int(np.max((found[1:] != found[:-1]).sum(0), initial=0)) + 1

@@ -65,6 +65,15 @@ class RoundingSpread:
         self.allowed = np.where(self.breaks & unbounded, np.inf, allowed)
         self._tiny = tiny
 
+    def widen(self, other: RoundingSpread) -> None:
+        """Allow what other samples allow, too: near a pole, greater noise may move a result less.
+
+        Args:
+            other: of the same output.
+        """
+        np.maximum(self.allowed, other.allowed, out=self.allowed)
+        np.maximum(self.square, other.square, out=self.square)
+
     def _level(self) -> Array:
         """Return how far each element moves at least, whatever few samples show of it by chance.
 
