@@ -22,7 +22,7 @@ from tercet.tools.workshop.fuzz.page import markdown, passes, summary
 from tercet.tools.workshop.fuzz.seeds import TEXTS, Seed, model_seeds
 from tercet.tools.workshop.fuzz.sites import Places, around_node, around_tensor
 from tercet.tools.workshop.fuzz.structure import CHANGES, Mutant, damaged
-from tercet.tools.workshop.fuzz.trial import BROKEN, Outcome, runs, try_mutant
+from tercet.tools.workshop.fuzz.trial import BROKEN, Outcome, is_unread, runs, try_mutant
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -142,6 +142,17 @@ def test_nodes_that_nobody_reads_may_go(read: str, ended: str) -> None:
     model = onnx.parser.parse_model(text.replace("READ", read))
     feeds = (np.ones(2, np.int16),)
     assert try_mutant(Mutant("x", model.SerializeToString(), None), feeds).ended == ended
+
+
+@pytest.mark.parametrize(("operator", "unread"), [("Shape", True), ("Size", True), ("Not", False)])
+def test_nodes_of_which_only_sizes_are_read_may_go(operator: str, unread: bool) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 20]> g (float[n] x) => (z)
+               {{ [first] a = Neg (x)  [second] y = IsNaN (a)  [third] z = {operator} (y) }}"""
+    with trial.load(onnx.parser.parse_model(text)) as model:
+        assert [
+            is_unread(model.imported, f"node '{name}' (Neg): no")
+            for name in ("first", "second", "third")
+        ] == [unread, unread, False]
 
 
 def test_a_campaign_in_processes_and_its_page() -> None:

@@ -32,6 +32,7 @@ from .differential import Arrays, Case, tried
 from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
 from .numbering import add_numbering, numbers_of, until
+from .trial import is_unread
 from .variants import resized, with_names, with_outputs
 
 #: Models of one campaign; the next one has others.
@@ -105,7 +106,8 @@ def _other_sizes(life: Life) -> Iterator[str]:
         case = life.case(feeds)
     except TercetError as error:
         is_of_elements = life.kernels is not None and isinstance(error, DeviceError)
-        yield from _is_refused(life, "sizes that the model refuses", feeds, or_runs=is_of_elements)
+        or_runs = is_of_elements or is_unread(life.model.imported, str(error))
+        yield from _is_refused(life, "sizes that the model refuses", feeds, or_runs=or_runs)
         return
     shapes = {name: data.shape for name, data in feeds.items()}
     yield from life.compare(f"of {shapes}", case)
