@@ -19,7 +19,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Cast, Less, Mul, Relu, Tanh, Where
+from tercet.runtime.ops.elementwise import Add, Cast, Less, Mul, Neg, Relu, Tanh, Where
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceL2
@@ -304,6 +304,20 @@ def test_elements_with_fewer_axes_are_computed_where_they_are_read(emulated: Cud
     (launch,) = launches(planned(graph))
     assert launch.title == "elementwise Less+Where"
     compare(Sample(graph, {"x": np.arange(70)[None] + 5, "length": np.array([33])}), emulated)
+
+
+def test_results_of_one_kernel_have_equal_sizes(emulated: CudaBackend) -> None:
+    """What a chain reads, which is a result itself, has an axis of size 1 fewer than its end."""
+    graph = Graph("ranks")
+    x = graph.add_input("x", TensorType(float32, (6, 8)))
+    first = value = graph.insert(Neg(), [x]).output
+    for op in (Tanh(), Relu(), Neg(), Tanh(), Relu()):
+        value = graph.insert(op, [value]).output
+    lifted = graph.insert(Add(), [value, graph.constant(normal(1, 1, 8))]).output
+    graph.set_outputs({"first": first, "y": lifted})
+    infer(graph)
+    assert len(launches(planned(graph))) == 2
+    compare(Sample(graph, {"x": normal(6, 8)}), emulated)
 
 
 def test_gelu_is_as_precise_as_by_erf(emulated: CudaBackend) -> None:

@@ -13,6 +13,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ..recipe.launch import Launch, Recipe
 from ..recipe.operands import (
     Given,
+    Ints,
     Tensor,
     broadcast_strides,
     ceil_div,
@@ -135,9 +136,9 @@ def shared_chain_at(
     """
     if nodes[0].output.tensor.size > FEW_ELEMENTS:
         return None
-    found = set(nodes)
+    found, dims = set(nodes), nodes[0].output.tensor.dims
     while len(found) < MAX_CHAINED:
-        more = (found | {node} for node in _beside(graph, found, free))
+        more = (found | {node} for node in _beside(graph, found, free, dims))
         wider = next((each for each in more if _fits(graph, each) and formed.may_join(each)), None)
         if wider is None:
             break
@@ -148,9 +149,8 @@ def shared_chain_at(
     return SharedChain(chain, _results(graph, chain))
 
 
-def _beside(graph: Graph, nodes: Set[Node], free: Set[Node]) -> Iterator[Node]:
-    """Yield elementwise nodes of as many elements that compute what these read, or read it."""
-    dims = next(iter(nodes)).output.tensor.dims
+def _beside(graph: Graph, nodes: Set[Node], free: Set[Node], dims: Ints) -> Iterator[Node]:
+    """Yield elementwise nodes of these sizes that compute what others read, or read it."""
     chain = graph.in_order(nodes)
     values = [value for value in operands_of(chain) if not value.is_constant]
     makers = [value.producer for value in values]
@@ -163,9 +163,11 @@ def _beside(graph: Graph, nodes: Set[Node], free: Set[Node]) -> Iterator[Node]:
 
 
 def _fits(graph: Graph, nodes: Set[Node]) -> bool:
-    """Whether one kernel can have these nodes."""
+    """Whether one kernel can have these nodes: nodes of fewer elements have no results."""
     chain = graph.in_order(nodes)
-    return len(operands_of(chain)) <= MAX_OPERANDS and len(_results(graph, chain)) <= MAX_RESULTS
+    results = _results(graph, chain)
+    alike = len({value.tensor.dims for value in results}) == 1
+    return alike and len(operands_of(chain)) <= MAX_OPERANDS and len(results) <= MAX_RESULTS
 
 
 def _results(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
