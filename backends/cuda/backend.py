@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...runtime.ir.custom import Custom
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import TensorType
 from ...runtime.ops.attention import Attention, RotaryEmbedding
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import MatMul
@@ -27,7 +29,7 @@ from .fusion import FusionGroup, groups
 from .gemm.f16x3 import judge
 from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
 from .recipe.launch import pitched_by
-from .recipe.operands import Tensor
+from .recipe.operands import MAX_WORD, Tensor
 from .recipe.setting import PLAIN, Setting, Stored, TunedChoice
 from .smaller_groups import smaller
 
@@ -79,6 +81,10 @@ class CudaBackend:
         empty = frozenset(node for node in free if _is_empty(node))
         yield from (Claim((node,), self._build_nothing) for node in graph.in_order(empty))
         free = free - empty
+        wide = frozenset(node for node in free if _is_wide(node))
+        for node in graph.in_order(wide):
+            yield Decline(node, f"elements of more than {MAX_WORD} bytes")
+        free = free - wide
         cut = dict[Value, Format]()
         target = self._device.compiler.target
         branches = beside_others(graph)
@@ -180,6 +186,15 @@ class _Recipes:
 def _is_empty(node: Node) -> bool:
     """Whether a node computes no elements, and is not a view, which a plan never runs."""
     return not node.op.view and not any(value.tensor.size for value in node.outputs)
+
+
+def _is_wide(node: Node) -> bool:
+    """Whether elements are wider than any that kernels copy; custom kernels know their own."""
+    if node.op.view or isinstance(node.op, Custom):
+        return False
+    values = (*node.distinct_reads, *node.outputs)
+    tensors = (value.type for value in values if isinstance(value.type, TensorType))
+    return any(each.dtype.itemsize > MAX_WORD for each in tensors)
 
 
 def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:

@@ -14,9 +14,9 @@ def _regions(
     entry: str, y: Tensor, x: Tensor, rois: Tensor, args: Arguments, **constants: bool
 ) -> Launch:
     """Return a launch of `roi.cu`; `args` are those specific to the entry."""
-    (_, channels, height, width), (rows, columns) = x.dims, y.dims[2:]
+    (count, channels, height, width), (rows, columns) = x.dims, y.dims[2:]
     region = {
-        **{"channels": channels, "height": height, "width": width},
+        **{"images": count, "channels": channels, "height": height, "width": width},
         **{"rows": rows, "columns": columns},
     }
     chosen = {"HALF_PIXEL": False, "MAXIMUM": False, **constants}

@@ -35,22 +35,27 @@ MAX_BLOCKS, MAX_THREADS, MAX_WORDS, MAX_ROWS = 8, 512, 16, 8
 
 #: Activation functions by name, with their default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "Relu": ("x > A(0) ? x : A(0)", ()),
+    "Relu": ("x < A(0) ? A(0) : x", ()),
     "Tanh": ("tangent(x)", ()),
     "Sigmoid": ("A(0.5) * tangent(A(0.5) * x) + A(0.5)", ()),
     "Affine": ("{0} * x + {1}", (1.0, 0.0)),
     "LeakyRelu": ("x < A(0) ? {0} * x : x", (0.01,)),
     "ThresholdedRelu": ("x > {0} ? x : A(0)", (1.0,)),
     "ScaledTanh": ("{0} * tangent({1} * x)", (1.0, 1.0)),
-    "HardSigmoid": ("min(max({0} * x + {1}, A(0)), A(1))", (0.2, 0.5)),
+    "HardSigmoid": ("within(A(0), {0} * x + {1}, A(1))", (0.2, 0.5)),
     "Elu": ("x < A(0) ? {0} * expm1(x) : x", (1.0,)),
     "Softsign": ("x / (A(1) + fabs(x))", ()),
     "Softplus": ("(x > A(0) ? x : A(0)) + log1p(exp(-fabs(x)))", ()),
 }
 
 
-#: The hyperbolic tangent without a branch, so that several of them overlap: within 4 ulp.
-_TANGENT = """
+#: Limits, which NaN passes; the hyperbolic tangent without a branch, so that several of them
+#: overlap: within 4 ulp.
+_FUNCTIONS = """
+__device__ __forceinline__ A within(A low, A x, A high)
+{
+    return x < low ? low : x > high ? high : x;
+}
 __device__ __forceinline__ double tangent(double x) { return tanh(x); }
 __device__ __forceinline__ float tangent(float x)
 {
@@ -79,7 +84,7 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
         clip = (
             ""
             if op.clip is None or which == 2
-            else f"x = min(max(x, A({literal(-op.clip)})), A({literal(op.clip)})); "
+            else f"x = within(A({literal(-op.clip)}), x, A({literal(op.clip)})); "
         )
         cases.append((place, f"{clip}return {code.format(*given)};"))
     own, others = cases[: len(usual)], cases[len(usual) :]
@@ -87,7 +92,7 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
     selected = own if both else cases
     return "\n".join(
         (
-            _TANGENT,
+            _FUNCTIONS,
             "__device__ __forceinline__ A activate(int direction, int which, A x)",
             "{",
             f"    switch ({0 if both else len(usual)} * direction + which) {{",

@@ -216,6 +216,8 @@ def divisors(sizes: Ints) -> Arguments:
 
 
 _WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+#: Maximum size of an element in bytes that kernels copy.
+MAX_WORD = max(_WORDS)
 
 
 def words_of(dtype: DType) -> DType:

@@ -35,7 +35,7 @@ def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Arra
     for target, (left, top, right, bottom), image in zip(
         result, corners, batch_indices, strict=True
     ):
-        source = x[image].astype(dtype)
+        source = _image(x, int(image)).astype(dtype)
         rows = _samples(op, (top, bottom), size[0], source.shape[1])
         columns = _samples(op, (left, right), size[1], source.shape[2])
         counts = (len(rows[0][0]) // size[0], len(columns[0][0]) // size[1])
@@ -54,6 +54,13 @@ def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Arra
         else:
             np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
     return result.astype(x.dtype)
+
+
+def _image(x: Array, index: int) -> Array:
+    """Return an image; raises IndexError if there is none of that index."""
+    if not 0 <= index < len(x):
+        raise IndexError(f"a region is of image {index}; there are {len(x)}")
+    return np.asarray(x[index])
 
 
 def _samples(
@@ -88,7 +95,7 @@ def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array) -> Array:
     scaled = rois[:, 1:].astype(_arithmetic(x.dtype)) * op.spatial_scale
     corners = np.floor(scaled + 0.5).astype(int64)
     for target, image, (x1, y1, x2, y2) in zip(result, rois[:, 0], corners, strict=True):
-        rows = _greatest(x[int(image)], 1, (y1, y2), height)
+        rows = _greatest(_image(x, int(image)), 1, (y1, y2), height)
         target[...] = _greatest(rows, 2, (x1, x2), width)
     return np.where(np.isneginf(result), 0, result).astype(x.dtype)
 

@@ -1,9 +1,14 @@
 // Pooling of regions of images: one thread per result [region][channel][row][column]. T is the type
-// of the elements, A that of the arithmetic.
+// of the elements, A that of the arithmetic. Regions of an image that there is not give 0.
 
 struct Region {
-    int channels, height, width, rows, columns;
+    int images, channels, height, width, rows, columns;
 };
+
+// Samples of a cell; where there are more, its region is no box of an image, and the result is NaN.
+constexpr A MOST = A(1 << 20);
+
+__device__ __forceinline__ A greater(A a, A b) { return a > b || a != a ? a : b; }  // NaN stays
 
 struct Sample {  // both neighbours of a position along an axis, and their weights
     int at[2];
@@ -31,7 +36,12 @@ roi_align(const T* x, const T* rois, const long long* images, T* y, long long co
     const int column = i % g.columns, row = i / g.columns % g.rows;
     const int channel = i / g.columns / g.rows % g.channels;
     const long long region = i / g.columns / g.rows / g.channels;
-    const T* image = x + (images[region] * g.channels + channel) * g.height * g.width;
+    const long long image_at = images[region];
+    if (image_at < 0 || image_at >= g.images) {
+        y[i] = T(A(0));
+        return;
+    }
+    const T* image = x + (image_at * g.channels + channel) * g.height * g.width;
     const T* box = rois + 4 * region;
     const A shift = HALF_PIXEL ? A(0.5) : A(0);
     const A left = A(box[0]) * A(scale) - shift, top = A(box[1]) * A(scale) - shift;
@@ -41,6 +51,11 @@ roi_align(const T* x, const T* rois, const long long* images, T* y, long long co
         height = max(height, A(1));
     }
     const A cell_h = height / A(g.rows), cell_w = width / A(g.columns);
+    const bool is_box = cell_h < MOST && cell_w < MOST && max(cell_h, A(1)) * max(cell_w, A(1)) < MOST;
+    if (!ratio && !is_box) {
+        y[i] = T(A(NAN));
+        return;
+    }
     const int count_h = ratio ? ratio : max(0, int(ceil(cell_h)));
     const int count_w = ratio ? ratio : max(0, int(ceil(cell_w)));
     A result = MAXIMUM ? -A(INFINITY) : A(0);
@@ -53,7 +68,7 @@ roi_align(const T* x, const T* rois, const long long* images, T* y, long long co
                 for (int q = 0; q < 2; ++q) {
                     const A part = A(image[(long long)v.at[p] * g.width + u.at[q]])
                                    * (v.weight[p] * u.weight[q]);
-                    result = MAXIMUM ? max(result, part) : result + part;
+                    result = MAXIMUM ? greater(result, part) : result + part;
                 }
         }
     }
@@ -70,7 +85,12 @@ max_roi_pool(const T* x, const T* rois, T* y, long long count, Region g, double 
     const int column = i % g.columns, row = i / g.columns % g.rows;
     const int channel = i / g.columns / g.rows % g.channels;
     const T* box = rois + 5 * (i / g.columns / g.rows / g.channels);
-    const T* image = x + ((long long)A(box[0]) * g.channels + channel) * g.height * g.width;
+    const A image_at = A(box[0]);
+    if (!(image_at > A(-1) && image_at < A(g.images))) {
+        y[i] = T(A(0));
+        return;
+    }
+    const T* image = x + ((long long)image_at * g.channels + channel) * g.height * g.width;
     int corner[4];
     for (int k = 0; k < 4; ++k) corner[k] = int(floor(A(box[k + 1]) * A(scale) + A(0.5)));
     const int width = max(corner[2] - corner[0] + 1, 1), height = max(corner[3] - corner[1] + 1, 1);
@@ -81,6 +101,6 @@ max_roi_pool(const T* x, const T* rois, T* y, long long count, Region g, double 
     A result = -A(INFINITY);
     for (int v = max(top, 0); v < min(bottom, g.height); ++v)
         for (int u = max(left, 0); u < min(right, g.width); ++u)
-            result = max(result, A(image[(long long)v * g.width + u]));
+            result = greater(result, A(image[(long long)v * g.width + u]));
     y[i] = T(result == -A(INFINITY) ? A(0) : result);
 }

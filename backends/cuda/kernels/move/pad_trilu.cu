@@ -64,7 +64,9 @@ reverse_sequence(const T* x, const long long* lengths, T* y, Index count, Index 
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     const Index row = i / inner, a = row / second, b = row - a * second;
-    const Index time = TIME_FIRST ? a : b, length = lengths[TIME_FIRST ? b : a];
+    const Index time = TIME_FIRST ? a : b, whole = TIME_FIRST ? count / inner / second : second;
+    const long long given = lengths[TIME_FIRST ? b : a];
+    const Index length = given < whole ? Index(given) : whole;
     const Index move = time < length ? length - 1 - 2 * time : 0;
     y[i] = x[i + move * (TIME_FIRST ? second * inner : inner)];
 }

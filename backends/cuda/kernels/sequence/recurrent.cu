@@ -26,7 +26,7 @@ __device__ __forceinline__ Unit unit_of(const Layer& l, const int* lengths, int 
     u.n = i / l.hidden % l.batch;
     u.direction = i / l.hidden / l.batch;
     u.exists = u.direction < l.directions;
-    const int length = lengths && u.exists ? lengths[u.n] : l.time;
+    const int length = lengths && u.exists ? min(lengths[u.n], l.time) : l.time;
     u.alive = t < length;
     u.backward = l.backward || u.direction == 1;
     u.at = u.backward && u.alive ? length - 1 - t : t;

@@ -98,7 +98,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         Unit& u = units[i];
         u = {item / UNITS, item % UNITS, first + item / UNITS, rank * UNITS + item % UNITS, l.time, false};
         u.exists = u.row < ROWS && u.n < l.batch && u.j < l.hidden;
-        if (lengths && u.exists) u.length = lengths[u.n];
+        if (lengths && u.exists) u.length = min(lengths[u.n], l.time);
         cells[i] = c0 && u.exists ? float(c0[state_at(l, direction, u)]) : 0.0f;
         const T* bias = b + (long long)direction * 2 * GATES * l.hidden + u.j;
         inner[i] = 0;
