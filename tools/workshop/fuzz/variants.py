@@ -22,6 +22,8 @@ from ....runtime.ir.types import Array
 from .growing import FEW_BITS, captured
 
 DOMAIN = "random"
+#: Operators that give a sequence, which no Loop stacks.
+SEQUENCES = ("SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence")
 
 
 def with_functions(proto: ModelProto, dice: Random) -> ModelProto:
@@ -70,10 +72,9 @@ def with_bodies(proto: ModelProto, dice: Random) -> tuple[ModelProto, dict[str, 
     results = [n for node in inside for n in node.output if n in needed]
     if not results:
         return model, {}
-    kind, stem = (
-        "If" if any(map(_may_be_few_bits, inside)) else dice.choice(("If", "Loop")),
-        "wrapped",
-    )
+    lists = {n for node in inside if node.op_type in SEQUENCES for n in node.output}
+    stackable = lists.isdisjoint(results) and not any(map(_may_be_few_bits, inside))
+    kind, stem = dice.choice(("If", "Loop")) if stackable else "If", "wrapped"
     given = f"{stem}.given"
 
     def body(prefix: str, inputs: Sequence[ValueInfoProto], extra: Sequence[str]) -> GraphProto:
