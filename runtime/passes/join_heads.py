@@ -305,11 +305,13 @@ def _rewrite(
     values: dict[int, Value] = {}
     for source in dict.fromkeys(one.source for one in rows):
         places = [i for i, one in enumerate(rows) if one.source is source]
-        parts = _parts(graph, [rows[i] for i in places], node)
+        same = [rows[i] for i in places]
+        moved = [] if all(one.is_part for one in same) else same
+        images = [image for one in moved for image in _images_of(one.heads)]
+        parts = _parts(graph, same, graph.in_order((node, *images))[0])
         values |= zip(places, parts, strict=True)
-        for i in places:
-            if not all(rows[k].is_part for k in places):
-                _transpose_images(graph, rows[i].heads, values[i])
+        for one, value in zip(moved, parts, strict=False):
+            _transpose_images(graph, one.heads, value)
     inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
     add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, transpose, join))))

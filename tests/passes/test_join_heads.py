@@ -207,14 +207,15 @@ def test_heads_that_come_from_no_rows() -> None:
 
 
 def on_pixels(
-    order: str, back: str, taps: bool = False, sides: tuple[int, ...] = (4, 5)
+    order: str, back: str, taps: str = "", sides: tuple[int, ...] = (4, 5)
 ) -> Callable[[Graph, Value], Value]:
     """Attention between convolutions, as CoAtNet ("h3d"), Visformer ("3hd") and YOLO 11 spell it.
 
     Args:
         order: of the axes of the channels.
         back: what the product with the values is: "rows" or "columns" of weights.
-        taps: whether a convolution reads the values, too.
+        taps: where in the order of nodes a convolution reads the values, too, if one does:
+            "before" their heads are cut, or "behind" the result.
         sides: of the image, of 20 pixels.
     """
     ones = (1,) * len(sides)
@@ -227,6 +228,7 @@ def on_pixels(
         else:
             q, k, v = split(g, shaped(g, conv, 2, 3, 12, 20), 2, 4, 4, 4)
         transpose = Transpose(perm=(0, 1, 3, 2))
+        tapped = [shaped(g, v, 2, 12, *sides)] if taps == "before" else []
         scores = apply(g, MatMul(), apply(g, transpose, q), k)
         weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
         if back == "rows":
@@ -235,8 +237,8 @@ def on_pixels(
             y = apply(g, MatMul(), v, apply(g, transpose, weights))
         y = shaped(g, y, 2, 12, *sides)
         if taps:
-            tapped = shaped(g, v, 2, 12, *sides)
-            y = apply(g, Add(), y, apply(g, Conv(), tapped, normal(12, 12, *ones)))
+            image = tapped[0] if tapped else shaped(g, v, 2, 12, *sides)
+            y = apply(g, Add(), y, apply(g, Conv(), image, normal(12, 12, *ones)))
         return apply(g, Conv(), y, normal(6, 12, *ones))
 
     return build
@@ -269,11 +271,12 @@ def test_pixels_attend(order: str, back: str, sides: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("order", ["h3d", "3hd"])
 @pytest.mark.parametrize("back", ["rows", "columns"])
 @pytest.mark.parametrize("sides", [(4, 5), (20,)], ids=["image", "sound"])
+@pytest.mark.parametrize("taps", ["before", "behind"])
 def test_pixels_whose_values_a_convolution_reads(
-    order: str, back: str, sides: tuple[int, ...]
+    order: str, back: str, sides: tuple[int, ...], taps: str
 ) -> None:
     """Channels of the image are permuted for the heads, which are parts of it for both."""
-    graph = make(on_pixels(order, back, taps=True, sides=sides), (2, 6, *sides))
+    graph = make(on_pixels(order, back, taps=taps, sides=sides), (2, 6, *sides))
     after, _ = optimised(graph)
     assert kinds(after).count("Attention") == 1
     perms = {node.op.perm for node in after.nodes if isinstance(node.op, Transpose)}
