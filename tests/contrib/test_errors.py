@@ -129,6 +129,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (DOMAIN, "ReorderInput", "ORT_ENABLE_EXTENDED"),
         (DOMAIN, "EPContext", "compiled for one device"),
         (DOMAIN, "SparseToDenseMatMul", "MatMul of a dense one"),
+        (DOMAIN, "Solve", "no runtime has it; convert another classifier"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         (DOMAIN, "Mamba2Verify", "speculative decoding"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),

@@ -126,10 +126,11 @@ def test_a_link_to_a_file_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_folder_lists_its_models(tmp_path: Path) -> None:
-    (tmp_path / "onnx").mkdir()
-    for name in ("config.json", "model.onnx", "onnx/model_q4.onnx"):
+    for name in ("config.json", "unet/model.onnx", "model.onnx", "onnx/model_q4.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    with pytest.raises(ModelFileError, match=r"file in it \(model\.onnx, onnx/model_q4\.onnx\)$"):
+    listed = r"file in it \(model\.onnx, onnx/model_q4\.onnx, unet/model\.onnx\)$"
+    with pytest.raises(ModelFileError, match=listed):
         load(tmp_path)
 
 

@@ -73,6 +73,8 @@ _NAMES = {
     "an LSTM with attention inside, of a toolkit that is no more; export LSTM and attention": (
         "AttnLSTM"
     ),
+    "skl2onnx writes it for GaussianProcessClassifier, and no runtime has it; convert another "
+    "classifier": "Solve",
     "an operator of one model inside onnxruntime; use MaxPool of Where(mask, x, lowest number)": (
         "MaxpoolWithMask"
     ),

@@ -129,9 +129,15 @@ _LISTED = 8
 
 
 def _models(folder: str) -> str:
-    """Return the models in a folder and in its folder `onnx`, as a sentence."""
-    found = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*.onnx"))
-    found += sorted(str(path.relative_to(folder)) for path in Path(folder).glob("onnx/*.onnx"))
+    """Return the models in a folder and in the folders in it, as a sentence.
+
+    Those of transformers.js are in `onnx`, and diffusers has a folder for each model.
+    """
+    found = [
+        str(path.relative_to(folder))
+        for places in ("*.onnx", "*/*.onnx")
+        for path in sorted(Path(folder).glob(places))
+    ]
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     listed = ", ".join(found[:_LISTED])
     return (

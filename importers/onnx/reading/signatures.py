@@ -26,7 +26,11 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
         b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
         "an old PyTorch checkpoint; export it with torch.onnx.export",
     ),
-    (b"GGUF", "a GGUF file of llama.cpp"),
+    (
+        b"GGUF",
+        "a GGUF file of llama.cpp; export the checkpoint that it was made from with optimum or "
+        "onnxruntime-genai",
+    ),
     (b"ptrt", "a TensorRT engine; give the model that it was built from"),
     (b"ftrt", "a TensorRT engine; give the model that it was built from"),
 )
