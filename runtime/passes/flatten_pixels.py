@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-import numpy as np
-
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
@@ -116,6 +114,6 @@ def is_stored(image: Value, near: int = _NEAR) -> bool:
 
 def _permuted(data: Array, sizes: list[int], transpose: list[int], *, across: bool) -> Array:
     """Return weights [k, n], or [n, k] if `across`, with the factors of K in another order."""
-    matrix = data.T if across else data
-    transposed = matrix.reshape(*sizes, -1).transpose(*transpose, len(sizes)).reshape(matrix.shape)
-    return np.ascontiguousarray(transposed.T if across else transposed)
+    rows, columns = (len(data), 1) if across else (1, data.shape[1])
+    axes = 0, *(1 + axis for axis in transpose), 1 + len(sizes)
+    return data.reshape(rows, *sizes, columns).transpose(axes).reshape(data.shape)
