@@ -1,7 +1,8 @@
-"""Reductions in which a thread has several elements: columns of few rows, words of a row."""
+"""Reductions in which a thread has several elements: words of columns, words of a row."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,23 @@ def test_columns_of_a_thread(
         (launch,) = launches(planned(tested.graph))
         assert launch.entry == "reduce_few"
         compare(tested, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "dtype", [int8, bool_, float16, float32, int64], ids=lambda each: each.name
+)
+@pytest.mark.parametrize(("count", "inner"), [(9, 40), (196, 48), (300, 35), (1100, 24)])
+def test_words_of_columns(count: int, inner: int, dtype: DType, emulated: CudaBackend) -> None:
+    """Columns whose rows threads of a warp share, those of a block, and those of several blocks."""
+    x = (4 * normal(2, count, inner)).astype(dtype)
+    tested = [] if dtype == bool_ else [sample("ArgMax", [x], axis=1)]
+    mean = "ReduceMean" if dtype in (float16, float32) else "ReduceMin"
+    for each in (*tested, sample(mean, [x, np.array([1])], (1,))):
+        first, *_ = launches(planned(each.graph))
+        assert first.entry == "reduce_columns"
+        assert dict(first.constants)["VECTOR"] == gcd(inner, 16 // dtype.itemsize)
+        compare(each, emulated)
 
 
 @needs_compiler

@@ -23,8 +23,8 @@ MANY_ROWS = 32
 #: Maximum rows of columns of which a thread has several, minimum number of such threads, and bytes
 #: that one reads at a time.
 FEW_ROWS, FEW_THREADS, WORD = 64, 1 << 15, 16
-#: Words of a row that a lane reads before it combines them, unless threads are few; what lanes that
-#: are neighbours read together at least.
+#: Words of a row or of columns that a lane reads before it combines them, unless threads are few;
+#: what lanes that are neighbours read together at least.
 WORDS, ENOUGH, SECTOR = 4, 1 << 17, 32
 #: Maximum number of blocks along the second grid axis.
 MAX_BLOCKS = 65535
@@ -121,6 +121,8 @@ def _pass(
         entry, chunk = "reduce_columns", COLUMN_CHUNK
         if parts == 1 and count > chunk:
             of_block, chunk = MANY_ROWS, count
+        vector = _word(WORD, inner, operands[0])
+        of_block = min(of_block, _warps(min(chunk, count), vector))
         grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
         first = {"inner": inner}
     return Launch(
@@ -139,6 +141,14 @@ def _pass(
         ),
         note=f"of {count}",
     )
+
+
+def _warps(rows: int, vector: int) -> int:
+    """Return how many warps of a block read so many rows of columns, at most `WORDS` per thread.
+
+    As many rows as a word has elements are read by one warp.
+    """
+    return 1 << max(ceil_div(rows, vector * WORDS) - 1, 0).bit_length()
 
 
 def _lanes(rows: int, words: int, x: Tensor | Scratch, vector: int) -> int:

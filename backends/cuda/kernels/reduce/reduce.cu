@@ -83,30 +83,50 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
     if (share == 0 && lane == 0 && i < results) y[i] = give(result, total);
 }
 
-// inner > 1: a block reduces a part of 32 adjacent columns, its warps divide the rows.
+// inner > 1: a block reduces a part of 32 adjacent columns. Threads that read the same VECTOR of them divide the rows. All
+// that a thread reads at once is in flight together, as few blocks wait for little else.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long count,
                long long total)
 {
-    const int lane = threadIdx.x % COLUMNS, share = threadIdx.x / COLUMNS;
-    const int column = blockIdx.y * COLUMNS + lane;
+    constexpr int OF_ROW = COLUMNS / VECTOR, STRIDE = ROWS * VECTOR;  // threads of a row, and rows that are read at once
+    const int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, share = threadIdx.x / OF_ROW;
+    const int column = blockIdx.y * COLUMNS + threadIdx.x % OF_ROW * VECTOR, step = inner / VECTOR;
     const long long first = blockIdx.x % parts * (long long)chunk;
-    const From* from = x + (blockIdx.x / parts * count + first) * inner + column;
+    const Words<From>* from = (const Words<From>*)(x + (blockIdx.x / parts * count + first) * inner + column);
     const int length = min((long long)chunk, count - first);
     grid_dependency_sync();
-    State result = start();
-    if (column < inner) {
-#pragma unroll 4
-        for (int k = share; k < length; k += ROWS)
-            result = combine(result, read(from[(long long)k * inner], first + k));
+    State results[VECTOR];
+#pragma unroll
+    for (int e = 0; e < VECTOR; ++e) results[e] = start();
+    for (int begin = column < inner ? share : length; begin < length; begin += AT_ONCE * STRIDE) {
+        Words<From> found[AT_ONCE];
+#pragma unroll
+        for (int w = 0; w < AT_ONCE; ++w)
+            if (begin + w * STRIDE < length) found[w] = from[(long long)(begin + w * STRIDE) * step];
+#pragma unroll
+        for (int w = 0; w < AT_ONCE; ++w) {
+            if (begin + w * STRIDE >= length) break;
+#pragma unroll
+            for (int e = 0; e < VECTOR; ++e)
+                results[e] = combine(results[e], read(found[w].at[e], first + begin + w * STRIDE));
+        }
     }
+#pragma unroll
+    for (int other = OF_ROW; other < COLUMNS; other *= 2)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) results[e] = combine(results[e], shuffle_xor(results[e], other));
     __shared__ State shares[ROWS][COLUMNS];
-    shares[share][lane] = result;
+    if (lane < OF_ROW)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) shares[warp][lane * VECTOR + e] = results[e];
     __syncthreads();
-    if (share == 0 && column < inner) {
+    const int own = blockIdx.y * COLUMNS + lane;
+    if (warp == 0 && own < inner) {
+        State result = shares[0][lane];
 #pragma unroll
         for (int k = 1; k < ROWS; ++k) result = combine(result, shares[k][lane]);
-        y[blockIdx.x * (long long)inner + column] = give(result, total);
+        y[blockIdx.x * (long long)inner + own] = give(result, total);
     }
 }
 
