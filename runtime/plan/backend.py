@@ -156,7 +156,10 @@ class Device(Protocol):
         ...
 
     def staging(self, nbytes: int) -> HostBuffer:
-        """Return pinned host memory, which this device reads and writes by DMA."""
+        """Return pinned host memory, which this device reads and writes by DMA.
+
+        A `View` of the device in such memory is accessed by its kernels, from afar.
+        """
         ...
 
     def stream(self) -> Stream:

@@ -1,8 +1,8 @@
 """Chained steps: the host launches decoding steps before it has read the tokens of earlier ones.
 
 The inputs of a step are on the device, and the step writes the inputs of the next one there
-(`step_state`). So the host can launch the next step before it knows the token of this one; tokens
-reach the host through a ring buffer of pinned memory.
+(`step_state`). So the host can launch the next step before it knows the token of this one. Steps
+write their tokens to memory of the host themselves: a copy behind each would take longer.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from collections.abc import Mapping, Sequence
 from ..ir.types import Array
 from ..plan.backend import Device, Run, View
 from ..plan.exchange import Event, exchange_of
-from ..plan.host import HOST, array
+from ..plan.host import HOST, HostBuffer, array
 from .bucket_program import BucketProgram
-from .step_state import CHOSEN, COUNT, NEXT_COUNT, NEXT_TOKENS, TOKENS
-
-#: Bytes to which tensors in memory that the device copies to are aligned.
-_ALIGNED = 256
+from .step_state import CHOSEN, COUNT, NEXT_CHOSEN, NEXT_COUNT, NEXT_TOKENS, TOKENS
 
 
 class ChainedSteps:
@@ -26,7 +23,8 @@ class ChainedSteps:
 
     Args:
         program: the program of such a step, see `step_state.Feedback`; closed with this object.
-        state: views of the program's inputs that are the state; closed with this object.
+        state: views of the program's inputs that are the state; closed with this object. `CHOSEN`
+            is in memory of the host, see `Device.staging`.
         moves: copies of caches that the program does not write in place.
         depth: maximum number of launched steps whose tokens have not been taken.
 
@@ -49,18 +47,15 @@ class ChainedSteps:
         device = plan.device
         self._device: Device = device
         self.stream, self._exchange = device.stream(), exchange_of(device)
-        following = {NEXT_TOKENS: TOKENS, NEXT_COUNT: COUNT}
+        following = {NEXT_TOKENS: TOKENS, NEXT_COUNT: COUNT, NEXT_CHOSEN: CHOSEN}
         self._moves = [*moves, *_moved(device, plan.outputs, state, following)]
-        source = plan.outputs[CHOSEN]
-        size = -(-source.nbytes // _ALIGNED) * _ALIGNED
-        self._ring = device.staging(size * depth)
-        slots = [View(HOST, self._ring, size * i, source.type) for i in range(depth)]
-        self._slots = [array(slot) for slot in slots]
-        self._copies = [device.copier(slot, source) for slot in slots]
+        table = state[CHOSEN]
+        assert isinstance(table.buffer, HostBuffer)
+        self._chosen = array(View(HOST, table.buffer, 0, table.type))
         events = self._exchange
-        self._events: list[Event] = [events.event() for _ in slots] if events else []
+        self._events: list[Event] = [events.event() for _ in range(depth)] if events else []
         self._waiting: deque[int] = deque()
-        self._launched = 0
+        self._count = 0  # of positions before the next launch
 
     def begin(self, state: Mapping[str, Array]) -> None:
         """Set the state: tokens read so far, and the token read next; see `Feedback.state`."""
@@ -70,18 +65,17 @@ class ChainedSteps:
             here = HOST.upload(data)
             self._device.copier(self._state[name], here)(self.stream)
             self.stream.synchronize()
+        (self._count,) = state[COUNT]
 
     def launch(self) -> None:
         """Launch a step; at most `depth` steps may wait for a `take`."""
-        slot = self._launched % self.depth
         self._plan.execute(self.stream)
         for move in self._moves:
             move(self.stream)
-        self._copies[slot](self.stream)
         if self._events:
-            self._events[slot].record(self.stream)
-        self._waiting.append(slot)
-        self._launched += 1
+            self._events[self._count % self.depth].record(self.stream)
+        self._waiting.append(self._count)
+        self._count += 1
 
     @property
     def waiting(self) -> int:
@@ -93,12 +87,12 @@ class ChainedSteps:
 
         A token is `NOT_FINITE` where the greatest score of its sequence is not finite.
         """
-        slot = self._waiting.popleft()
+        row = self._waiting.popleft()
         if self._events:
-            self._events[slot].synchronize()
+            self._events[row % self.depth].synchronize()
         else:
             self.stream.synchronize()
-        return self._slots[slot][:, 0].copy()
+        return self._chosen[row].copy()
 
     def drain(self) -> None:
         """Wait for all launched steps, and discard their tokens."""
@@ -107,13 +101,12 @@ class ChainedSteps:
             self.stream.synchronize()
 
     def close(self) -> None:
-        """Free the program, the state and the ring."""
+        """Free the program and the state."""
         self._waiting.clear()
         self._program.close()
+        del self._chosen
         for view in self._state.values():
             view.buffer.close()
-        self._slots.clear()
-        self._ring.close()
 
 
 def _moved(

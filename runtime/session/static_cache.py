@@ -40,7 +40,7 @@ from .sampling import Following
 from .sampling_graph import SamplingGraph
 from .select_rows import RowsOf
 from .step_inputs import Embed, StepInputs, Tokens
-from .step_state import Feedback
+from .step_state import CHOSEN, Feedback
 
 #: Maximum number of plans: that for a single token, and the last used for other token counts.
 MAX_PLANS = 4
@@ -220,7 +220,11 @@ class StaticCaches:
         program = None
         try:
             for name, type_ in feedback.types.items():
-                state[name] = self._device.upload(np.zeros(type_.dims, type_.dtype))
+                if name == CHOSEN:  # kernels write it where the host reads it
+                    pinned = self._device.staging(type_.nbytes)
+                    state[name] = View(self._device, pinned, 0, type_)
+                else:
+                    state[name] = self._device.upload(np.zeros(type_.dims, type_.dtype))
             lent = {**self._views, **state}
             ends = IOPlacement(on_device=True, lent=lent, stays=feedback.stays)
             program = self._bucket(_Step(1, self._selects), ends, feedback)

@@ -3,7 +3,7 @@
 So a step needs nothing from the host: the state is in the memory of the caches, and each step
 writes the state that the next one reads. A state consists of the tokens to read next, or of those
 of all positions if the choice of the next one depends on them, the number of positions read, the
-number of padding positions of each sequence, and the inputs of sampling.
+number of padding positions of each sequence, the tokens chosen so far, and the inputs of sampling.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ from ..errors import UnsupportedError
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value
 from ..ir.types import Array, TensorType
-from ..ops.elementwise import Abs, Add, And, Cast, GreaterOrEqual, Less, LessOrEqual, Sub, Where
-from ..ops.gather import Gather, GatherElements, ScatterElements
+from ..ops.elementwise import (
+    Abs,
+    Add,
+    And,
+    Cast,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Sub,
+    Where,
+)
+from ..ops.gather import Gather, GatherElements, ScatterElements, ScatterND
 from ..ops.reduce import ArgMax, ReduceSum
 from ..passes.bucketing import Bucket
 from .cache_layout import DecoderLayout, Role
@@ -32,8 +42,9 @@ Dims = tuple[int, ...]
 #: Names of the inputs of a step that form its state, and of the results that form the next.
 TOKENS, COUNT, PADDING = "state.tokens", "state.count", "state.padding"
 NEXT_TOKENS, NEXT_COUNT = "state.tokens.next", "state.count.next"
-#: Name of the result that has the token chosen for each sequence, int64 [batch, 1].
-CHOSEN = "chosen"
+#: Names of the table of chosen tokens, int64 [room, batch], before and after a step: row i has
+#: those of the step that followed i positions.
+CHOSEN, NEXT_CHOSEN = "state.chosen", "state.chosen.next"
 
 
 @record
@@ -57,6 +68,7 @@ class Feedback:
         """The types of the state, by name."""
         length = self.room + 1 if self._keeps_all else 1
         sizes = {TOKENS: (self.batch, length), COUNT: (1,), PADDING: (self.batch, 1)}
+        sizes[CHOSEN] = (self.room, self.batch)
         types = {name: TensorType(int64, dims) for name, dims in sizes.items()}
         return {**types, **self.chooses.types(self.batch, self.room)}
 
@@ -68,10 +80,10 @@ class Feedback:
     @property
     def stays(self) -> tuple[str, ...]:
         """Names of the parts of the state that do not change from step to step."""
-        return tuple(name for name in self.types if name not in (TOKENS, COUNT))
+        return tuple(name for name in self.types if name not in (TOKENS, COUNT, CHOSEN))
 
     def state(self, read: Tokens, first: Array, following: Following) -> dict[str, Array]:
-        """Return the state before a step.
+        """Return the state before a step, but what has been chosen.
 
         Args:
             read: the tokens read so far.
@@ -91,8 +103,7 @@ class Feedback:
     def __call__(self, bucket: Bucket) -> Bucket:
         """Rewrite the graph of a step in place; return it with the remaining inputs.
 
-        Its inputs are then the caches and the state; its results are the caches, the next state
-        and `CHOSEN`.
+        Its inputs are then the caches and the state; its results are the caches and the next state.
 
         Raises:
             UnsupportedError: an input cannot be computed from the state.
@@ -172,7 +183,7 @@ class Feedback:
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, graph: Graph, state: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the state after the step, and the chosen tokens."""
+        """Return the state after the step."""
         add = NodeWriter(graph)
         tokens, count = state[TOKENS], state[COUNT]
         scores = graph.outputs[self.layout.logits.name]
@@ -188,8 +199,10 @@ class Feedback:
         place = add.constant(np.zeros((self.batch, 1), np.int64))
         if self._keeps_all:
             place = add.shaped(add(Add(), count, add.constant([1])), (self.batch, 1))
+        chosen = add(Where(), is_finite, token, add.constant(NOT_FINITE))
+        row, chosen = add.shaped(count, (1, 1)), add.shaped(chosen, (1, self.batch))
         return {
-            CHOSEN: add(Where(), is_finite, token, add.constant(NOT_FINITE)),
+            NEXT_CHOSEN: add(ScatterND(), state[CHOSEN], row, chosen),
             NEXT_TOKENS: add(ScatterElements(axis=1), tokens, place, token),
             # Add would be merged with equal sums of sizes; this must read the count last, as it
             # overwrites it.

@@ -12,7 +12,7 @@ from cuda.core import Buffer, Device
 
 from ....runtime.base import forks
 from ....runtime.plan.backend import View
-from ....runtime.plan.host import HostBuffer
+from ....runtime.plan.host import HOST, HostBuffer
 from .status import CUDAError
 
 
@@ -81,7 +81,12 @@ def address(view: View) -> int:
 
 
 def pointer(view: View) -> int:
-    """Return the device address of a view; raises TypeError if it is elsewhere."""
+    """Return the address by which kernels access a view; raises TypeError if it is elsewhere.
+
+    What is of the device but in memory of the host is pinned; see `Device.staging`.
+    """
+    if isinstance(view.buffer, HostBuffer) and view.device is not HOST:
+        return address(view)
     if not isinstance(view.buffer, CudaBuffer):
         raise TypeError(f"{view.type} is on {view.device.name}, not on a CUDA device")
     return view.buffer.pointer + view.offset
