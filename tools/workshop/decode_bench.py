@@ -4,8 +4,9 @@
     python -m tercet.tools.workshop.decode_bench --pytorch decode.json --output docs/results
 
 The files are those of `decoder_files`, written to a temporary folder. Steps of one token after
-`position` others feed themselves. Times are the device's for one greedy step (a CUDA graph between
-two events), and the host's between two tokens, greedy and sampled. The floor is the time that
+`position` others feed themselves. Times are the device's for one greedy step (of several between
+two events, which are launched together as `Decoder.follow` launches them ahead), and the host's
+between two tokens, greedy and sampled. The floor is the time that
 HBM needs for all weights except the embedding table, of which a step reads one row, and for the
 caches up to the position. A prompt of one sequence is timed, too, and one of its steps at a late
 position.
@@ -32,6 +33,7 @@ from ...backends import open_backends
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
+from ...runtime.session.chained_steps import ChainedSteps
 from ...runtime.session.decoding import CachedDecoder, Decoder
 from ...runtime.session.model import Model
 from ...runtime.session.sampling import GREEDY, Following, SamplingSettings
@@ -48,8 +50,8 @@ from .decoder_files import SHAPES, DecoderSizes, Packing, write
 
 #: What is sampled with, as many do.
 SAMPLED = SamplingSettings(0.7, top_k=50, top_p=0.95)
-#: Steps of which the median is taken.
-STEPS = 21
+#: Steps of which the median is taken, and steps that are timed together on the device.
+STEPS, TOGETHER = 21, 4
 #: Tokens of the longest prompt that is read to get to a position.
 MOST_READ = 4096
 
@@ -128,7 +130,7 @@ class Measurement:
                 row = self._row(model, batch, name, packing, dict(seconds))
                 yield replace(row, error=errors.get(batch), layers=self.layers if errors else 0)
             if self.late:
-                late = replace(self, position=self.late, capacity=self.late + 4 * STEPS)
+                late = replace(self, position=self.late, capacity=self.late + STEPS)
                 yield late._row(model, 1, name, packing, {})
             if self.prompt:
                 yield from self._prompt(model, name, packing)
@@ -253,14 +255,18 @@ def _device_seconds(
 ) -> float | None:
     """Return the median time of a device for a step that feeds itself; None on the host."""
     read, device = Tokens.dummy(decoder.batch, decoder.length), model.backends[0].device
-    chain = decoder.store.chained(read, tokens, Following(), 1)
-    timed = getattr(device, "time", None)
-    if chain is None or timed is None:
-        return None
-    times: list[float] = []
+    timed, times = getattr(device, "time", None), list[float]()
     for _ in range(STEPS):
-        times.append(timed(lambda _: chain.launch(), chain.stream))
-        chain.take()
+        chain = decoder.store.chained(read, tokens, Following(), TOGETHER)
+        if chain is None or timed is None:
+            return None
+
+        def launch(_: object, chain: ChainedSteps = chain) -> None:
+            for _ in range(TOGETHER):
+                chain.launch()
+
+        times.append(timed(launch, chain.stream) / TOGETHER)
+        chain.drain()
     return median(times)
 
 
