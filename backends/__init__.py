@@ -10,12 +10,12 @@ entry point group ``tercet.backends``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
+from typing import TYPE_CHECKING
 
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
@@ -23,6 +23,9 @@ from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
 from .options import check_algorithms, with_own
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: Names of runtimes that tools run beside backends.
 _RUNNERS = ("onnxruntime", "onnx.reference")
@@ -33,6 +36,8 @@ _OWN = {
     "tensorrt": ".tensorrt",
     "openvino": ".openvino",
 }
+#: Those that run on the driver of NVIDIA's GPUs.
+_ON_GPUS = ("cuda", "cudnn", "tensorrt")
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 #: The entry point group of other packages' backends.
@@ -67,7 +72,13 @@ def names() -> tuple[str, ...]:
 @cache
 def _foreign() -> dict[str, Callable[[], Opener]]:
     """Return what imports the backends of other packages, by name."""
-    return {point.name: partial(_imported, point) for point in entry_points(group=GROUP)}
+    return {point.name: partial(_imported, point) for point in _points()}
+
+
+def _points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # imports much that tercet does not need
+
+    return entry_points(group=GROUP)
 
 
 @cache
@@ -107,13 +118,36 @@ def _package(point: EntryPoint) -> str:
 
 def blamed(error: BaseException) -> str:
     """Return which backend of another package raised an error, and where; empty if none did."""
-    packages = {point.module.partition(".")[0]: point for point in entry_points(group=GROUP)}
+    packages = {point.module.partition(".")[0]: point for point in _points()}
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
         module = str(frame.f_globals.get("__name__", ""))
         point = packages.get(module.partition(".")[0])
         if point is not None:
             return f"backend '{point.name}' of {_package(point)}, {module}, line {line}"
     return ""
+
+
+def begin(
+    name: str | Sequence[str], options: Options, fallback: str | Sequence[str] | None = None
+) -> None:
+    """Start what backends will need, on other threads; what fails says so when they are opened.
+
+    Args:
+        name: see `open_backends`.
+        options: see `open_backends`.
+        fallback: see `open_backends`.
+    """
+    for each in _in_order(name, fallback):
+        if each in _ON_GPUS:
+            from .cuda.driver.wake import wake
+
+            wake(options.device)
+
+
+def _in_order(name: str | Sequence[str], fallback: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of backends in the order in which they are asked."""
+    first = (name,) if isinstance(name, str) else name
+    return *first, *((fallback,) if isinstance(fallback, str) else fallback or ())
 
 
 def open_backends(
@@ -131,8 +165,7 @@ def open_backends(
             host and `options.device` selects a GPU.
         BackendUnavailable: it cannot run on this machine.
     """
-    first, *others = (name,) if isinstance(name, str) else name
-    others += (fallback,) if isinstance(fallback, str) else fallback or ()
+    first, *others = _in_order(name, fallback)
     if options.conv is not None or options.algorithms:
         check_algorithms(options, map(_opener, names()))
     for own in options.backend_options:

@@ -42,11 +42,12 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 )
 
 if _TYPE_CHECKING:
-    from .api import available, load, pinned, run_op, to_device
+    from .api import available, load, pinned, to_device
     from .backends import Availability
     from .backends.cuda.custom import CudaKernel
     from .generation.generator import Generator
     from .generation.result import Generation
+    from .one_operator import run_op
     from .runtime.ir.custom import CustomOperator
     from .runtime.options import Options
     from .runtime.session.bound_plan import BoundModel
@@ -163,7 +164,7 @@ _LAZY = {
     "pinned": ".api",
     "profile": ".tools.profile.profiling",
     "report": ".tools.report.report",
-    "run_op": ".api",
+    "run_op": ".one_operator",
     "simplify": ".tools.export.export",
     "to_device": ".api",
 }

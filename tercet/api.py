@@ -1,55 +1,42 @@
-"""The public functions of `tercet`: load a model, run an operator, list backends."""
+"""The public functions of `tercet`: load a model, list backends, put arrays on a GPU."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from . import backends as _backends
 from .arguments import public
 from .backends import Availability
-from .backends.numpy import evaluate
-from .importers import onnx as importer
-from .importers.onnx.reading.attributes import Mismatch, make
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.base import arguments as rules
-from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
-from .runtime.base.guard import bounded, inherited
-from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
-from .runtime.ir.custom import CustomOperator, with_custom
+from .runtime.errors import InputError, UsageError
 from .runtime.ir.dtypes import TO_ONNX, string
-from .runtime.ir.graph import Graph
-from .runtime.ir.infer import infer
-from .runtime.ir.op import OPERATORS, Op, arity, attributes
-from .runtime.ir.types import Array, HostValue, TensorType, type_of
-from .runtime.options import Options, Precision, check_algorithms
-from .runtime.passes.to_half import check_kept
+from .runtime.ir.types import Array, TensorType
+from .runtime.options import Options, Precision
 from .runtime.plan.backend import Format
 from .runtime.plan.host import HOST
-from .runtime.session.dlpack import place_of
-from .runtime.session.freeze import freeze_inputs, frozen_around
-from .runtime.session.io_types import as_array, as_texts
-from .runtime.session.model import Model, ModelSource
-from .runtime.session.program_cache import Optimised, optimised
-from .runtime.session.refit import refit, weights_around
 
 if TYPE_CHECKING:
     from .backends.cuda.device import CudaDevice
     from .backends.cuda.interop.array import DeviceArray
+    from .importers import onnx as importer
+    from .runtime.ir.custom import CustomOperator
+    from .runtime.session.model import Model
 
 _ONE = rules.word("the name of a backend, such as 'cuda'")
 
+#: The forms of a model.
+Loadable: TypeAlias = "importer.Loadable"
 #: Custom operators: functions on arrays by domain and name.
-Operators = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
-Loadable = importer.Loadable
+Operators: TypeAlias = "Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]"
 
 
 @public()
@@ -104,51 +91,26 @@ def load(
         TimeLimitError: the time limit passed.
     """
     chosen = Options(precision=precision, **options)
-    known = with_custom(OPERATORS, operators or {})
-    with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
-        read = partial(
-            importer.load,
-            source,
-            operators=known,
-            external_data_dir=external_data_dir,
-            map_external_data=map_external_data,
-        )
-        frozen = {**frozen_around(), **(freeze or {})}
-        given = {**weights_around(), **(weights or {})}
+    _backends.begin(backend, chosen, fallback)
+    return _loading().loaded(
+        source,
+        backend,
+        chosen,
+        fallback=fallback,
+        operators=operators,
+        freeze=freeze,
+        weights=weights,
+        external_data_dir=external_data_dir,
+        map_external_data=map_external_data,
+        timeout=timeout,
+    )
 
-        def prepare(found: importer.Imported) -> tuple[Graph, Optimised]:
-            check_kept(found.graph, chosen.keep_float32)
-            check_algorithms(found.graph, chosen.algorithms)
-            graph = refit(found.graph, given) if given else found.graph
-            graph = freeze_inputs(graph, frozen) if frozen else graph
-            return graph, optimised(graph, chosen, evaluate)
 
-        if backend == "numpy" and fallback in (None, "numpy"):
-            chain = _backends.open_backends(backend, chosen, fallback)
-            found = read()
-            prepared = partial(prepare, found)
-        else:
-            # A GPU takes as long to start as a file to be read and optimised.
-            with ThreadPoolExecutor(1) as aside:
-                reading = aside.submit(copy_context().run, inherited(read))
-                then = inherited(lambda: prepare(reading.result()))
-                prepared = aside.submit(copy_context().run, then).result
-                chain = _backends.open_backends(backend, chosen, fallback)
-            found = reading.result()
-        about = ModelSource(
-            found.file,
-            found.opsets,
-            found.ir_version,
-            found.producer,
-            found.metadata,
-            found.warnings,
-            found.mapped,
-        )
-        for text in found.warnings:
-            model = f"{found.file}: " if found.file else ""
-            warnings.warn(f"{model}{text}", ModelWarning, stacklevel=3)
-        graph, made = prepared()
-        return Model(graph, chain, chosen, evaluate, about, made)
+@cache
+def _loading() -> ModuleType:
+    """Import what reads and runs models: a GPU is starting meanwhile."""
+    with no_collection(lasting=True):
+        return import_module(".loading", __package__)
 
 
 def available() -> tuple[Availability, ...]:
@@ -180,6 +142,8 @@ def to_device(
     """
     gpu = _cuda_device(backend, "to_device", device)
     from .backends.cuda.interop.array import DeviceArray
+    from .runtime.session.dlpack import place_of
+    from .runtime.session.io_types import as_array
 
     if isinstance(array, DeviceArray):
         return array
@@ -230,141 +194,3 @@ def _cuda_device(backend: str, caller: str, number: int = 0) -> CudaDevice:
     if not isinstance(first.device, CudaDevice):
         raise UsageError(f"backend '{backend}' is on {first.device.name}, not on a CUDA device")
     return first.device
-
-
-@overload
-def run_op(
-    operator: str,
-    *inputs: Any,
-    backend: str = ...,
-    outputs: Literal[1] = ...,
-    domain: str = ...,
-    **attributes_: Any,
-) -> Array: ...
-
-
-@overload
-def run_op(
-    operator: str,
-    *inputs: Any,
-    backend: str = ...,
-    outputs: int,
-    domain: str = ...,
-    **attributes_: Any,
-) -> tuple[Array, ...]: ...
-
-
-@public(outputs=rules.whole(1), backend=_ONE)
-def run_op(
-    operator: str,
-    *inputs: Any,
-    backend: str = "numpy",
-    outputs: int = 1,
-    domain: str = "",
-    **attributes_: Any,
-) -> Array | tuple[Array, ...]:
-    """Run one ONNX operator on arrays.
-
-        y = tercet.run_op("Conv", x, w, pads=(1, 1, 1, 1), backend="cuda")
-
-    Args:
-        operator: its ONNX name, of the newest opset.
-        *inputs: one array (or number) per input, a list for a sequence, None for an omitted one.
-            All arrays but the first are constants of the model, as weights and shapes are.
-        backend: the backend to run on.
-        outputs: number of results.
-        domain: the operator's domain.
-        **attributes_: its attributes: numbers, strings, lists, dtypes or arrays.
-
-    Returns:
-        The result; a tuple of results if `outputs` is greater than 1.
-
-    Raises:
-        InputError: an input is no array, or has elements that no operator takes.
-        ModelError: the operator does not accept inputs of these types and shapes.
-        UsageError: there is no such operator, attribute or backend.
-        BackendUnavailable: the backend cannot run on this machine.
-        UnsupportedError: the backend does not run the operator on these types.
-    """
-    arrays = [_value(f"{operator}: input {i}", data) for i, data in enumerate(inputs)]
-    op = _operator(operator, domain, len(arrays), attributes_)
-    graph = _single(op, arrays, outputs, fed=1)
-    if not all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.outputs.values()):
-        graph = _single(op, arrays, outputs, fed=0)
-    options = Options(skip=("fold_constants",))
-    feeds = {value.name: arrays[int(value.name[1:])] for value in graph.inputs}
-    with Model(graph, _backends.open_backends(backend, options), options, evaluate) as model:
-        results = tuple(model.run(feeds).values())
-    return results[0] if outputs == 1 else results
-
-
-def _value(name: str, data: Any) -> HostValue:
-    if data is None or isinstance(data, dict):
-        return data
-    if isinstance(data, list):
-        return [_value(name, each) for each in data]
-    try:
-        return as_texts(as_array(data))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-
-
-def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any]) -> Op:
-    kind = OPERATORS.get((domain, operator))
-    if kind is None:
-        names = [name for where, name in OPERATORS if where == domain]
-        raise UsageError(f"there is no operator '{operator}'{did_you_mean(operator, names)}")
-    known = attributes(kind)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
-    minimum, maximum = arity(kind)
-    if inputs < minimum or (maximum is not None and inputs > maximum):
-        count = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
-        plural = "" if maximum == 1 else "s"
-        raise UsageError(f"{operator} takes {count} input{plural}, not {inputs}")
-    plain = {name: _attribute(value) for name, value in given.items()}
-    try:
-        return make(kind, plain)
-    except Mismatch as first:
-        try:  # Python's callers write 1 where a file has 1.0
-            return make(kind, {name: _as_float(value) for name, value in plain.items()})
-        except Mismatch:
-            raise UsageError(f"{operator}: {first}") from first
-
-
-def _attribute(value: Any) -> Any:
-    """Return what a caller gives as an attribute as a file has it."""
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return TO_ONNX.get(np.dtype(value), -1)
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, list | tuple):
-        return tuple(_attribute(each) for each in value)
-    return value
-
-
-def _as_float(value: Any) -> Any:
-    whole = isinstance(value, tuple) and all(type(each) is int for each in value)
-    return tuple(map(float, value)) if whole else float(value) if type(value) is int else value
-
-
-def _single(op: Op, inputs: Sequence[HostValue], outputs: int, *, fed: int) -> Graph:
-    """Return a graph of one node; all arrays but the first `fed` inputs are its constants.
-
-    What decides the shape of a result (the k of TopK, the shape of a Reshape) must be constant,
-    and weights are best so: backends pack them.
-    """
-    graph = Graph(type(op).__name__)
-    values = [
-        None
-        if data is None
-        else graph.constant(data, f"x{i}")
-        if isinstance(data, np.ndarray) and i >= fed
-        else graph.add_input(f"x{i}", type_of(data))
-        for i, data in enumerate(inputs)
-    ]
-    node = graph.insert(op, values, [f"y{i}" for i in range(outputs)], name=graph.name)
-    graph.set_outputs({value.name: value for value in node.outputs})
-    infer(graph)
-    return graph

@@ -79,7 +79,8 @@ def _operators(name: str, value: Any) -> Any:
 
 def model(name: str, value: Any) -> Any:
     """Take a path, bytes, a message, a text in ONNX's language, or an object of an exporter."""
-    if isinstance(value, bytes | os.PathLike):
+    is_path = isinstance(value, str) and "{" not in value  # a text in ONNX's language has some
+    if is_path or isinstance(value, bytes | os.PathLike):
         return cast("object", value)
     from .importers.onnx.reading.read import in_memory
 

@@ -447,5 +447,5 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
     patch(exchange, "_DEFAULTS", dict.fromkeys((0, 1, 2), gpu.default))
     patch(device_module, "_opened", {})
-    patch(wake, "_awake", {0})  # the real one sleeps on
+    patch(wake, "_wake", lambda ordinal: None)  # the real one sleeps on
     return gpu

@@ -36,7 +36,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuDeviceGetCount=lambda: (OK, 1),
     )
     monkeypatch.setattr(wake, "LIBRARY", "no library")
-    monkeypatch.setattr(wake, "_awake", set[int]())
+    monkeypatch.setattr(wake, "_woken", dict[int, threading.Thread]())
     monkeypatch.setattr(opening, "driver", fake)
     monkeypatch.setattr(device, "driver", fake)
     monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))

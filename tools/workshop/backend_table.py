@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ...api import load, run_op
+from ...api import load
 from ...backends import available, open_backends
+from ...one_operator import run_op
 from ...runtime.errors import TercetError
 from ...runtime.options import Options
 from ..common.console import Say, open_console, print_table, progress

@@ -13,12 +13,11 @@ from ....runtime.base.collecting import no_collection
 #: The library of the driver; ctypes loads it in less time than the packages for CUDA.
 LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
-_awake: set[int] = set()
+_woken: dict[int, threading.Thread] = {}
 
 
-@contextmanager
-def waking(ordinal: int) -> Iterator[None]:
-    """Start the driver and the context of a GPU while the body of the `with` imports a backend.
+def wake(ordinal: int) -> threading.Thread:
+    """Start the driver and the context of a GPU, once, and return the thread that does.
 
     The driver takes as long as the imports, and holds no lock of Python. What fails here fails
     again when the device is opened, which says why.
@@ -26,12 +25,17 @@ def waking(ordinal: int) -> Iterator[None]:
     Args:
         ordinal: index of the GPU among those visible to CUDA.
     """
-    if ordinal in _awake:
-        yield
-        return
-    _awake.add(ordinal)
-    thread = threading.Thread(target=_wake, args=(ordinal,), name="waking CUDA", daemon=True)
-    thread.start()
+    if ordinal not in _woken:
+        thread = threading.Thread(target=_wake, args=(ordinal,), name="waking CUDA")
+        _woken[ordinal] = thread
+        thread.start()
+    return _woken[ordinal]
+
+
+@contextmanager
+def waking(ordinal: int) -> Iterator[None]:
+    """Let a GPU start while the body of the `with` imports a backend; see `wake`."""
+    thread = wake(ordinal)
     try:
         with no_collection():
             yield
