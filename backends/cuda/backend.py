@@ -95,8 +95,9 @@ class CudaBackend:
             *(partial(_is_made, setting=setting), partial(_gain, setting=setting), _cost),
         )
         if target.has_wgmma:
-            judge(free)
+            judged = judge(free)
             found = cutting.find()
+            judged()
         for group in found:
             stored = cutting.stored(group.nodes[-1].output)
             yield from self._claims(graph, group, setting, stored)

@@ -31,6 +31,8 @@ from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
+from tercet.runtime.base import parallel
+from tercet.runtime.base.parallel import same_threads
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -173,22 +175,27 @@ def test_estimates_read_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.entry == "gemv"
 
 
+@pytest.mark.parametrize("threads", [True, False])
 def test_weights_of_many_rows_are_judged_before_they_are_needed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, threads: bool
 ) -> None:
     monkeypatch.setattr(f16x3, "MIN_JUDGED", 1)
+    monkeypatch.setattr(parallel, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(parallel, "WORTH_SHARING", 1 if threads else 1 << 20)
     layers = [
         single("MatMul", [normal(640, 40), with_term(1e-9)], (1,)),
         single("Gemm", [normal(640, 40), normal(24, 40)], (1,), transB=1),
+        single("Conv", [normal(1, 6, 40, 40), normal(4, 3, 3, 3)], (1,), group=2),
         single("Gemm", [normal(1, 40), normal(40, 24)], (1,)),
     ]
-    f16x3.judge(node for graph in layers for node in graph.nodes)
+    with same_threads():
+        f16x3.judge(node for graph in layers for node in graph.nodes)()
     read = list[int]()
     monkeypatch.setattr(f16x3, "refusal", lambda weights: str(read.append(weights.size)))
     constants = (graph.nodes[0].operands[1].data for graph in layers)
-    product, transposed, row = (data for data in constants if data is not None)
+    product, transposed, filters, row = (data for data in constants if data is not None)
     assert "term 7" in matrix_refusal(product, 1.0, False)
-    assert matrix_refusal(transposed, 1.0, True) == ""
+    assert matrix_refusal(transposed, 1.0, True) == filter_refusal(filters, 2) == ""
     assert read == []
     matrix_refusal(row, 1.0, False)
     assert read == [40 * 24]
