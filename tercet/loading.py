@@ -8,25 +8,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import backends as _backends
 from .api import Operators
-from .backends.numpy import evaluate
 from .importers import onnx as importer
 from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
 from .runtime.errors import ModelWarning
 from .runtime.ir.custom import with_custom
-from .runtime.ir.graph import Graph
 from .runtime.ir.op import OPERATORS
-from .runtime.options import Options, check_algorithms
-from .runtime.passes.to_half import check_kept
-from .runtime.session.freeze import freeze_inputs, frozen_around
-from .runtime.session.model import Model, ModelSource
-from .runtime.session.program_cache import Optimised, optimised
-from .runtime.session.refit import refit, weights_around
+from .runtime.options import Options
+
+if TYPE_CHECKING:
+    from .runtime.session.model import Model
 
 
 def loaded(
@@ -44,47 +40,33 @@ def loaded(
 ) -> Model:
     """Return the model; see `tercet.load`."""
     known = with_custom(OPERATORS, operators or {})
+    read = partial(
+        importer.load,
+        source,
+        operators=known,
+        external_data_dir=external_data_dir,
+        map_external_data=map_external_data,
+    )
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
-        read = partial(
-            importer.load,
-            source,
-            operators=known,
-            external_data_dir=external_data_dir,
-            map_external_data=map_external_data,
-        )
-        frozen = {**frozen_around(), **(freeze or {})}
-        given = {**weights_around(), **(weights or {})}
-
-        def prepare(found: importer.Imported) -> tuple[Graph, Optimised]:
-            check_kept(found.graph, chosen.keep_float32)
-            check_algorithms(found.graph, chosen.algorithms)
-            graph = refit(found.graph, given) if given else found.graph
-            graph = freeze_inputs(graph, frozen) if frozen else graph
-            return graph, optimised(graph, chosen, evaluate)
-
         if backend == "numpy" and fallback in (None, "numpy"):
+            from . import preparing
+
             chain = _backends.open_backends(backend, chosen, fallback)
             found = read()
-            prepared = partial(prepare, found)
+            prepared = partial(preparing.prepared, found, chosen, freeze, weights)
         else:
-            # A GPU takes as long to start as a file to be read and optimised.
+            # A file is read while Python imports the rest, and optimised while a GPU starts.
             with ThreadPoolExecutor(1) as aside:
                 reading = aside.submit(copy_context().run, inherited(read))
-                then = inherited(lambda: prepare(reading.result()))
+                from . import preparing
+
+                then = inherited(
+                    lambda: preparing.prepared(reading.result(), chosen, freeze, weights)
+                )
                 prepared = aside.submit(copy_context().run, then).result
                 chain = _backends.open_backends(backend, chosen, fallback)
             found = reading.result()
-        about = ModelSource(
-            found.file,
-            found.opsets,
-            found.ir_version,
-            found.producer,
-            found.metadata,
-            found.warnings,
-            found.mapped,
-        )
         for text in found.warnings:
             model = f"{found.file}: " if found.file else ""
             warnings.warn(f"{model}{text}", ModelWarning, stacklevel=4)
-        graph, made = prepared()
-        return Model(graph, chain, chosen, evaluate, about, made)
+        return preparing.model_of(found, prepared(), chain, chosen)

@@ -1,0 +1,56 @@
+"""Models from files that have been read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .backends.numpy import evaluate
+from .importers.onnx import Imported
+from .runtime.ir.graph import Graph
+from .runtime.options import Options, check_algorithms
+from .runtime.passes.to_half import check_kept
+from .runtime.plan.backend import Backend
+from .runtime.session.freeze import freeze_inputs, frozen_around
+from .runtime.session.model import Model, ModelSource
+from .runtime.session.program_cache import Optimised, optimised
+from .runtime.session.refit import refit, weights_around
+
+
+class Prepared(NamedTuple):
+    """The graph of a model, with constants for frozen inputs, and what the passes made of it."""
+
+    graph: Graph
+    made: Optimised
+
+
+def prepared(
+    found: Imported,
+    options: Options,
+    freeze: Mapping[str, Any] | None,
+    weights: Mapping[str, Any] | None,
+) -> Prepared:
+    """Replace weights, freeze inputs, and optimise; see `tercet.load`."""
+    check_kept(found.graph, options.keep_float32)
+    check_algorithms(found.graph, options.algorithms)
+    frozen = {**frozen_around(), **(freeze or {})}
+    given = {**weights_around(), **(weights or {})}
+    graph = refit(found.graph, given) if given else found.graph
+    graph = freeze_inputs(graph, frozen) if frozen else graph
+    return Prepared(graph, optimised(graph, options, evaluate))
+
+
+def model_of(
+    found: Imported, prepared: Prepared, backends: tuple[Backend, ...], options: Options
+) -> Model:
+    """Return the model."""
+    about = ModelSource(
+        found.file,
+        found.opsets,
+        found.ir_version,
+        found.producer,
+        found.metadata,
+        found.warnings,
+        found.mapped,
+    )
+    return Model(prepared.graph, backends, options, evaluate, about, prepared.made)
