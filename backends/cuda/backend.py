@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from ...runtime.ir.custom import Custom
@@ -90,9 +90,10 @@ class CudaBackend:
         branches = beside_others(graph)
         setting = Setting(target, options, choices=self._choices, cut=cut, branches=branches)
         found = tuple(groups(graph, free))
+        recipes = _RecipesOfGroups(setting)
         cutting = Cutting(
-            *(graph, found, cut, partial(_formats, setting=setting)),
-            *(partial(_is_made, setting=setting), partial(_gain, setting=setting), _cost),
+            *(graph, found, cut, recipes.formats, recipes.is_made),
+            *(partial(_gain, setting=setting), _cost),
         )
         if target.has_wgmma:
             judged = judge(free)
@@ -100,26 +101,24 @@ class CudaBackend:
             judged()
         for group in found:
             stored = cutting.stored(group.nodes[-1].output)
-            yield from self._claims(graph, group, setting, stored)
+            yield from self._claims(graph, recipes.of(group), stored)
 
     def _claims(
-        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored = PLAIN
+        self, graph: Graph, recipes: _Recipes, stored: Stored = PLAIN
     ) -> Iterator[Claim | Decline]:
-        answer = self._claim(graph, group, setting, stored)
+        group = recipes.group
+        answer = self._claim(graph, recipes, stored)
         if isinstance(answer, Decline) and stored.halves:
-            answer = self._claim(graph, group, setting, PLAIN)
+            answer = self._claim(graph, recipes, PLAIN)
         if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
             return
         for part in smaller(graph, group):
-            yield from self._claims(graph, part, setting)
+            yield from self._claims(graph, _Recipes(part, recipes.setting))
 
-    def _claim(
-        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored
-    ) -> Claim | Decline:
+    def _claim(self, graph: Graph, recipes: _Recipes, stored: Stored) -> Claim | Decline:
+        group, formats = recipes.group, recipes.formats
         results = results_of(graph, group.nodes)
-        formats = _formats(group, setting)
-        recipes = _Recipes(group, setting)
         recipe = recipes.of(formats, results, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
@@ -161,11 +160,19 @@ class CudaBackend:
 
 
 class _Recipes:
-    """The recipes of a group, which are asked for as it is claimed and again as it is built."""
+    """The recipes of a group, which are asked for before it is claimed, then, and as it is built.
+
+    What they depend on is known as soon as the groups before it are.
+    """
 
     def __init__(self, group: FusionGroup, setting: Setting) -> None:
         self.group, self.setting = group, setting
         self._known: dict[Hashable, Answer] = {}
+
+    @cached_property
+    def formats(self) -> Mapping[Value, Format]:
+        """The formats that the group requests, unless contiguous."""
+        return _formats(self.group, self.setting)
 
     def of(
         self,
@@ -182,6 +189,29 @@ class _Recipes:
             found = recipe_of(self.group, formats, results, self.setting, pitches, stored)
             self._known[key] = found
         return self._known[key]
+
+
+class _RecipesOfGroups:
+    """The recipes of all groups of a graph."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._known: dict[int, _Recipes] = {}
+
+    def of(self, group: FusionGroup) -> _Recipes:
+        """Return the recipes of this very group."""
+        if id(group) not in self._known:
+            self._known[id(group)] = _Recipes(group, self._setting)
+        return self._known[id(group)]
+
+    def formats(self, group: FusionGroup) -> Mapping[Value, Format]:
+        """Return the formats that a group requests, unless contiguous."""
+        return self.of(group).formats
+
+    def is_made(self, group: FusionGroup, formats: Mapping[Value, Format], stored: Stored) -> bool:
+        """Whether there is a recipe for tensors in these formats that stores its result so."""
+        results = (group.nodes[-1].output,)
+        return not isinstance(self.of(group).of(formats, results, stored=stored), str)
 
 
 def _is_empty(node: Node) -> bool:
@@ -258,14 +288,6 @@ def _also_in_halves(formats: Formats, y: Value, stored: Stored) -> Formats:
         return replace(formats, also={y: halves})
     gives = {**formats.gives, y: halves}
     return replace(formats, gives=gives, pitched=formats.pitched - {y}, rows=formats.rows - {y})
-
-
-def _is_made(
-    group: FusionGroup, formats: Mapping[Value, Format], stored: Stored, *, setting: Setting
-) -> bool:
-    """Whether there is a recipe for tensors in these formats that stores its result so."""
-    results = (group.nodes[-1].output,)
-    return not isinstance(recipe_of(group, formats, results, setting, stored=stored), str)
 
 
 def _gain(group: FusionGroup, setting: Setting) -> float:
