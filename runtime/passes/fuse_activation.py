@@ -1,9 +1,12 @@
-"""Fuses activations that exporters decompose: Gelu, Swish, HardSwish, Mish."""
+"""Fuses activations that exporters decompose: Gelu, Swish, HardSwish, Mish, Softplus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import pi, sqrt
+from math import exp, isclose, pi, sqrt
+
+import ml_dtypes
+import numpy as np
 
 from ..base.record import record
 from ..ir.dtypes import FLOATS
@@ -13,6 +16,7 @@ from ..ops.elementwise import (
     Clip,
     Erf,
     Gelu,
+    Greater,
     HardSigmoid,
     HardSwish,
     Mish,
@@ -21,11 +25,12 @@ from ..ops.elementwise import (
     Softplus,
     Swish,
     Tanh,
+    Where,
 )
 from .driver import Context, Reason
 from .editing import dtype_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .pattern import Apply, Number, Pattern, Poly
+from .pattern import Apply, Number, Pattern, Poly, scaling
 from .polynomial import agree
 
 
@@ -48,6 +53,8 @@ _SIGMOID = Apply(Sigmoid, Poly({(1,): "alpha"}, "x"), name="t")
 _LINE = Apply(HardSigmoid, "x", name="t", where=_is_sixth)
 _CLIP = Apply(Clip, Poly({(1,): 1.0, (0,): 3.0}, "x"), Number(0), Number(6), name="t")
 _SOFT = Apply(Tanh, Apply(Softplus, "x"), name="t")
+_LINEAR = Apply(Greater, "x", Number("limit"))
+_SOFTPLUS = Apply(Softplus, "x", name="t")
 
 #: Maximum number of nodes from the function to the end of the formula.
 _LONGEST = 4
@@ -67,6 +74,27 @@ class _Is:
         return Replacement(op, (found["x"],))
 
 
+def _softplus(found: Found) -> Outcome:
+    """Return a Softplus without the threshold above which it is its input, or a multiple of it.
+
+    Above, they must agree up to rounding.
+    """
+    x, limit = found["x"], found.match.numbers["limit"]
+    dtype, step = dtype_of(x), scaling(x)
+    if dtype is None or dtype not in FLOATS:
+        return found.refuse(Reason.TYPE, f"no Softplus of {x.type}")
+    if not exp(-limit) <= limit * float(ml_dtypes.finfo(dtype).eps) / 2:
+        return found.refuse(Reason.NUMBERS, f"Softplus differs from x where x > {limit:g}")
+    inverse = found.match.numbers.get("inverse")
+    if inverse is None:
+        return Replacement(Softplus(), (x,))
+    if step is None or step[0] is not found["z"] or not isclose(inverse * step[1], 1):
+        return None
+    soft = found.builder(found.match.made("t").name, (found.match.made("t"),))(Softplus(), x)
+    factor = np.array(inverse, dtype)
+    return Replacement(Mul(), (soft, found.graph.constant(factor, f"{found.top.name}.factor")))
+
+
 def _activation(op: Op, function: Apply, pattern: Pattern) -> Fusion:
     return Fusion(function, _Is(op), pattern, _LONGEST)
 
@@ -79,6 +107,10 @@ FUSIONS = (
     _activation(HardSwish(), _CLIP, _SIXTH),
     _activation(HardSigmoid(alpha=1 / 6, beta=0.5), _CLIP, _SIXTH_ALONE),
     _activation(Mish(), _SOFT, Apply(Mul, "x", "t")),
+    Fusion(_SOFTPLUS, _softplus, Apply(Where, _LINEAR, "x", "t"), _LONGEST),
+    Fusion(
+        _SOFTPLUS, _softplus, Apply(Where, _LINEAR, "z", Poly({(1,): "inverse"}, "t")), _LONGEST
+    ),
 )
 
 
@@ -88,6 +120,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Gelu is ``x (1 + erf(x / √2)) / 2`` or the same with tanh, Swish ``x sigmoid(α x)``, HardSwish
     ``x clip(x + 3, 0, 6) / 6``, HardSigmoid the same without the leading x, Mish ``x
     tanh(softplus(x))``; products and sums in any order, divisions by a constant or products with
-    its inverse.
+    its inverse. Softplus is also ``x if β x > 20 else softplus(β x) / β``, as PyTorch exports it.
     """
     return fuse(graph, context, FUSIONS)

@@ -18,6 +18,7 @@ from tercet.runtime.ops.elementwise import (
     Clip,
     Div,
     Erf,
+    Greater,
     HardSigmoid,
     Mul,
     Neg,
@@ -27,9 +28,10 @@ from tercet.runtime.ops.elementwise import (
     Sub,
     Swish,
     Tanh,
+    Where,
 )
 
-from .graphs import Build, apply, assert_same, kinds, make, optimised
+from .graphs import Build, apply, assert_same, kinds, make, optimised, run
 
 
 def scalar(number: float, dtype: Any = np.float32) -> np.ndarray:
@@ -54,6 +56,15 @@ class Formula:
 
     def div(self, a: Value | float, b: Value | float) -> Value:
         return self(Div(), a, b)
+
+    def soft(self, x: Value) -> Value:
+        return self(Softplus(), x)
+
+    def scaled_soft(self, x: Value, beta: float, divisor: float) -> Value:
+        """Write Softplus as PyTorch does."""
+        scaled = self.mul(x, beta)
+        soft = self.div(self.soft(scaled), divisor)
+        return self(Where(), self(Greater(), scaled, 15.0), x, soft)
 
     def gelu_half(self, x: Value) -> Value:
         return self.add(self(Erf(), self.div(x, sqrt(2))), 1.0)
@@ -114,6 +125,10 @@ FUSED: dict[str, tuple[Any, str]] = {
     ),
     "hard sigmoid": (lambda f, x: f.div(f(Clip(), f.add(x, 3.0), 0.0, 6.0), 6.0), "HardSigmoid"),
     "mish": (lambda f, x: f.mul(x, f(Tanh(), f(Softplus(), x))), "Mish"),
+    "softplus": (
+        lambda f, x: f(Where(), f(Greater(), x, 20.0), x, f(Softplus(), x)),
+        "Softplus",
+    ),
 }
 
 
@@ -148,6 +163,17 @@ def test_alpha_of_swish() -> None:
     assert op.alpha == pytest.approx(1.702)
 
 
+@pytest.mark.parametrize("beta", [0.5, 3.0])
+def test_a_scaled_softplus_has_no_threshold(beta: float) -> None:
+    graph = make(written(lambda f, x: f.scaled_soft(x, beta, beta)), (6,))
+    after, log = optimised(graph)
+    assert kinds(after) == ["Mul", "Softplus", "Mul"]
+    assert log.counts["fuse_activation"] == 1
+    x = np.array([-np.inf, -3, 0, 4, 90, np.inf], np.float32)
+    expected = np.logaddexp(0, np.float64(beta) * x) / beta
+    np.testing.assert_allclose(run(after, x, np.float32), expected, rtol=1e-6)
+
+
 KEPT: dict[str, Any] = {
     "another root": lambda f, x: f.mul(f.mul(x, f.add(f(Erf(), f.div(x, 1.5)), 1.0)), 0.5),
     "another factor": lambda f, x: f.mul(f.mul(x, f.gelu_half(x)), 0.25),
@@ -162,6 +188,11 @@ KEPT: dict[str, Any] = {
     "a gate": lambda f, x: f.mul(f(Neg(), x), f(Sigmoid(), x)),
     "another hard sigmoid": lambda f, x: f.mul(x, f(HardSigmoid(), x)),
     "other limits": lambda f, x: f.div(f.mul(x, f(Clip(), f.add(x, 3.0), 0.0, 5.0)), 6.0),
+    "a softplus that ends early": lambda f, x: f(
+        Where(), f(Greater(), x, 5.0), x, f(Softplus(), x)
+    ),
+    "a softplus of another": lambda f, x: f(Where(), f(Greater(), x, 20.0), x, f.soft(f(Neg(), x))),
+    "another slope": lambda f, x: f.scaled_soft(x, 2.0, 3.0),
     "a difference": lambda f, x: f(Sub(), x, f(Sigmoid(), x)),
 }
 
