@@ -10,7 +10,8 @@ from ...runtime.ops.movement import Concat, Expand, Pad, Slice, Transpose
 from ...runtime.ops.norm import LayerNormalization, Softmax
 from ...runtime.ops.shape import Reshape
 from .codegen.elementwise import in_chains
-from .codegen.moves import Movement, may_be_free
+from .codegen.free_moves import may_be_free
+from .codegen.moves import Movement
 
 #: Maximum number of values that are looked at to find out whether a tensor may be an image.
 MAX_TRACED = 16

@@ -272,6 +272,19 @@ def unaligned() -> Graph:
     return summed(chain.graph, *values)
 
 
+def splines() -> Graph:
+    """Neighbours along rows that views made, as B-splines of KANs: no channels, which are last."""
+    chain = Chain(1, 64).reshape(1, 64, 1)
+    knots = chain.graph.constant(normal(64, 11).astype(float16), "")
+    layer = chain.graph.insert(Mul(), [chain.value, knots]).output
+    infer(chain.graph)
+    values = list[Value]()
+    for first in (0, 1):
+        chain.value = layer
+        values.append(chain.slice(first, first + 10, 2).value)
+    return summed(chain.graph, *values)
+
+
 def heads() -> Graph:
     """All tokens of heads but the first, beside rows that become heads (CoaT); all are read, too.
 
@@ -299,7 +312,7 @@ def several(count: int) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("build", [unaligned, heads])
+@pytest.mark.parametrize("build", [unaligned, splines, heads])
 @needs_compiler
 def test_parts_that_other_nodes_read(build: Callable[[], Graph], emulated: CudaBackend) -> None:
     """Each kernel reads its part where it is: there are two."""

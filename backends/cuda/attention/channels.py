@@ -26,7 +26,8 @@ from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import Softmax
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer
-from ..codegen.moves import VIEWS, Movement, linear, movement, moves
+from ..codegen.free_moves import VIEWS
+from ..codegen.moves import Movement, linear, movement, moves
 from ..gemm.atoms import HALVES, atom_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
 from ..recipe.launch import Launch

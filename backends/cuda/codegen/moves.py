@@ -22,17 +22,15 @@ from ....runtime.ops.gather import Gather, GatherElements
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
 from ....runtime.ops.resize import Resize
-from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
-from ....runtime.plan.alias_slices import ALIGNMENT
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
-from ..recipe.operands import Ints, Tensor, order, strides
+from ..recipe.operands import Ints, Tensor, order
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
+from .free_moves import VIEWS, ints_of, may_be_free
 
-VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Maximum number of nodes of a chain, and of factors of its axes.
 MAX_NODES, MAX_FACTORS = 24, 12
 #: Maximum number of entries of a table of places.
@@ -264,7 +262,7 @@ def linear(at: Array) -> Ints | None:
 
 
 def _slice(state: Coordinates, node: Node, dims: Ints) -> None:
-    starts, ends, axes, steps = (*map(_ints, node.inputs[1:]), None, None)[:4]
+    starts, ends, axes, steps = (*map(ints_of, node.inputs[1:]), None, None)[:4]
     if starts is None or ends is None:
         raise Unsupported
     along = normalize_axes(range(len(starts)) if axes is None else axes, len(dims))
@@ -300,7 +298,7 @@ def _indices(value: Value, size: int) -> Array:
 
 def _pad(state: Coordinates, node: Node, dims: Ints) -> None:
     pads, value, axes = (*node.inputs[1:], None, None)[:3]
-    amounts, along = _ints(pads), _ints(axes)
+    amounts, along = ints_of(pads), ints_of(axes)
     zero = value is None or (value.data is not None and not any(value.data.tobytes()))
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or not zero or amounts is None:
         raise Unsupported
@@ -313,7 +311,7 @@ def _pad(state: Coordinates, node: Node, dims: Ints) -> None:
 
 
 def _tile(state: Coordinates, node: Node, dims: Ints) -> None:
-    repeats = _ints(node.inputs[1])
+    repeats = ints_of(node.inputs[1])
     if repeats is None:
         raise Unsupported
     for axis, times in enumerate(repeats):
@@ -353,12 +351,6 @@ MOVING: Mapping[type[Op], Callable[[Coordinates, Node, Ints], None]] = {
     **{Pad: _pad, Resize: _resize, Slice: _slice, Tile: _tile},
     Transpose: _transpose,
 }
-
-
-def _ints(value: Value | None) -> Ints | None:
-    if value is None or value.data is None:
-        return None
-    return tuple(int(n) for n in value.data.flat)
 
 
 def moves(node: Node) -> bool:
@@ -446,45 +438,3 @@ def chain_to(graph: Graph, last: Node, free: Set[Node]) -> list[Node]:
             break
         nodes.insert(0, maker)
     return nodes
-
-
-def _is_aligned(node: Node, axis: int) -> bool:
-    """Whether kernels could read words where a Slice starts, in C order or with channels last."""
-    x, starts = node.operands[0].tensor, _ints(node.inputs[1])
-    rank = len(x.dims)
-    axes = normalize_axes(_ints(node.inputs[3]) or range(rank), rank) if node.inputs[3:] else ()
-    if not starts or (axes and axis not in axes):
-        return True
-    begin = starts[axes.index(axis) if axes else axis]
-    begin = min(max(begin + x.dims[axis] if begin < 0 else begin, 0), x.dims[axis])
-    for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (rank > 2)]:
-        steps = strides(x.dims, format)
-        row = 1 if format is Format.CHANNELS_LAST else rank - 1
-        pitch = x.dims[row] if axis == row and x.size > x.dims[row] else 0
-        if not any(n * x.dtype.itemsize % ALIGNMENT for n in (begin * steps[axis], pitch)):
-            return True
-    return False
-
-
-def may_be_free(node: Node) -> bool:
-    """Whether a plan may do without running a node: by another format, or as part of its input."""
-    op, dims = node.op, node.operands[0].tensor.dims
-    rank = len(dims)
-    if isinstance(op, Transpose):
-        order = tuple(axis for axis in op.order(rank) if dims[axis] != 1)
-        images = ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))) if rank > 2 else ()
-        kept = [tuple(axis for axis in perm if dims[axis] != 1) for perm in images]
-        return order in (*kept, tuple(sorted(order)))
-    if isinstance(op, Slice):
-        changed = [i for i, n in enumerate(node.output.tensor.dims) if n != dims[i]]
-        steps = _ints(node.inputs[4]) if len(node.inputs) > 4 else None
-        if len(changed) != 1 or any(step != 1 for step in steps or ()):
-            return not changed
-        is_first, (axis,) = prod(dims[: changed[0]]) == 1, changed
-        if rank > 2 and node.output.tensor.dims[axis] == 1 and (axis == rank - 1 or not is_first):
-            return False  # where it starts is hardly ever aligned
-        return (axis in (1, rank - 1) or is_first) and _is_aligned(node, axis)
-    if isinstance(op, Gather):
-        count = prod(dims[: normalize_axis(op.axis, rank)])
-        return count == 1 and node.operands[1].tensor.size == 1
-    return isinstance(op, VIEWS)

@@ -24,7 +24,7 @@ from ..recipe.operands import Ints, Tensor, merge, strides
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
-from .moves import VIEWS
+from .free_moves import VIEWS
 
 #: Minimum number of equal steps, and maximum numbers of nodes and states of one.
 MIN_STEPS, MAX_NODES, MAX_STATES = 4, 48, 8

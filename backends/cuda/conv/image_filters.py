@@ -21,7 +21,7 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import no_epilogue
-from ..codegen.moves import VIEWS
+from ..codegen.free_moves import VIEWS
 from ..gemm.convolution import ConvProblem
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Whole

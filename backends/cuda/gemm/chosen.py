@@ -20,7 +20,7 @@ from ....runtime.ops.gather import Gather, GatherND
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Expand, Transpose
 from ..codegen.epilogue import no_epilogue
-from ..codegen.moves import VIEWS
+from ..codegen.free_moves import VIEWS
 from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole

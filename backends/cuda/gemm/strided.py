@@ -21,7 +21,8 @@ from ....runtime.ops.movement import Transpose
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
-from ..codegen.moves import VIEWS, movement
+from ..codegen.free_moves import VIEWS
+from ..codegen.moves import movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Stored

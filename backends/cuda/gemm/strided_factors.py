@@ -10,7 +10,8 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
-from ..codegen.moves import MAX_NODES, VIEWS, Movement, movement, moves
+from ..codegen.free_moves import VIEWS
+from ..codegen.moves import MAX_NODES, Movement, movement, moves
 from ..recipe.operands import Ints, Tensor, merge
 from .atoms import HALVES
 
