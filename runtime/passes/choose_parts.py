@@ -20,7 +20,7 @@ _VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 _MOVES = (Expand, Gather, Slice, Split, Transpose)
 #: Maximum number of parts and of nodes that compute them, and of elements of the stack, each of
 #: which costs the arithmetic of all parts.
-_PARTS, _NODES, _ELEMENTS = 6, 14, 1 << 18
+_PARTS, _NODES, _ELEMENTS = 6, 14, 1 << 22
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -53,11 +53,15 @@ def _choose(graph: Graph, stack: Node) -> str:
         return ""
     add = Builder(graph, stack, stack.name, (stack,))
     shape = [-1 if i == axis else 1 for i in range(len(dims))]
-    places = add.constant(np.arange(len(parts), dtype=np.int32).reshape(shape), "places")
+    places = np.arange(len(parts), dtype=np.int32).reshape(shape)
     chosen, *others = reversed([lifting.lifted(value, nodes) for value in found])
-    for place, value in zip(reversed(range(len(others))), others, strict=True):
-        here = add(Equal(), places, add.constant(np.array(place, np.int32), "place"))
-        chosen = add(Where(), here, value, chosen)
+    if len(parts) == 2:
+        chosen = add(Where(), add.constant(places == 0, "first"), *others, chosen)
+    else:
+        place = add.constant(places, "places")  # one operand of the chain
+        for number, value in zip(reversed(range(len(others))), others, strict=True):
+            here = add(Equal(), place, add.constant(np.array(number, np.int32), "place"))
+            chosen = add(Where(), here, value, chosen)
     name = stack.name
     graph.replace(stack, [chosen])
     for part in parts:
@@ -107,15 +111,18 @@ class _Lifting:
         return nodes
 
     def fits(self, nodes: Set[Node]) -> bool:
-        """Whether all that nodes read and compute has one shape, but for numbers, and is moved."""
+        """Whether all that nodes compute has one shape, and what they read is moved.
+
+        That has the same shape, or is repeated along axes that all have already.
+        """
         reads = {v for node in nodes for v in node.distinct_reads if v.producer not in nodes}
         if len(nodes) > _NODES or not all(map(_is_moved, reads)):
             return False
-        outputs = [node.output for node in nodes]
-        values = {*outputs, *(value for node in nodes for value in node.distinct_reads)}
-        shapes = {_dims(v) for v in values if v.data is None or v.data.size != 1}
-        shape = shapes.pop()
-        return not shapes and shape is not None and prod(shape) == prod(self.dims)
+        shape, *others = {_dims(node.output) for node in nodes}
+        if others or shape is None or prod(shape) != prod(self.dims):
+            return False
+        read = {_dims(v) for v in reads if v.data is None or v.data.size != 1} - {shape}
+        return not read or (shape == self.dims and all(_repeats(dims, shape) for dims in read))
 
     def lifted(self, value: Value, nodes: Set[Node]) -> Value:
         """Return a value with the axis."""
@@ -128,13 +135,21 @@ class _Lifting:
         if node is not None and node in nodes:
             add = Builder(self.graph, self.stack, node.name, (node,))
             return add(node.op, *(v and self.lifted(v, nodes) for v in node.inputs))
-        if _dims(value) == self.dims or (value.data is not None and value.data.size == 1):
+        dims = _dims(value)
+        if dims is None or dims == self.dims or prod(dims) < prod(self.dims):
             return value
         if node is not None and isinstance(node.op, _VIEWS):
             source = node.operands[0]
             if _dims(source) == self.dims:
                 return source
         return Builder(self.graph, self.stack, f"{value.name}.lifted").shaped(value, self.dims)
+
+
+def _repeats(dims: tuple[int, ...] | None, whole: tuple[int, ...]) -> bool:
+    """Whether a tensor of these sizes is broadcast to others."""
+    if dims is None or len(dims) > len(whole):
+        return False
+    return all(n in (1, m) for n, m in zip(dims[::-1], whole[::-1], strict=False))
 
 
 def _is_moved(value: Value) -> bool:

@@ -60,6 +60,22 @@ def test_parts_that_are_moved_and_some_that_are_computed() -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 5, 2), (4, 3, 5, 2)])
+def test_products_of_complex_numbers(shape: tuple[int, ...]) -> None:
+    """A spectrum times that of a filter, which is the same for a batch (S4, Hyena)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        (a, b), (c, d) = columns(g, x, 2, kept=True), (normal(3, 5, 1) for _ in range(2))
+        ac, bd, ad, bc = (apply(g, Mul(), *pair) for pair in ((a, c), (b, d), (a, d), (b, c)))
+        return stacked(g, apply(g, Sub(), ac, bd), apply(g, Add(), ad, bc), kept=True)
+
+    graph = make(build, shape)
+    after, log = optimised(graph, STATIC_PASSES)
+    assert log.counts["choose_parts"] == 1
+    assert "Concat" not in kinds(after)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("what", ["read elsewhere", "of layers", "another axis", "many"])
 def test_what_stays(what: str) -> None:
     def build(g: Graph, x: Value) -> Value:
@@ -79,6 +95,6 @@ def test_what_stays(what: str) -> None:
             return apply(g, Mul(), y, last)
         return apply(g, Tanh(), y)
 
-    shape = (2, 1 << 17 if what == "many" else 30, 4)
+    shape = (2, 1 << 21 if what == "many" else 30, 4)
     _, log = optimised(make(build, shape), STATIC_PASSES)
     assert "choose_parts" not in log.counts
