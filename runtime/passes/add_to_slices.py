@@ -13,13 +13,14 @@ from ..ir.types import Array
 from ..ops.elementwise import Add, Where
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
-from ..ops.shape import ConstantOfShape, Unsqueeze
+from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
 from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
 
 Order = tuple[int, ...]
+_VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 
 
 class _Part(NamedTuple):
@@ -36,15 +37,54 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     torch.onnx writes such assignments as ScatterNDs of rows between Transposes that bring the axis
     to the front, one in another for each axis (relative positions behind a class token), or as a
-    ScatterElements of one place. If all elements of x are equal, what is assigned is padded.
+    ScatterElements of one place. If all elements of x are equal, what is assigned is padded. What
+    reads a part that was assigned, as after ``y = x[:, a:b]; y *= r``, reads what was assigned.
     """
     yield from _assigned(graph)
+    yield from _read_back(graph)
     for node in list(graph.nodes):
         hidden = _hidden(graph, node)
         if hidden is not None:
             name = node.name
             graph.replace(node, (hidden,))
             yield f"Pad '{name}' puts a part back where it was, and so replaces the rest by zeros"
+
+
+def _read_back(graph: Graph) -> Iterator[str]:
+    """Replace a Slice of what was assigned to the same part by what was assigned."""
+    for node in [node for node in graph.nodes if isinstance(node.op, Slice)]:
+        part = _cut(node.output)
+        source = None if part is None else _unviewed(part.source)
+        transpose = None if source is None else source.producer
+        if part is None or source is None or transpose is None:
+            continue
+        order, scatter = tuple(range(len(shape_of(source) or ()))), transpose
+        if isinstance(transpose.op, Transpose):
+            order, scatter = transpose.op.order(len(order)), transpose.operands[0].producer
+        rows = None if scatter is None else rows_of(scatter) or places_of(scatter)
+        if rows is None or rows.step > 1 or shape_of(node.output) is None:
+            continue
+        if (rows.axis, rows.first, rows.size) != (order[part.axis], part.first, part.size):
+            continue
+        back = tuple(np.argsort(order).tolist())
+        result = _untransposed(rows.updates, back)
+        if result is None:
+            add = Builder(graph, node, node.name, (node,))
+            result = add(Transpose(perm=order), rows.updates)
+        name = node.name
+        graph.replace(node, [result])
+        drop(graph, transpose)
+        yield f"Slice '{name}' reads what was assigned to this part"
+
+
+def _unviewed(value: Value) -> Value:
+    """Return the first value of which views in a row make another one of the same shape."""
+    source, shape, first = value, shape_of(value), value
+    while source.producer is not None and isinstance(source.producer.op, _VIEWS):
+        source = source.producer.operands[0]
+        if shape is not None and None not in shape and shape_of(source) == shape:
+            first = source
+    return first
 
 
 def _assigned(graph: Graph) -> Iterator[str]:
