@@ -1,4 +1,4 @@
-"""Folds what is added around an image into the pads of the layer after it.
+"""Folds what is added around an image into the pads of the layer after it, or into a transform.
 
 Results that a Slice drops are windows that the Conv before it need not have, and pads of the
 ConvTranspose before it.
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from operator import lt
 
+import numpy as np
+
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
@@ -18,10 +20,12 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Relu
 from ..ops.movement import Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
+from ..ops.shape import Unsqueeze
+from ..ops.signal import DFT
 from .driver import Context, Reason
 from .editing import cuts_of, dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .pattern import Apply
+from .pattern import Apply, OneOf
 
 
 def _build(found: Found) -> Outcome:
@@ -91,6 +95,35 @@ def _build_cropped_transposed(found: Found) -> Outcome:
     return Replacement(with_attributes(op, pads=total), conv.inputs)
 
 
+def _build_longer(found: Found) -> Outcome:
+    """Return a DFT that adds the zeros itself that follow a signal."""
+    node, pad = found.top, found.match.made("pad")
+    signal, length, axis = (*node.inputs, None, None)[:3]
+    added, shape = _pads(pad), shape_of(signal)
+    known = axis is None or axis.data is not None
+    if added is None or shape is None or not known or not _is_neutral(pad, node):
+        return None
+    along = (-2 if axis is None or axis.data is None else int(axis.data.flat[0])) % len(shape)
+    before, after = added
+    elsewhere = [n for i, n in enumerate(after) if i != along]
+    if any(before) or any(elsewhere) or along >= len(after) or after[along] < 0:
+        return None
+    source, view = pad.inputs[0], found.match.get("view")
+    if view is not None:
+        op, (_, axes) = found.match.made("view").op, found.match.made("view").operands
+        last = len(shape) - 1
+        if axes.data is None or [int(i) % len(shape) for i in axes.data.flat] != [last]:
+            return found.refuse(Reason.SHAPE, "the axis of parts is not the one that is added")
+        source = found.builder(found.match.made("view").name)(op, source, axes)
+    if length is None:
+        size = shape[along]
+        if not isinstance(size, int) or not isinstance(node.op, DFT):
+            return None
+        whole = 2 * (size - 1) if node.op.inverse and node.op.onesided else size
+        length = found.graph.constant(np.array(whole, np.int64), f"{node.name}.length")
+    return Replacement(node.op, (source, length, *([] if axis is None else [axis])))
+
+
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
     cuts = cuts_of(node)
@@ -112,6 +145,8 @@ def _is_explicit(node: Node) -> bool:
     return getattr(node.op, "auto_pad", "") in ("NOTSET", "VALID")
 
 
+_ADDED = Apply(Pad, name="pad")
+
 FUSIONS = (
     Fusion(
         Apply((Conv, AveragePool, MaxPool), Apply(Pad, name="pad"), where=_is_explicit),
@@ -128,6 +163,11 @@ FUSIONS = (
         _build_cropped_transposed,
         text="the Slice became part of {new}",
     ),
+    Fusion(
+        Apply(DFT, OneOf(Apply(Unsqueeze, _ADDED, name="view"), _ADDED)),
+        _build_longer,
+        text="the Pad became part of {new}",
+    ),
 )
 
 
@@ -138,7 +178,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     count the padding, and must not be truncated at an edge (`ceil_mode`). The greatest element of a
     window is that without padding of -inf, or of 0 after a Relu. Windows of stride 1 whose results
     a Slice drops, and which reach into padding, need less of it. What a Slice drops of a transposed
-    convolution, such as those of audio codecs, is padding of its windows.
+    convolution, such as those of audio codecs, is padding of its windows. Zeros after a signal are
+    part of its Fourier transform (S4, Hyena), whose length is an operand.
     """
     return fuse(graph, context, FUSIONS)
 
@@ -173,6 +214,14 @@ def _meets(op: MaxPool, x: Value | None) -> bool:
 
 def _spatial_pads(node: Node) -> tuple[int, ...] | None:
     """Return what a Pad adds before, then after each spatial axis; None for other pads."""
+    before, after = _pads(node) or ((), ())
+    if len(before) < 3 or any(before[:2] + after[:2]) or min(before + after) < 0:
+        return None
+    return (*before[2:], *after[2:])
+
+
+def _pads(node: Node) -> tuple[list[int], list[int]] | None:
+    """Return what a Pad adds before and after each axis, if it adds one number."""
     data, pads, *rest = (*node.inputs, None, None)
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or data is None or pads is None:
         return None
@@ -188,9 +237,7 @@ def _spatial_pads(node: Node) -> tuple[int, ...] | None:
     count = pads.data.size // 2
     for i, axis in enumerate(along):
         before[axis], after[axis] = int(pads.data[i]), int(pads.data[count + i])
-    if rank < 3 or any(before[:2] + after[:2]) or min(before + after) < 0:
-        return None
-    return (*before[2:], *after[2:])
+    return before, after
 
 
 def transposed_pads(pad: Node, order: Sequence[int]) -> list[int]:

@@ -16,6 +16,8 @@ from tercet.runtime.ops.conv import Conv, ConvTranspose, Ints
 from tercet.runtime.ops.elementwise import Cast, Mul, Relu
 from tercet.runtime.ops.movement import Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
+from tercet.runtime.ops.shape import Unsqueeze
+from tercet.runtime.ops.signal import DFT
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -254,4 +256,42 @@ def test_more_than_a_window_of_a_transposed_convolution_stays_a_slice() -> None:
     graph = cropped_transposed(ConvTranspose(strides=(2, 2)), ints(5), ints(1 << 40), ints(2))
     after, _ = optimised(graph)
     assert kinds(after) == ["ConvTranspose", "Slice"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+@pytest.mark.parametrize("length", [None, 5, 8, 20])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_zeros_after_a_signal_are_part_of_its_transform(
+    inverse: bool, length: int | None, viewed: bool
+) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        axes = ints(1) if inverse or not viewed else ints(-1)
+        longer = apply(g, Pad(), x, ints(0, 9), np.array(0, np.float32), axes)
+        if not inverse and viewed:
+            longer = apply(g, Unsqueeze(), longer, ints(-1))
+        axis = ints(1) if not viewed or inverse else ints(-2)
+        op = DFT(onesided=1, inverse=int(inverse))
+        counts = [] if length is None else [np.array(length)]
+        given = [g.constant(each) for each in (*counts, axis.reshape(()))]
+        inputs = [longer, *given] if counts else [longer, None, *given]
+        return g.insert(op, inputs).output
+
+    shape = (2, 7, 2) if inverse else ((2, 7) if viewed else (2, 7, 1))
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    assert "Pad" not in kinds(after)
+    assert log.counts["fold_pad"] == 1
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("pads", [(1, 0), (-1, 3)])
+def test_other_zeros_around_a_signal_stay(pads: Ints) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        longer = apply(g, Pad(), x, ints(*pads), np.array(0, np.float32), ints(1))
+        return apply(g, DFT(onesided=1), longer, np.array(16), np.array(1))
+
+    graph = make(build, (2, 7, 1))
+    after, log = optimised(graph)
+    assert "fold_pad" not in log.counts
     assert_same(graph, after)
