@@ -156,3 +156,17 @@ def test_outputs_that_are_constants() -> None:
     assert found.ok
     x = np.ones(2, np.float32)
     assert api.compare_layers(proto, ["numpy", "onnxruntime"], freeze={"x": x}).ok
+
+
+def test_a_file_of_some_tensors(tercet: Tercet) -> None:
+    """What it lacks is not compared; a file of other tensors proves nothing and is an error."""
+    some = tercet("run", "classifier.onnx", "--outputs", "r", "--save", "some.npz", "--repeat", 0)
+    assert some.code == 0
+    np.savez("other.npz", r_of_another_model=np.zeros(3))
+    given = "compare", "classifier.onnx", "--layers", "--cumulative", "-b", "numpy", "-b"
+    done = tercet(*given, "some.npz", "--no-optimise", "--json").json
+    verdicts = [layer["verdict"] for layer in done["layers"] if not layer["tensors"]]
+    assert verdicts == ["not compared"] * (len(done["layers"]) - 1)
+    other = tercet(*given, "other.npz", "--no-optimise")
+    assert other.code == 2
+    assert "other.npz has no tensor that numpy has" in other.err

@@ -111,7 +111,7 @@ _STATISTICS: dict[str, Callable[[Differences], str]] = {
     "99.9 % below": lambda d: _number(d.p999),
     "cosine": lambda d: "-" if d.cosine != d.cosine else f"{d.cosine:.9f}",
     "PSNR": lambda d: "-" if abs(d.psnr) == float("inf") else f"{d.psnr:.1f} dB",
-    "ulp, 99 % below": lambda d: "" if d.ulp_p99 is None else f"{d.ulp_p99:.0f}",
+    "ulp, 99 % below": lambda d: "" if d.ulp_p99 is None else f"{d.ulp_p99:,.0f}",
     "ulp, most": lambda d: "" if d.ulp is None else f"{d.ulp:,}",
     "top-1 the same": lambda d: "" if d.top1 is None else f"{d.top1:.1%}",
     "top-5 the same": lambda d: "" if d.top5 is None else f"{d.top5:.1%}",

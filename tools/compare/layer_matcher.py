@@ -35,6 +35,7 @@ class Layer:
         ended: how the runner crashed, or did not answer; None if it did not.
         inside: for wrong control flow, the body that first goes wrong; None if none does alone.
         unlike: the first run, from 2, that gave other bits than the first one; None if none did.
+        missing: whether one side has none of its tensors.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Layer:
     ended: RunnerEnded | None = None
     inside: Inside | None = None
     unlike: int | None = None
+    missing: bool = False
 
     @property
     def name(self) -> str:
@@ -61,14 +63,14 @@ class Layer:
     def verdict(self) -> str:
         """``equal``, ``within rounding``, ``inconclusive`` or ``wrong``.
 
-        Without results it is ``random``, ``not run``, or ``crashed``.
+        Without results it is ``random``, ``not compared``, ``not run``, or ``crashed``.
         """
         if self.ended is not None:
             return "crashed"
         if self.refused:
             return "not run"
         if not self.findings:
-            return "random"
+            return "not compared" if self.missing else "random"
         verdicts = {finding.verdict for finding in self.findings}
         return next(v for v in _WORST_FIRST if v in verdicts)
 
@@ -279,6 +281,8 @@ class LayerMatcher:
         """Have the runner run the whole graph."""
         self._say(f"{self._runner.name}: running everything")
         found, unlike = self._results(with_all_outputs(graph), feeds)
+        if graph.nodes and found.keys().isdisjoint(self._values):
+            raise InputError(f"{self._runner.name} has no tensor that {self._players[0].name} has")
         self._say("running everything in float64")
         every = with_all_outputs(self._graph)
         own = are_own(*self._players)
@@ -288,7 +292,8 @@ class LayerMatcher:
             wanted = {name: self._values[name] for name in own if name in self._values}
             theirs = {name: found[name] for name in wanted}
             findings = judge.findings(wanted, theirs) if node.op.deterministic else []
-            yield self._judged(number, (node,), findings, unlike, wanted)
+            layer = self._judged(number, (node,), findings, unlike, wanted)
+            yield replace(layer, missing=not wanted)
 
 
 class _WrongBody(Exception):

@@ -19,6 +19,7 @@ _STYLES = {
     "inconclusive": "bold yellow",
     "not run": "yellow",
     "random": "dim",
+    "not compared": "dim",
     "equal": "dim",
 }
 
