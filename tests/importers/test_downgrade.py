@@ -162,16 +162,26 @@ def test_forms_that_an_older_opset_lacks(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("opset", "body", "reason"),
     [
-        ("y = ReduceMean (x, a)", "axes is an attribute there, and 'a' is not a constant"),
-        ("y = RoiAlign (x, r, i)", "coordinate_transformation_mode=half_pixel is not there"),
-        ("y = BitwiseNot (i)", "there is no BitwiseNot in opset 13"),
+        (13, "y = ReduceMean (x, a)", "axes is an attribute there, and 'a' is not a constant"),
+        (13, "y = RoiAlign (x, r, i)", "coordinate_transformation_mode=half_pixel is not there"),
+        (13, "y = BitwiseNot (i)", "there is no BitwiseNot in opset 13"),
+        (7, "y = Max (x, r)", "it does not broadcast, and operands may differ in shape"),
+        (11, "d = Cast <to = 11> (r) y = Pow (x, d)", "'Y' cannot be .*double. next to .*float"),
     ],
 )
-def test_what_cannot_be_said_has_a_reason(body: str, reason: str) -> None:
+def test_what_cannot_be_said_has_a_reason(opset: int, body: str, reason: str) -> None:
     text = '<ir_version: 10, opset_import: ["" : 22]>'
     text += "g (float[1, 1, 4, 4] x, int64[1] a, float[1, 4] r, int64[1] i) => (y)"
     graph = load(parser.parse_model(f"{text} {{ {body} }}")).graph
     with pytest.raises(tercet.UnsupportedError, match=reason):
-        export(expanded(graph, 13), opsets={"": 13})
+        export(expanded(graph, opset), opsets={"": opset})
+
+
+def test_operands_of_one_shape_need_no_broadcast() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 22]> g (float[n, 5] x) => (y) { y = Sum (x, x) }'
+    older = export(load(parser.parse_model(text)).graph, opsets={"": 7})
+    x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
+    (found,) = onnxruntime.InferenceSession(older.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(np.asarray(found), 2 * x)

@@ -102,6 +102,13 @@ def _batch_normalization(node: Node) -> Older | str:
     return Older(len(node.inputs), {}, frozenset({"training_mode"}))
 
 
+def _without_broadcast(node: Node) -> Older | str:
+    shapes = {getattr(value.type, "shape", None) for value in node.operands}
+    if len(shapes) > 1 or any(shape is None or None in shape for shape in shapes):
+        return "it does not broadcast, and operands may differ in shape"
+    return Older(len(node.inputs))
+
+
 def _rank(value: Value | None) -> int | None:
     return getattr(value.type, "rank", None) if value is not None else None
 
@@ -111,6 +118,7 @@ _FORMS: dict[tuple[str, str], tuple[int, Form]] = {
         ("", f"Reduce{kind}"): (18, _reduction)
         for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
     },
+    **{("", name): (8, _without_broadcast) for name in ("Max", "Mean", "Min", "Sum")},
     ("", "BatchNormalization"): (14, _batch_normalization),
     ("", "DFT"): (20, _dft),
     ("", "GridSample"): (20, _grid_sample),

@@ -192,6 +192,7 @@ def _parameter_refusal(
 ) -> str:
     if len(values) < minimum:
         return f"it has {len(values)} {kind}s; {minimum} are needed"
+    bound: dict[str, str] = {}
     for i, value in enumerate(values):
         if i >= len(formals) and (not formals or formals[-1].option != _Option.Variadic):
             return f"it has {len(values)} {kind}s; {len(formals)} are allowed"
@@ -203,6 +204,10 @@ def _parameter_refusal(
         text = type_text(value.type)
         if text is not None and text not in formal.types:
             return f"{kind} '{formal.name}' cannot be {text}"
+        if text is not None and formal.is_homogeneous:
+            first = bound.setdefault(formal.type_str, text)
+            if text != first:
+                return f"{kind} '{formal.name}' cannot be {text} next to {first}"
     return ""
 
 
