@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args, get_type_hints
@@ -255,9 +255,9 @@ class DecoderInputOptions(InputOptions):
 class ImageInputOptions(DecoderInputOptions):
     """The same, and the conversion of images to tensors."""
 
-    scale: Scale = 255
-    mean: Mean = "0"
-    std: Std = "1"
+    scale: Scale = None
+    mean: Mean = ""
+    std: Std = ""
     crop: Crop = False
     bgr: Bgr = False
 
@@ -265,8 +265,28 @@ class ImageInputOptions(DecoderInputOptions):
     def pixels(self) -> Pixels:
         from ..common.images import Pixels
 
-        mean, std = numbers("--mean", self.mean), numbers("--std", self.std)
-        return Pixels(self.scale, mean, std, self.crop, self.bgr)
+        return self._given(Pixels())
+
+    def of(self, model: Path) -> InputRequest | Inputs:
+        """Return the inputs for a model; images as is stated beside it, if the options do not."""
+        from ..common.inputs import InputRequest
+        from ..common.picture_settings import pixels_beside
+
+        found = super().of(model)
+        if not isinstance(found, InputRequest) or not found.has_images:
+            return found
+        return replace(found, pixels=self._given(pixels_beside(model)))
+
+    def _given(self, stated: Pixels) -> Pixels:
+        """Return a conversion with what the options say in place of what is stated."""
+        return replace(
+            stated,
+            scale=stated.scale if self.scale is None else self.scale,
+            mean=numbers("--mean", self.mean) if self.mean else stated.mean,
+            std=numbers("--std", self.std) if self.std else stated.std,
+            crop=self.crop or stated.crop,
+            bgr=self.bgr,
+        )
 
 
 @dataclass(frozen=True)

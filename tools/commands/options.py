@@ -172,10 +172,21 @@ DecodeStep = Annotated[
         help="With --tokens: index of the step; default: the last one.",
     ),
 ]
-Scale = Annotated[float, typer.Option(metavar="X", help="Images: divide the pixels by X.")]
-Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Images: subtract this after scaling.")]
+_STATED = "default: as preprocessor_config.json beside the model says, or"
+Scale = Annotated[
+    float | None,
+    typer.Option(metavar="X", help=f"Images: divide the pixels by X; {_STATED} 255."),
+]
+Mean = Annotated[
+    str,
+    typer.Option(metavar="R,G,B", help=f"Images: subtract this after scaling; {_STATED} 0."),
+]
 Std = Annotated[
-    str, typer.Option(metavar="R,G,B", help="Images: divide by this after subtracting the mean.")
+    str,
+    typer.Option(
+        metavar="R,G,B",
+        help=f"Images: divide by this after subtracting the mean; {_STATED} 1.",
+    ),
 ]
 Crop = Annotated[bool, typer.Option("--crop", help="Images: center-crop instead of stretching.")]
 Bgr = Annotated[

@@ -24,6 +24,9 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".we
 #: Formats that Pillow may detect: others start external programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+#: Numbers of Pillow's filters: nearest, Lanczos, bilinear, bicubic, box and Hamming.
+FILTERS = (0, 1, 2, 3, 4, 5)
+_BILINEAR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class Pixels:
         std: likewise.
         crop: center-crop to the input's aspect ratio instead of stretching.
         bgr: whether channels are in BGR order.
+        size: height and width where the input leaves them open; None: the image's own.
+        edge: the shorter edge that images are resized to before they are cropped, or in place of
+            `size`; None: none.
+        filter: which of `FILTERS` resizes them.
+        source: the file that says so; empty if the user does.
     """
 
     scale: float = 255.0
@@ -45,6 +53,10 @@ class Pixels:
     std: tuple[float, ...] = (1.0,)
     crop: bool = False
     bgr: bool = False
+    size: tuple[int, int] | None = None
+    edge: int | None = None
+    filter: int = _BILINEAR
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.scale == 0 or 0 in self.std:
@@ -68,7 +80,7 @@ def read_images(
 ) -> Array:
     """Return images as a batch.
 
-    They are resized with bilinear interpolation to the input's height and width, if fixed, and
+    They are resized to the input's height and width, if fixed, or else as `pixels` says, and
     converted to grey, RGB or RGBA for 1, 3 or 4 channels.
 
     Args:
@@ -88,14 +100,14 @@ def read_images(
         raise InputError(f"{files[0]}: input {info} takes no image")
     rank = len(info.shape)
     frame = _frame(info, shape)
-    data = np.stack([_read(file, frame, pixels.crop) for file in files])
+    data = np.stack([_read(file, frame, pixels) for file in files])
     if pixels.bgr:
         if frame.channels < 3:
             raise UsageError(f"--bgr is for images in colour, not for {info}")
         data[..., :3] = data[..., 2::-1]
     if info.dtype in FLOATS:
         data = _normalise(data.astype(np.float32), pixels)
-    elif pixels != Pixels(crop=pixels.crop, bgr=pixels.bgr):
+    elif not pixels.source and pixels != Pixels(crop=pixels.crop, bgr=pixels.bgr):
         raise UsageError(f"--scale, --mean and --std are for floating-point inputs, not for {info}")
     if not frame.channels_last:
         data = data.transpose(0, 3, 1, 2)
@@ -136,7 +148,7 @@ def _size(size: int | str | None) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _read(file: Path, frame: _Frame, crop: bool) -> Array:
+def _read(file: Path, frame: _Frame, pixels: Pixels) -> Array:
     """Return uint8 [h, w, c]."""
     try:
         from PIL import Image, ImageOps
@@ -149,7 +161,7 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
         try:
             opened = Image.open(stream, formats=FORMATS)
             image = ImageOps.exif_transpose(opened).convert(_MODES[frame.channels])
-            image = _resize(image, frame, crop)
+            image = _resize(image, frame, pixels)
             return np.asarray(image, np.uint8).reshape(image.height, image.width, frame.channels)
         except Image.UnidentifiedImageError as error:
             known = ", ".join(FORMATS)
@@ -160,13 +172,26 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
             raise InputError(f"{file} is a damaged image: {error}") from error
 
 
-def _resize(image: Image, frame: _Frame, crop: bool) -> Image:
+def _resize(image: Image, frame: _Frame, pixels: Pixels) -> Image:
     from PIL import Image, ImageOps
 
-    size = (frame.width or image.width, frame.height or image.height)
-    if crop:
-        return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
-    return image.resize(size, Image.Resampling.BILINEAR)
+    by = Image.Resampling(pixels.filter)
+    if pixels.edge is not None:
+        image = image.resize(_by_edge(image, pixels.edge), by)
+    height, width = pixels.size or (image.height, image.width)
+    size = (frame.width or width, frame.height or height)
+    if not pixels.crop:
+        return image.resize(size, by)
+    left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
+    if pixels.edge is None or min(left, top) < 0:
+        return ImageOps.fit(image, size, by)
+    return image.crop((left, top, left + size[0], top + size[1]))
+
+
+def _by_edge(image: Image, edge: int) -> tuple[int, int]:
+    """Return the width and height of an image whose shorter edge has a length."""
+    shorter = min(image.size)
+    return image.width * edge // shorter, image.height * edge // shorter
 
 
 def _normalise(data: Array, pixels: Pixels) -> Array:

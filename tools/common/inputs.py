@@ -64,6 +64,11 @@ class InputRequest:
         """Whether anything besides a seed is given."""
         return bool(self.files or self.folder or self.shapes or self.dims)
 
+    @property
+    def has_images(self) -> bool:
+        """Whether a file is an image."""
+        return any(text.lower().endswith(IMAGE_SUFFIXES) for text in self.files)
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -420,17 +425,20 @@ def _file_inputs(
     given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
     by_name = {info.name: info for info in infos}
     arrays: dict[str, Array] = {}
+    origins = {name: ", ".join(paths) for name, paths in given.items()}
     for name, paths in given.items():
         files = [Path(path) for path in paths]
         if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
             arrays[name] = read_images(files, by_name[name], shapes.get(name), wanted.pixels)
+            if wanted.pixels.source:
+                origins[name] += f", as {wanted.pixels.source} says"
         elif len(files) == 1:
             arrays[name] = as_declared(read_array(files[0], name), by_name[name])
         else:
             raise UsageError(
                 f"--input {name} is given {len(files)} times; only images make a batch"
             )
-    return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
+    return Inputs(arrays, origins)
 
 
 def as_declared(data: Array, info: TensorInfo | None) -> Array:
