@@ -16,6 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
+from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
@@ -135,3 +136,11 @@ def test_a_step_is_of_this_device_alone(
     with following(HALF, sampling, monkeypatch) as plan:
         assert {row.backend for row in plan.rows if row.kind == "step"} == {"cuda"}
         assert not [row for row in plan.rows if row.kind in ("copy", "reformat")]
+
+
+def test_all_kernels_of_a_greedy_step_start_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    with following(HALF, SamplingSettings(), monkeypatch) as plan:
+        steps = [row.step for row in plan.rows if isinstance(row.step, KernelStep)]
+        assert steps
+        launches = [one for step in steps for one in step.launches if one.moot is None]
+        assert [one.title for one in launches if not one.early] == []

@@ -5,6 +5,8 @@
 // b), of the current element and an update. Negative indices count from the end; out-of-range ones are
 // not written.
 
+#include "ptx/pdl.cuh"
+
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -38,6 +40,7 @@ scatter_elements(const I* indices, const T* updates, T* y, Index count, Index le
         }
         own *= sizes.at[a];
     }
+    grid_dependency_sync();
     for (Index k = 0; k < length; ++k) {
         const Index at = place(indices[from + k * step], size);
         if (at >= 0) update(y + to + at * strides.at[axis], updates[from + k * step]);
@@ -53,6 +56,7 @@ scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, In
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     const Index share = i / inner, shares = count / inner, element = i - share * inner;
+    grid_dependency_sync();
     for (Index row = 0; row < rows; ++row) {
         Index to = 0;
         bool inside = true;
