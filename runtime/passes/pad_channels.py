@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -24,13 +25,16 @@ from ..ops.norm import BatchNormalization, InstanceNormalization
 from ..ops.resize import Resize
 from .channels import ChannelGroup, bounds_of, channel_groups, channels_of, touching
 from .driver import Context
-from .editing import Builder, rank_of
+from .editing import Builder, rank_of, shape_of
 
 #: Bytes per word.
 WORD = 16
 #: How many times as many channels there may be at most: if they are read in pairs or one by one, in
 #: fours, and if parts that do not begin at a word are copied.
 IN_PAIRS, IN_FOURS, COPIED = 1.34, 1.2, 1.75
+#: Maximum number of words of channels that cost a layer no more than one channel does, its smallest
+#: tile; and of pixels for which storing them takes less time than to launch a copy.
+NARROW, FEW_PIXELS = 2, 1 << 17
 #: The same if no layer reads them, in float32, where channels are read one by one as well.
 CUT_AWAY = 1.125
 
@@ -80,12 +84,27 @@ def _pays(group: ChannelGroup, places: Places, word: int) -> bool:
     if not any((where < 0).any() for where in places.values()):
         return False
     cut = {part.part for part in group.parts if part.is_cut}
-    wholes = [where for value, where in places.items() if value not in cut]
-    more = max(len(where) / (where >= 0).sum() for where in wholes)
-    if any(part.start % word for part in group.parts):
-        return bool(more <= COPIED)
+    wholes = {value: where for value, where in places.items() if value not in cut}
+    more = max(len(where) / (where >= 0).sum() for where in wholes.values())
+    if any(cut % word for cuts in group.cuts.values() for cut in sorted(cuts)[:-1]):
+        return bool(more <= COPIED) or _is_narrow(wholes, word)
     in_fours = all(max(cuts) % (word // 2) == 0 for cuts in group.cuts.values())
     return bool(more <= (IN_FOURS if in_fours else IN_PAIRS))
+
+
+def _is_narrow(places: Places, word: int) -> bool:
+    """Whether padding costs less than a copy of one part, as of the weights of a sum of two images.
+
+    No layer may read the images (GLPN's selective fusion, masks beside flows).
+    """
+    for value, where in places.items():
+        count, _, *spatial = shape_of(value) or (None, None)
+        sizes = [n for n in (count, *spatial) if isinstance(n, int)]
+        if len(sizes) <= len(spatial) or prod(sizes) > FEW_PIXELS or len(where) > NARROW * word:
+            return False
+        if any(isinstance(node.op, Conv | ConvTranspose) for node in value.consumers):
+            return False
+    return True
 
 
 def _is_cut_away(group: ChannelGroup, places: Places, word: int) -> bool:

@@ -118,6 +118,25 @@ def focal(graph: Graph, x: Value) -> Value:
     return conv(graph, parts[0], 8)
 
 
+def weighed(graph: Graph, x: Value) -> Value:
+    """Two images, each weighed by one channel of an image of two (GLPN's selective fusion)."""
+    weights = apply(graph, Sigmoid(), conv(graph, x, 2))
+    infer(graph)
+    images = [
+        apply(graph, Mul(), image, apply(graph, Slice(), weights, *(np.array([n]) for n in bound)))
+        for image, bound in ((x, (0, 1, 1)), (conv(graph, x, 8), (1, 2, 1)))
+    ]
+    return conv(graph, apply(graph, Add(), *images), 8)
+
+
+def read_by_a_layer(graph: Graph, x: Value) -> Value:
+    """The image of two channels has another reader, which would multiply zeros."""
+    weights = conv(graph, x, 2)
+    infer(graph)
+    part = apply(graph, Slice(), weights, *(np.array([n]) for n in (1, 2, 1)))
+    return apply(graph, Add(), conv(graph, weights, 8), apply(graph, Mul(), x, part))
+
+
 def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[str]]:
     return passed(graph, pad_channels.run, precision)
 
@@ -134,7 +153,7 @@ def test_results_stay(build: Build) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("build", "count"), [(attended, 40), (focal, 104)])
+@pytest.mark.parametrize(("build", "count"), [(attended, 40), (focal, 104), (weighed, 16)])
 def test_parts_that_stay_as_they_are(build: Build, count: int) -> None:
     graph = make(build, SHAPE)
     copy, said = padded(graph)
@@ -200,9 +219,13 @@ def test_parts_without_channels(build: Build, precision: Precision) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("build", [few, in_fours, normalized, broadcast])
+@pytest.mark.parametrize("build", [few, in_fours, normalized, broadcast, read_by_a_layer])
 def test_what_stays_as_it_is(build: Build) -> None:
     assert padded(make(build, SHAPE))[1] == []
+
+
+def test_narrow_images_of_many_pixels_stay_as_they_are() -> None:
+    assert padded(make(weighed, (2, 8, 400, 400)))[1] == []
 
 
 def test_parts_of_float32_begin_at_words_if_nothing_else_is_read() -> None:
