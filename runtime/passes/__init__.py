@@ -14,6 +14,7 @@ from . import (
     choose_parts,
     compose_moves,
     compose_views,
+    convolve_rows,
     count_loops,
     cut_joined,
     cut_splits,
@@ -484,6 +485,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "drop_zero_units",
         drop_zero_units.run,
         "after whole products of zeros, which would be all units of a layer",
+    ),
+    Pass(
+        "convolve_rows",
+        convolve_rows.run,
+        "after all passes of linear layers, just before channels are padded",
     ),
     Pass(
         "pad_channels",

@@ -53,7 +53,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     halves = context.options.precision in ("float16", "bfloat16")
     now: dict[Value, Value] = {}
     for group in list(channel_groups(graph)):
-        word = WORD // (2 if halves else max(value.tensor.dtype.itemsize for value in group.cuts))
+        word = min(word_of(value, context) for value in group.cuts)
         found = {value: _places(cuts, word) for value, cuts in group.cuts.items()}
         if not (_pays if halves else _is_cut_away)(group, found, word):
             continue
@@ -63,6 +63,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         name = widest.name
         now |= _pad(graph, places)
         yield f"'{name}' and images like it have {padded} channels instead of {count}"
+
+
+def word_of(value: Value, context: Context) -> int:
+    """Return how many elements of a tensor a word has, in the precision of the plan."""
+    halves = context.options.precision in ("float16", "bfloat16")
+    return WORD // (2 if halves else value.tensor.dtype.itemsize)
 
 
 def _latest(value: Value, now: Mapping[Value, Value]) -> Value:
