@@ -29,8 +29,9 @@ from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
 from tercet.tools.workshop.light_models import light_model
 
+from ..passes import test_convolve_rows as rows_of_pixels
 from ..passes.graphs import Build, make, run
-from ..passes.test_pad_channels import attended, focal, gated, grown, scales
+from ..passes.test_pad_channels import attended, focal, gated, grown, scales, weighed
 from ..plan.nets import Net
 from .dry import DryDevice, launches, normal, planned_model
 from .emulator import needs_compiler
@@ -222,7 +223,7 @@ def test_a_reshape_into_other_rows_is_not() -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("build", [scales, grown, gated, attended, focal])
+@pytest.mark.parametrize("build", [scales, grown, gated, attended, focal, weighed])
 def test_parts_of_padded_channels(build: Build, hopper: CudaBackend) -> None:
     """In half precision, and float64 for comparison; kernels read and write slices in words."""
     graph = make(build, (1, 8, 6, 5))
@@ -231,5 +232,25 @@ def test_parts_of_padded_channels(build: Build, hopper: CudaBackend) -> None:
         found = model.run({"x": x})["y"].astype(np.float64)
         copies = [r for r in model.placement() if r.operators in ("Split", "Concat")]
     assert all(row.kind == "view" for row in copies)
+    wanted = run(graph, x, np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=6e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(weighed, (2, 8, 6, 5)), (rows_of_pixels.focal, rows_of_pixels.SHAPE)],
+    ids=["weighed", "rows_of_pixels"],
+)
+def test_single_channels_are_read_in_place(
+    build: Build, shape: tuple[int, ...], hopper: CudaBackend
+) -> None:
+    graph, x = make(build, shape), normal(*shape)
+    with Model(graph, [hopper], Options(precision="float16"), evaluate) as model:
+        found = model.run({"x": x})["y"].astype(np.float64)
+        parts = [row for row in model.placement() if row.operators == "Slice"]
+    assert parts
+    assert all(row.kind == "view" for row in parts)
     wanted = run(graph, x, np.float64)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=6e-3 * np.abs(wanted).max())
