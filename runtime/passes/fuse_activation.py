@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import exp, isclose, pi, sqrt
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -83,7 +84,7 @@ def _softplus(found: Found) -> Outcome:
     dtype, step = dtype_of(x), scaling(x)
     if dtype is None or dtype not in FLOATS:
         return found.refuse(Reason.TYPE, f"no Softplus of {x.type}")
-    if not exp(-limit) <= limit * float(ml_dtypes.finfo(dtype).eps) / 2:
+    if not exp(-limit) <= limit * float(cast("Any", ml_dtypes.finfo)(dtype).eps) / 2:
         return found.refuse(Reason.NUMBERS, f"Softplus differs from x where x > {limit:g}")
     inverse = found.match.numbers.get("inverse")
     if inverse is None:
