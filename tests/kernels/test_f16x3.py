@@ -188,8 +188,9 @@ def test_weights_of_many_rows_are_judged_before_they_are_needed(
         single("Conv", [normal(1, 6, 40, 40), normal(4, 3, 3, 3)], (1,), group=2),
         single("Gemm", [normal(1, 40), normal(40, 24)], (1,)),
     ]
+    vectors = [single("MatMul", [rows, normal(40)], (1,)) for rows in (normal(640, 40), normal(40))]
     with same_threads():
-        f16x3.judge(node for graph in layers for node in graph.nodes)()
+        f16x3.judge(node for graph in (*layers, *vectors) for node in graph.nodes)()
     read = list[int]()
     monkeypatch.setattr(f16x3, "refusal", lambda weights: str(read.append(weights.size)))
     constants = (graph.nodes[0].operands[1].data for graph in layers)

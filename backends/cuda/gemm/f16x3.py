@@ -196,8 +196,10 @@ def _judgement(node: Node) -> tuple[Array, Callable[[], object]] | None:
     if not isinstance(node.op, MatMul | Gemm | Conv):
         return None
     w, dims = node.operands[1].data, node.output.tensor.dims
-    rows = prod(dims) // dims[1 if isinstance(node.op, Conv) else -1] if prod(dims) else 0
-    if w is None or w.dtype != float32 or w.size < MIN_JUDGED or rows < MIN_ROWS or w in _REFUSALS:
+    if w is None or w.ndim < 2 or w.dtype != float32 or w.size < MIN_JUDGED or w in _REFUSALS:
+        return None
+    rows = prod(dims) // max(dims[1 if isinstance(node.op, Conv) else -1], 1)
+    if rows < MIN_ROWS:
         return None
     match node.op:
         case Gemm(alpha=alpha, transB=transposed):
