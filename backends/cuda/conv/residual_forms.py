@@ -23,6 +23,10 @@ CHUNKS = (96, 64, 48, 32)
 #: Maximum blocks that share the expanded channels of a tile: of 16-bit floats, where more than
 #: portable clusters have must start together, and of float32, where so many are slower.
 MAX_SPLIT, MAX_SPLIT_WIDE = 16, MAX_CLUSTER
+#: Share of the largest clusters that fit, up to which those of more than portable clusters are few:
+#: blocks of the kernel before are still there. On an H200 eight clusters of ten or twelve take 4 to
+#: 10 us longer than estimated, four of twelve or fifteen do not.
+LARGE = 2 / 3
 #: Maximum warps of a block with several parts of a chunk, and maximum bands of a warp.
 MAX_WARPS, RUN = 12, 4
 #: Maximum columns that a warp expands at once: of 16-bit floats, and of float32, with three sums.
@@ -286,7 +290,7 @@ def forms(p: ResidualProblem) -> Iterator[Form]:
                 blocks = prod(form.grid(p)) * p.images * split
                 few = split == 1 or blocks <= 3 * p.target.processors
                 if split > MAX_CLUSTER:
-                    few = blocks <= split * clusters_of(split, p.target)
+                    few = blocks // split <= LARGE * clusters_of(MAX_SPLIT, p.target)
                 if few and form.shared(p) <= p.target.shared:
                     yield form
 

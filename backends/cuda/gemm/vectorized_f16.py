@@ -10,7 +10,7 @@ from math import prod
 from ....runtime.ops.window import Window
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Tensor, by_axis, ceil_div, sizes
+from ..recipe.operands import Ints, Tensor, by_axis, sizes
 from .atoms import HALVES, atom_of
 
 THREADS = 128
@@ -37,11 +37,6 @@ def pools_words(y: Tensor | None, x: Tensor) -> bool:
     )
 
 
-def whole_image(x: Tensor) -> Window:
-    """Return the one window that covers an image of two axes."""
-    return Window(x.dims[2:], (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
-
-
 def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue) -> Launch:
     """Return a pooling in words of channels.
 
@@ -50,11 +45,9 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue)
         y: the result.
         x: the input; `pools_words` must hold.
         view: the windows.
-        epilogue: applied to means of windows; maxima and whole images have none.
+        epilogue: applied to means of windows; maxima have none.
     """
     kernel_h, kernel_w = view.kernel
-    if view.kernel == x.dims[2:] and view.output == (1, 1) and not any(view.pads_begin):
-        return _pool_images(kind, y, x, epilogue)
     count = y.size // 8
     plane = {
         **{"channels": x.dims[1], **sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
@@ -88,26 +81,6 @@ def at_once(kernel: Ints, nbytes: int) -> int:
     """
     counts = (prod(kernel[axis:]) for axis in range(len(kernel)))
     return next((count for count in counts if count * nbytes <= TOGETHER), 1)
-
-
-def _pool_images(kind: int, y: Tensor, x: Tensor, epilogue: Epilogue) -> Launch:
-    """Return the global pooling of whole images, several blocks each."""
-    images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
-    return Launch(
-        "image/pool_vectorized.cu",
-        "pool_images",
-        grid=(ceil_div(channels, 64), images, 1),
-        block=256,
-        args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
-        types=(("T", x.dtype), *epilogue.aliases),
-        constants=(
-            *(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("BATCH", 1)),
-            *(("VECTOR_C", 8), *epilogue.flags(None)),
-        ),
-        code=f"{atom_of(x.dtype).code()}\n{epilogue.code}",
-        note=f"of {pixels}",
-        pitched=(x,),
-    )
 
 
 def half_lrn(

@@ -22,7 +22,7 @@ from ..codegen.epilogue import Epilogue, no_epilogue
 from ..codegen.fold_kernel import fold
 from ..codegen.folds import FOLDS, ReduceFormula
 from ..gemm.atoms import F16X3, HALVES, atom_of
-from ..gemm.vectorized_f16 import at_once, half_pool, pools_words, whole_image
+from ..gemm.vectorized_f16 import at_once, half_pool, pools_words
 from ..recipe.launch import Launch, each
 from ..recipe.operands import (
     Ints,
@@ -109,8 +109,6 @@ def _covers_all(op: AveragePool | MaxPool, x: Tensor) -> bool:
 
 def _whole(kind: int, y: Tensor, x: Tensor) -> Answer:
     """Return the maximum or mean of whole images, for which many threads share a window."""
-    if pools_words(y, x):
-        return half_pool(kind, y, x, whole_image(x), no_epilogue(x.dtype))
     formula, name = (ReduceMax, "max") if kind == MAX else (ReduceMean, "mean")
     return fold(FOLDS[formula], y, x, tuple(range(2, x.rank)), name)
 

@@ -1,5 +1,5 @@
 // Pooling of 16-bit elements, channels last, in float32. A thread computes eight adjacent channels of one
-// pixel; for global pooling a block computes the same channels of whole images, its threads dividing the pixels.
+// pixel.
 //
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; KH KW;
 // BATCH, the pixels of a window that a thread loads at once; and what gemm/epilogue.cuh needs: means pass through
@@ -73,42 +73,4 @@ pool_words(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
         for (int q = 0; q < 8; ++q) sums[q] /= elements;
         epilogue_all(y, sums, with, at, 8);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-pool_images(const T* x, T* y, int channels, int pixels, int row_x)
-{
-    __shared__ float parts[8][8][8];  // of each warp, chunk of channels and channel
-    const int chunk = threadIdx.x % 8, lane = threadIdx.x / 8, first = blockIdx.x * 8 + chunk;
-    grid_dependency_sync();
-    float results[8];
-#pragma unroll
-    for (int q = 0; q < 8; ++q) results[q] = KIND_OF == MAX ? -INFINITY : 0.f;
-    const auto add = [&](float& result, float value) {
-        if (KIND_OF == MAX)
-            result = value > result || value != value ? value : result;
-        else
-            result += value;
-    };
-    if (first * 8 < channels) {
-        const T* image = x + (long long)blockIdx.y * pixels * row_x + first * 8;
-#pragma unroll 4
-        for (int pixel = lane; pixel < pixels; pixel += 32) {
-            const Elements values = *(const Elements*)(image + (long long)pixel * row_x);
-#pragma unroll
-            for (int q = 0; q < 8; ++q) add(results[q], float(values.at[q]));
-        }
-    }
-#pragma unroll
-    for (int q = 0; q < 8; ++q) {
-        add(results[q], __shfl_xor_sync(~0u, results[q], 8));
-        add(results[q], __shfl_xor_sync(~0u, results[q], 16));
-        if (threadIdx.x % 32 < 8) parts[threadIdx.x / 32][chunk][q] = results[q];
-    }
-    __syncthreads();
-    const int channel = blockIdx.x * 64 + threadIdx.x;
-    if (threadIdx.x >= 64 || channel >= channels) return;
-    float result = parts[0][threadIdx.x / 8][threadIdx.x % 8];
-    for (int warp = 1; warp < 8; ++warp) add(result, parts[warp][threadIdx.x / 8][threadIdx.x % 8]);
-    y[(long long)blockIdx.y * channels + channel] = T(KIND_OF == MAX ? result : result / pixels);
 }
