@@ -182,6 +182,19 @@ class KernelError(TercetError):
         super().__init__(message)
 
 
+class UncompiledError(KernelError):
+    """Kernels that the cache lacks, where ``TERCET_COMPILE=never`` forbids to compile them.
+
+    Args:
+        message: names the kernels, and the cache.
+        kernels: their source files.
+    """
+
+    def __init__(self, message: str, kernels: tuple[str, ...]) -> None:
+        super().__init__(message, file=kernels[0])
+        self.kernels = kernels
+
+
 class TimeLimitError(TercetError):
     """The time limit passed before the work was done."""
 

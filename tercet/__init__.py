@@ -37,6 +37,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
     TercetError,
     TercetWarning,
     TimeLimitError,
+    UncompiledError,
     UnsupportedError,
     UsageError,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "TercetError",
     "TercetWarning",
     "TimeLimitError",
+    "UncompiledError",
     "UnsupportedError",
     "UsageError",
     "available",

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -21,12 +23,13 @@ import tercet
 from tercet.backends.cuda.codegen.elementwise import ROWS
 from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.driver.step import bind_launch
 from tercet.backends.cuda.gemm.problem import RowKind
 from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.runtime.errors import KernelError
+from tercet.runtime.errors import KernelError, UncompiledError
 from tercet.runtime.ir.constraints import signature_of
 from tercet.runtime.ir.dtypes import (
     DType,
@@ -303,6 +306,28 @@ def test_an_error_in_a_header_names_the_header(
     with pytest.raises(KernelError, match=r"^a\.cuh:3:") as caught:
         Compiler(H200).compile(KernelSource("a.cu"))
     assert "a.cu(3)" in str(caught.value)
+
+
+def test_what_must_not_be_compiled_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launch,) = launches(planned(single("Softmax", [normal(8, 8)], (0,))))
+    for name in ("a.cu", "b.cu", "c.cu"):
+        (tmp_path / name).write_text('extern "C" __global__ void f() {}\n')
+    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
+    Compiler(H200, tmp_path / "cache").compile(KernelSource("a.cu"))
+    compiler = Compiler(H200, tmp_path / "cache")
+    monkeypatch.setenv("TERCET_COMPILE", "never")
+    there, first, _ = (compiler.submit(KernelSource(f"{name}.cu")) for name in "abc")
+    assert there.result() is not None
+    device: Any = SimpleNamespace(compiler=compiler)
+    said = r"has no code for sm_90a of b\.cu, c\.cu; run the model once without"
+    with pytest.raises(UncompiledError, match=said) as caught:
+        bind_launch(device, launch, first, {})
+    assert caught.value.kernels == ("b.cu", "c.cu")
+    assert compiler.statistics.compiled == 0
+    monkeypatch.delenv("TERCET_COMPILE")
+    assert compiler.submit(KernelSource("b.cu")).result() is not None
 
 
 def test_time_of_compiling_is_counted(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,15 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 from ....runtime.base import forks
 from ....runtime.base.cache import Cache
 from ....runtime.base.parallel import usable_cpus
-from ....runtime.errors import KernelError
+from ....runtime.errors import KernelError, UncompiledError
 from ..recipe.source import KernelSource
 from ..recipe.targets import Target
 from .status import NVRTCError
 
 #: Maximum kernels that are compiled at a time.
 MAX_COMPILERS = 16
+#: Environment variable: ``never`` makes it an error that the cache lacks a kernel.
+COMPILE = "TERCET_COMPILE"
 
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
@@ -94,6 +97,25 @@ class Compiler:
                 self._codes[source] = self._pool.submit(self.compile, source)
             return self._codes[source]
 
+    def uncompiled(self) -> UncompiledError:
+        """Return the error that names all kernels submitted so far that must not be compiled."""
+        with self._lock:
+            submitted = list(self._codes.items())
+        errors = {source: code.exception() for source, code in submitted}
+        lacking = [s for s, error in errors.items() if isinstance(error, UncompiledError)]
+        with self._lock:
+            for source in lacking:  # the cache may have them when they are submitted again
+                self._codes.pop(source, None)
+        return self._uncompiled(source.file for source in lacking)
+
+    def _uncompiled(self, files: Iterable[str]) -> UncompiledError:
+        kernels = tuple(dict.fromkeys(files))
+        return UncompiledError(
+            f"{COMPILE}=never, and the cache {self.cache} has no code for {self.target.arch} of "
+            f"{', '.join(kernels)}; run the model once without {COMPILE}",
+            kernels,
+        )
+
     def compile(self, source: KernelSource) -> ObjectCode:
         """Compile synchronously; see `code`."""
         make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
@@ -104,12 +126,15 @@ class Compiler:
 
         Raises:
             KernelError: the source is wrong; names file and line.
+            UncompiledError: the cache lacks it, and it must not be compiled.
         """
         text = source.text()
         kept = Cache(self.cache / "cuda") if self.cache else None
         entry = self._entry(text)
         code = kept.read(entry) if kept else None
         if code is None:
+            if os.environ.get(COMPILE) == "never":
+                raise self._uncompiled([source.file])
             code = self._build(source.file, text)
             if kept:
                 kept.write(entry, code)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ....runtime.errors import UncompiledError
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops import pool
@@ -156,7 +157,7 @@ def bind_launch(
         pointers: addresses of memory arguments by name; null if absent.
 
     Raises:
-        KernelError: it does not compile.
+        KernelError: it does not compile, or must not be compiled.
         DeviceError: it does not load, or its parameters differ from the recipe's.
         ValueError: a tensor map has no address, which would hang the GPU.
     """
@@ -167,8 +168,12 @@ def bind_launch(
     for name, argument in launch.arguments.items():
         if isinstance(argument, TensorMap) and not pointers.get(name):
             raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
+    try:
+        made = code.result()
+    except UncompiledError:
+        raise device.compiler.uncompiled() from None
     kernel = device.load(
-        code.result(),
+        made,
         launch.entry,
         launch.shared,
         prefers_shared=launch.prefers_shared,
