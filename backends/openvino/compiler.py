@@ -112,7 +112,7 @@ class RegionCompiler:
         threads = blas.threads()
         key = self.digest("engine", threads, section.digest)
         with self._lock:
-            engine = self._known.get(key) or self._stored(key, threads)
+            engine = self._known.get(key) or self._stored(section, key, threads)
         if engine is None:
             engine = self.compile(section, key)
             approve(engine)
@@ -148,7 +148,7 @@ class RegionCompiler:
                 "before the first run; existing plans continue to work"
             )
 
-    def _stored(self, key: str, threads: int | None) -> CompiledRegion | None:
+    def _stored(self, section: Section, key: str, threads: int | None) -> CompiledRegion | None:
         blob = self.store.read(f"{key}.blob")
         if blob is None:
             return None
@@ -158,6 +158,9 @@ class RegionCompiler:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
         except RuntimeError:  # written by a different build with the same version
             return None
+        names = {tensor.name for tensor in (*section.inputs, *section.outputs)}
+        if any(names.isdisjoint(port.get_names()) for port in (*made.inputs, *made.outputs)):
+            return None  # they were cut at a null character
         return CompiledRegion(self.vendor, made, key, len(layers_of(made)))
 
     def _exported(self, engine: CompiledRegion) -> bytes:

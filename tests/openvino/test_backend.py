@@ -156,6 +156,15 @@ class TestCache:
         monkeypatch.setattr(later, "compile", never)
         check(opened(small(), own=later), pictures())
 
+    def test_names_that_it_cuts_are_whole(
+        self, opened: Callable[..., Any], compiler: RegionCompiler
+    ) -> None:
+        model = small()
+        model.graph.input[0].name = model.graph.node[0].input[0] = "picture\0of a dog"
+        for _ in range(2):  # OpenVINO reads less of them from its files
+            later = RegionCompiler(compiler.vendor, compiler.store)
+            check(opened(model, own=later), pictures())
+
     @pytest.mark.parametrize("damage", ["cut", "garbage", "another user's"])
     def test_what_is_damaged_is_made_again(
         self, opened: Callable[..., Any], compiler: RegionCompiler, tmp_path: Path, damage: str

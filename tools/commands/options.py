@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ...runtime.base.arguments import nbytes
 from ...runtime.errors import TimeLimitError, UsageError
 from .help import BACKEND, GENERAL
 
@@ -29,6 +28,8 @@ def size_option(name: str, text: str) -> Any:
     """Return an option for a number of bytes, which may have a unit: 64MB, 64MiB."""
 
     def parse(given: str) -> int:
+        from ...runtime.base.arguments import nbytes  # numpy comes with it
+
         return nbytes(name, given)
 
     return typer.Option(name, metavar="BYTES", help=text, parser=parse)
