@@ -13,18 +13,16 @@ from ..ir.dtypes import INTEGERS
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
 from ..ir.op import Op
-from ..ir.types import Array, Shape, TensorType
+from ..ir.types import Shape, TensorType
 from ..ops import elementwise
 from ..ops.attention import Attention
-from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
 from ..ops.gather import GatherND
-from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Expand, Pad, Slice, Split, Tile, Transpose
-from ..ops.norm import Dropout, GroupNormalization, InstanceNormalization
+from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
+from ..ops.norm import Dropout
 from ..ops.reduce import Reduce
 from ..ops.resize import Resize
-from ..ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import Identity, Reshape, Unsqueeze
 from ..ops.shapes import ints_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of, stand_in, static_dims
@@ -32,11 +30,8 @@ from .pattern import pairs
 
 #: Constants that leave the other operand as it is, or repeat it. Of floats, -0 + 0 is 0.
 _NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1, Add: 0}
-#: Sums of products, whose zeros have no certain sign, and nodes that only move elements.
-_SUMS = (Conv, ConvTranspose, Gemm, MatMul, GroupNormalization, InstanceNormalization)
-_MOVES = (Identity, Reshape, Squeeze, Unsqueeze, Flatten, Transpose, Slice, Split)
-#: Maximum number of their elements that are looked at, if the first one fits.
-_LOOKED_AT = 1 << 24
+#: Maximum number of their elements that are looked at.
+_LOOKED_AT = 1 << 16
 #: Elementwise operators that do not broadcast their inputs.
 _RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementwise.SwiGLU)
 
@@ -119,30 +114,14 @@ def _unchanged(node: Node) -> Iterator[Value]:
     if isinstance(node.op, Where):
         condition, *branches = node.operands
         data = condition.data
-        for i, branch in enumerate(branches):
-            if _is_all(data, not i):
-                yield branch
+        if data is not None and 0 < data.size <= _LOOKED_AT and data.all() == data.any():
+            yield branches[0 if data.all() else 1]
     neutral = _NEUTRAL.get(type(node.op))
+    if isinstance(node.op, Add) and node.output.tensor.dtype not in INTEGERS:
+        return
     for x, by in () if neutral is None else pairs(node):
-        if _is_all(by.data, neutral) and not (isinstance(node.op, Add) and _is_signed(x)):
+        if by.data is not None and by.data.size <= _LOOKED_AT and (by.data == neutral).all():
             yield x
-
-
-def _is_all(data: Array | None, wanted: int | None) -> bool:
-    """Whether all elements of a constant are one number."""
-    if data is None or not 0 < data.size <= _LOOKED_AT or data.flat[0] != wanted:
-        return False
-    return bool((data == wanted).all())
-
-
-def _is_signed(value: Value) -> bool:
-    """Whether zeros of a value have a sign, which adding zero changes."""
-    if value.tensor.dtype in INTEGERS:
-        return False
-    node = value.producer
-    while node is not None and isinstance(node.op, _MOVES):
-        node = node.operands[0].producer
-    return node is None or not isinstance(node.op, _SUMS)
 
 
 def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:

@@ -76,19 +76,6 @@ def test_zero_changes_no_integer(whole: bool) -> None:
     assert_same(before, after, 2, 3)
 
 
-def test_zero_changes_no_sum_of_products() -> None:
-    """As WaveNets export the condition that they do not have: such zeros have no certain sign."""
-
-    def build(g: Graph, x: Value) -> Value:
-        rows = apply(g, Reshape(), apply(g, MatMul(), x, normal(8, 6)), np.array([2, 2, 9]))
-        return apply(g, Relu(), apply(g, Add(), rows, np.zeros((2, 2, 9), np.float32)))
-
-    before = make(build, (2, 3, 8))
-    after, _ = optimised(before)
-    assert kinds(after) == ["MatMul", "Reshape", "Relu"]
-    assert_same(before, after, 2, 3, 8)
-
-
 def test_what_is_repeated_is_computed_first() -> None:
     def build(g: Graph, x: Value) -> Value:
         wide = apply(g, Mul(), np.ones((1, 3, 5, 7), np.float32), x)
