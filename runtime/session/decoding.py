@@ -9,7 +9,8 @@ run (`passed_caches`) or in buffers (`static_cache`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -343,8 +344,9 @@ class CachedDecoder(Decoder, Generic[S]):
                 most = min(most, how.limit)
                 how = how._replace(limit=how.limit - most)
             how = how._replace(drawn=how.drawn + most)
-            for tokens in self._chained(chain, first, most):
-                yield tokens
+            with closing(self._chained(chain, first, most)) as steps:
+                for tokens in steps:
+                    yield tokens
 
     def _on_host(self, tokens: Array, how: Following) -> Generator[Array]:
         """Choose tokens on the host, one step at a time."""
@@ -366,7 +368,7 @@ class CachedDecoder(Decoder, Generic[S]):
             self._followed.append(new.ids[:, 0])
             yield tokens
 
-    def _chained(self, chain: StepChain, tokens: Array, most: int) -> Iterator[Array]:
+    def _chained(self, chain: StepChain, tokens: Array, most: int) -> Generator[Array]:
         """Run up to `most` steps, launching ahead as many as the chain's depth allows."""
         launched = 0
         try:
