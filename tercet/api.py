@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from . import backends as _backends
-from .arguments import public
+from .arguments import ONE_BACKEND, public
 from .backends import Availability
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
-from .runtime.base import arguments as rules
 from .runtime.base.collecting import no_collection
 from .runtime.errors import InputError, UsageError
 from .runtime.ir.dtypes import TO_ONNX, string
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from .importers import onnx as importer
     from .runtime.ir.custom import CustomOperator
     from .runtime.session.model import Model
-
-_ONE = rules.word("the name of a backend, such as 'cuda'")
 
 #: The forms of a model.
 Loadable: TypeAlias = "importer.Loadable"
@@ -118,7 +115,7 @@ def available() -> tuple[Availability, ...]:
     return _backends.available()
 
 
-@public(backend=_ONE)
+@public(backend=ONE_BACKEND)
 def to_device(
     array: Any, backend: str = "cuda", *, device: int = 0, stream: Any = None
 ) -> DeviceArray:
@@ -161,7 +158,7 @@ def to_device(
     return DeviceArray(lent.view, work)
 
 
-@public(backend=_ONE)
+@public(backend=ONE_BACKEND)
 def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda") -> Array:
     """Return a new array in page-locked host memory, with undefined elements.
 

@@ -21,6 +21,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _BACKEND = rules.word("the name of a backend, such as 'numpy' or 'cuda'")
+#: The rule for functions that take only one.
+ONE_BACKEND = rules.word("the name of a backend, such as 'cuda'")
 
 
 def _backends(name: str, value: Any) -> str | tuple[str, ...]:
@@ -201,9 +203,9 @@ def freezing(function: Callable[P, R]) -> Callable[P, R]:
         arrays = kwargs.get("freeze")
         if not arrays:
             return function(*args, **kwargs)
-        from .runtime.session.freeze import frozen_in
+        from .runtime.session.freeze import FROZEN
 
-        with frozen_in(cast("Mapping[str, Any]", arrays)):
+        with FROZEN.within(cast("Mapping[str, Any]", arrays)):
             return function(*args, **kwargs)
 
     return call

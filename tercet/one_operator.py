@@ -8,10 +8,9 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from . import backends as _backends
-from .arguments import public
+from .arguments import ONE_BACKEND, public
 from .backends.numpy import evaluate
 from .importers.onnx.reading.attributes import Mismatch, make
-from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.base import arguments as rules
 from .runtime.errors import InputError, UsageError, did_you_mean
 from .runtime.ir.dtypes import TO_ONNX
@@ -22,8 +21,6 @@ from .runtime.ir.types import Array, HostValue, TensorType, type_of
 from .runtime.options import Options
 from .runtime.session.io_types import as_array, as_texts
 from .runtime.session.model import Model
-
-_ONE = rules.word("the name of a backend, such as 'cuda'")
 
 
 @overload
@@ -48,7 +45,7 @@ def run_op(
 ) -> tuple[Array, ...]: ...
 
 
-@public(outputs=rules.whole(1), backend=_ONE)
+@public(outputs=rules.whole(1), backend=ONE_BACKEND)
 def run_op(
     operator: str,
     *inputs: Any,

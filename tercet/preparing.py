@@ -11,10 +11,10 @@ from .runtime.ir.graph import Graph
 from .runtime.options import Options, check_algorithms
 from .runtime.passes.to_half import check_kept
 from .runtime.plan.backend import Backend
-from .runtime.session.freeze import freeze_inputs, frozen_around
+from .runtime.session.freeze import FROZEN, freeze_inputs
 from .runtime.session.model import Model, ModelSource
 from .runtime.session.program_cache import Optimised, optimised
-from .runtime.session.refit import refit, weights_around
+from .runtime.session.refit import WEIGHTS, refit
 
 
 class Prepared(NamedTuple):
@@ -33,8 +33,8 @@ def prepared(
     """Replace weights, freeze inputs, and optimise; see `tercet.load`."""
     check_kept(found.graph, options.keep_float32)
     check_algorithms(found.graph, options.algorithms)
-    frozen = {**frozen_around(), **(freeze or {})}
-    given = {**weights_around(), **(weights or {})}
+    frozen = {**FROZEN.get(), **(freeze or {})}
+    given = {**WEIGHTS.get(), **(weights or {})}
     graph = refit(found.graph, given) if given else found.graph
     graph = freeze_inputs(graph, frozen) if frozen else graph
     return Prepared(graph, optimised(graph, options, evaluate))

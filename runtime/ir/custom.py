@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar, cast
@@ -13,6 +11,7 @@ import numpy as np
 
 from ..base.arguments import refused
 from ..base.record import record
+from ..base.scoped import Scoped
 from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
@@ -51,7 +50,8 @@ class CustomOperator:
 
 
 Given = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
-_AROUND: ContextVar[Given] = ContextVar("operators", default={})  # noqa: B039 - never changed
+#: Operators known to every model loaded within a block, by domain and name.
+OPERATORS_AROUND = Scoped[tuple[str, str], CustomOperator | Callable[..., Any]]("operators")
 
 
 @op_base
@@ -206,27 +206,17 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
     return infer
 
 
-@contextmanager
-def operators_in(given: Given) -> Generator[None]:
-    """Make these operators known to every model loaded within the block."""
-    token = _AROUND.set({**_AROUND.get(), **given})
-    try:
-        yield
-    finally:
-        _AROUND.reset(token)
-
-
 def with_custom(
     known: Mapping[tuple[str, str], type[Op]],
     given: Given,
 ) -> dict[tuple[str, str], type[Op]]:
-    """Return all known operators: built-in, those of `operators_in`, and the user's.
+    """Return all known operators: built-in, those of `OPERATORS_AROUND`, and the user's.
 
     Raises:
         UsageError: a key is not a pair of domain and name.
     """
     operators = dict(known)
-    for key, each in {**_AROUND.get(), **given}.items():
+    for key, each in {**OPERATORS_AROUND.get(), **given}.items():
         match key:
             case (str() as domain, str() as name):
                 is_op = isinstance(each, type) and issubclass(cast("type[Any]", each), Op)

@@ -156,10 +156,7 @@ class Device(Protocol):
         ...
 
     def staging(self, nbytes: int) -> HostBuffer:
-        """Return pinned host memory, which this device reads and writes by DMA.
-
-        A `View` of the device in such memory is accessed by its kernels, from afar.
-        """
+        """Return pinned host memory, which this device copies from and to, and kernels access."""
         ...
 
     def stream(self) -> Stream:

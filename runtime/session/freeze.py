@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ..base.scoped import Scoped
 from ..errors import InputError, did_you_mean
 from ..ir.graph import Graph
 from ..ir.infer import specialise
@@ -17,23 +15,8 @@ from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Dim, TensorType, ValueType
 from .io_types import TensorInfo, check_value
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_AROUND: ContextVar[Mapping[str, Any]] = ContextVar("frozen inputs", default=_NOTHING)
-
-
-@contextmanager
-def frozen_in(arrays: Mapping[str, Any]) -> Generator[None]:
-    """Freeze these inputs of every model loaded within the block."""
-    token = _AROUND.set({**_AROUND.get(), **arrays})
-    try:
-        yield
-    finally:
-        _AROUND.reset(token)
-
-
-def frozen_around() -> Mapping[str, Any]:
-    """Return the arrays given to the enclosing `frozen_in`, by input name."""
-    return _AROUND.get()
+#: Arrays for inputs of every model loaded within a block, by input name.
+FROZEN = Scoped[str, Any]("frozen inputs")
 
 
 def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:

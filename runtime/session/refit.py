@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ..base.scoped import Scoped
 from ..errors import InputError, did_you_mean
 from ..ir.dtypes import bool_, int64, string
 from ..ir.graph import Graph
@@ -17,27 +15,12 @@ from ..ir.infer import specialise
 from ..ir.types import Array, TensorType
 from .io_types import as_array
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_AROUND: ContextVar[Mapping[str, Any]] = ContextVar("weights", default=_NOTHING)
+#: Other weights of every model loaded within a block, by name of a constant.
+WEIGHTS = Scoped[str, Any]("weights")
 #: Types of shapes, axes, indices and counters, which are no weights.
 NO_WEIGHTS = (int64, bool_, string)
 #: How many names an error lists.
 SHOWN = 5
-
-
-@contextmanager
-def weights_in(arrays: Mapping[str, Any]) -> Generator[None]:
-    """Replace these weights of every model loaded within the block."""
-    token = _AROUND.set({**_AROUND.get(), **only_weights(arrays)})
-    try:
-        yield
-    finally:
-        _AROUND.reset(token)
-
-
-def weights_around() -> Mapping[str, Any]:
-    """Return the arrays given to the enclosing `weights_in`, by name."""
-    return _AROUND.get()
 
 
 def only_weights(arrays: Mapping[str, Any]) -> dict[str, Array]:

@@ -114,19 +114,20 @@ class ModelOptions(Group):
 
                 stack.enter_context(external_data_in(self.external_data_dir))
             if self.weights:
-                from ...runtime.session.refit import weights_in
+                from ...runtime.session.refit import WEIGHTS, only_weights
                 from ..common.weight_files import read_weights
 
-                stack.enter_context(weights_in(read_weights(self.weights)))
+                given = only_weights(read_weights(self.weights))
+                stack.enter_context(WEIGHTS.within(given))
             if self.operators:
-                from ...runtime.ir.custom import operators_in
+                from ...runtime.ir.custom import OPERATORS_AROUND
                 from .operators import read_operators
 
-                stack.enter_context(operators_in(read_operators(self.operators)))
+                stack.enter_context(OPERATORS_AROUND.within(read_operators(self.operators)))
             if self.freeze and self.freezes_all:
-                from ...runtime.session.freeze import frozen_in
+                from ...runtime.session.freeze import FROZEN
 
-                stack.enter_context(frozen_in(self.frozen))
+                stack.enter_context(FROZEN.within(self.frozen))
             yield
 
 

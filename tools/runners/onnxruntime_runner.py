@@ -26,8 +26,8 @@ from ...importers.onnx.writing.embed import self_contained
 from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
-from ...runtime.session.freeze import frozen_around
-from ...runtime.session.refit import weights_around
+from ...runtime.session.freeze import FROZEN
+from ...runtime.session.refit import WEIGHTS
 from ..common.console import counted
 from ..common.ended import RunnerEnded
 from ..common.inputs import RunRefused
@@ -283,7 +283,7 @@ def _chosen(config: OrtConfig, precision: str) -> tuple[str, list[Any]]:
 
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     """Return the model for a session; intermediate tensors are made outputs if needed."""
-    if outputs or frozen_around() or weights_around():
+    if outputs or FROZEN.get() or WEIGHTS.get():
         model = with_constants(source)
         have = {value.name for value in model.graph.output}
         model.graph.output.extend(
@@ -301,8 +301,8 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
 
 def with_constants(source: Loadable) -> ModelProto:
     """Return a model with all constants embedded, including frozen inputs and other weights."""
-    model, weights = self_contained(source), weights_around()
-    graph, frozen = model.graph, frozen_around()
+    model, weights = self_contained(source), WEIGHTS.get()
+    graph, frozen = model.graph, FROZEN.get()
     given = {value.name for value in graph.input} & frozen.keys()
     arrays = {**weights, **{name: frozen[name] for name in given}}
     _keep(graph.input, lambda value: value.name not in frozen)
