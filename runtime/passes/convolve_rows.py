@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
@@ -17,7 +15,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from .channels import parts_of
 from .driver import Context
-from .editing import Builder, drop, dtype_of, rank_of
+from .editing import Builder, drop, dtype_of, rank_of, shape_of
 from .pad_channels import word_of
 
 _TO_IMAGE, _CUTS = (0, 3, 1, 2), Slice | Split
@@ -65,7 +63,9 @@ def _layer(graph: Graph, node: Node) -> tuple[Node, Value | None] | None:
     rows, weights = maker.operands
     if rows.is_constant or rank_of(rows) != len(_TO_IMAGE) or weights.data is None:
         return None
-    fits = weights.data.ndim == 2 and (bias is None or np.size(bias.data) == weights.data.shape[1])
+    if weights.data.ndim != 2:
+        return None
+    fits = bias is None or shape_of(bias) == weights.data.shape[1:]
     return (maker, bias) if fits else None
 
 

@@ -214,7 +214,10 @@ def _meets(op: MaxPool, x: Value | None) -> bool:
 
 def _spatial_pads(node: Node) -> tuple[int, ...] | None:
     """Return what a Pad adds before, then after each spatial axis; None for other pads."""
-    before, after = _pads(node) or ((), ())
+    found = _pads(node)
+    if found is None:
+        return None
+    before, after = found
     if len(before) < 3 or any(before[:2] + after[:2]) or min(before + after) < 0:
         return None
     return (*before[2:], *after[2:])

@@ -185,7 +185,11 @@ def judge(nodes: Iterable[Node]) -> Callable[[], None]:
         A function that waits until all are known; see `begin`.
     """
     found = [each for each in map(_judgement, nodes) if each is not None]
-    return begin(lambda each: each[1](), found, sum(weights.size for weights, _ in found))
+
+    def find(each: tuple[Array, Callable[[], object]]) -> None:
+        each[1]()
+
+    return begin(find, found, sum(weights.size for weights, _ in found))
 
 
 def _judgement(node: Node) -> tuple[Array, Callable[[], object]] | None:
