@@ -62,6 +62,21 @@ def test_mutants_come_again() -> None:
         assert all(np.array_equal(one.feeds[n], other.feeds[n], equal_nan=True) for n in one.feeds)
 
 
+def test_mutants_in_a_row_are_made_of_one_model() -> None:
+    def sources(alike: int) -> list[tuple[str, str, str]]:
+        found: list[tuple[str, str, str]] = []
+        for number in range(16):
+            try:
+                mutant = replace(draws(3), alike=alike).draw(number)
+            except ValueError:
+                continue
+            found.append((mutant.source, mutant.ways.dtype, mutant.ways.precision))
+        return found
+
+    assert len(set(sources(8))) == 2
+    assert len(set(sources(1))) > 8
+
+
 def test_every_change_is_made() -> None:
     made: Counter[str] = Counter()
     for number in range(400):

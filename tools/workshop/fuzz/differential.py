@@ -280,9 +280,14 @@ def of_other_sizes(
             yield from Case(named, feeds, expected).against(f"of {shapes}", found, doubts=check)
 
 
-def emulated(case: Case, kernels: Kernels, skip: Sequence[str] = ()) -> Iterator[str]:
+def emulated(
+    case: Case,
+    kernels: Kernels,
+    skip: Sequence[str] = (),
+    precisions: Sequence[Precision] = PRECISIONS,
+) -> Iterator[str]:
     """Yield what kernels compute that is wrong, in float32 and in half precision."""
-    for precision in PRECISIONS:
+    for precision in precisions:
         found = kernels.run(case.proto, case.feeds, precision, skip, case.passes)
         if precision == "float32":
             yield from case.against("emulated", found, doubts=False)

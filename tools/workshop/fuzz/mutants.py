@@ -29,7 +29,7 @@ from ...common.archives import write_archive
 from ...common.nested import flat
 from ...common.onnxruntime_errors import onnxruntime_errors
 from ..onnxruntime_process import run_onnxruntime
-from .differential import Case, emulated, has_nan, in_other_dtype, of_other_sizes, tried
+from .differential import PRECISIONS, Case, emulated, has_nan, in_other_dtype, of_other_sizes, tried
 from .emulation import Kernels
 from .mutant_seeds import MutantSeeds, network, part_of
 from .mutation import Mutation
@@ -54,6 +54,7 @@ class Ways:
         sizes: whether one loaded model gets inputs of several sizes.
         onnxruntime: whether onnxruntime runs it, too.
         kernels: what runs kernels, in the place of numpy; None if nothing does.
+        precision: that of kernels.
         seed: of what is drawn in a run.
     """
 
@@ -63,10 +64,12 @@ class Ways:
     sizes: bool = False
     onnxruntime: bool = False
     kernels: Kernels | None = None
+    precision: Precision = "float32"
     seed: int = 0
 
     def __str__(self) -> str:
-        said = [self.dtype, *(["finite"] if self.finite else [])]
+        dtype = self.dtype if self.kernels is None else f"kernels of {self.precision}"
+        said = [dtype, *(["finite"] if self.finite else [])]
         said += ["of other sizes"] if self.sizes else []
         return ", ".join([*said, *([f"without {' '.join(self.skip)}"] if self.skip else [])])
 
@@ -102,6 +105,8 @@ class MutantDraws:
         sizes: of how many one model gets several sizes.
         onnxruntime: how many run on it, too.
         kernels: what runs kernels, in the place of numpy; None if nothing does.
+        alike: how many with successive numbers are made of one model, in one element type; they
+            share most kernels, which are compiled once.
     """
 
     seed: int
@@ -111,6 +116,7 @@ class MutantDraws:
     sizes: float = 0.25
     onnxruntime: float = 0.15
     kernels: Kernels | None = None
+    alike: int = 1
 
     def draw(self, number: int) -> Mutant:
         """Return a mutant.
@@ -118,19 +124,21 @@ class MutantDraws:
         Raises:
             ValueError: what was drawn is no model.
         """
-        dice = Random(f"{self.seed} {number}")
+        source = Random(f"{self.seed} {number // self.alike}")
+        dice = source if self.alike == 1 else Random(f"{self.seed} change {number}")
         try:
-            name, proto, feeds = self.seeds.draw(dice)
+            name, proto, feeds = self.seeds.draw(source)
             mutation = Mutation.of(proto, feeds, dice)
             changes = mutate(mutation, dice.choice((1, 1, 2, 3)))
             model, feeds = mutation.finished()
         except InferenceError as error:
             raise ValueError(str(error)) from error
         skip = dice.sample(PASSES, dice.randrange(1, 16)) if dice.random() < self.skipping else ()
-        (dtype,) = dice.choices(list(self.dtypes), list(self.dtypes.values()))
+        (dtype,) = source.choices(list(self.dtypes), list(self.dtypes.values()))
         sizes, other = dice.random() < self.sizes, dice.random() < self.onnxruntime
         finite = dice.random() < 0.1
-        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.kernels, number)
+        precision = source.choice(PRECISIONS)
+        ways = Ways(dtype, tuple(skip), finite, sizes, other, self.kernels, precision, number)
         return Mutant(name, tuple(changes), model, feeds, ways)
 
 
@@ -162,7 +170,7 @@ def complaints(
         except onnxruntime_errors():
             pass  # it has limits of its own
     if ways.kernels is not None:
-        yield from tried(emulated, case, ways.kernels, skip=ways.skip)
+        yield from tried(emulated, case, ways.kernels, ways.skip, (ways.precision,))
         return
     if ways.dtype == "float32" or (ways.dtype == HALVES and fits_half):
         yield from tried(_optimised, case, ways)
@@ -341,7 +349,10 @@ def run_mutants(
         folder: where those with findings are written, reduced.
     """
     until = monotonic() + seconds
-    waiting = [deque(numbers[i::jobs]) for i in range(jobs)]
+    waiting = [
+        deque(number for number in numbers if number // draws.alike % jobs == job)
+        for job in range(jobs)
+    ]
     workers = [_Worker(draws, each, until, folder) for each in waiting]
     try:
         while workers:

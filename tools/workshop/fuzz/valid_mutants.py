@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--skipping", type=float, default=0.35, help="share without some passes")
     parser.add_argument("--sizes", type=float, default=0.25, help="share with symbolic sizes")
     parser.add_argument("--onnxruntime", type=float, default=0.15, help="share that it runs, too")
+    parser.add_argument("--alike", type=int, default=1, help="how many in a row are of one model")
     add_kernels(parser)
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
     parser.add_argument("--output", type=Path, help="folder for valid_mutants.md and .json")
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.sizes,
         given.onnxruntime,
         kernels_of(given),
+        given.alike,
     )
     console = open_console()
 
