@@ -40,6 +40,34 @@ def test_results_stay(operator: str) -> None:
     assert count
 
 
+@pytest.mark.parametrize(
+    ("operator", "opset"),
+    [
+        ("LayerNormalization <axis = 2> (x, w)", 15),
+        ("GroupNormalization <num_groups = 2> (x, c, zeros)", 17),
+        ("MeanVarianceNormalization <axes = [2]> (x)", 8),
+    ],
+)
+def test_variances_beside_large_means(operator: str, opset: int) -> None:
+    """The specification's functions subtract squares, which leaves no digits of them."""
+    ort = pytest.importorskip("onnxruntime")
+    ones = ", ".join("1" * 16)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 21]>
+        g (float[3,4,16] x) => (y)
+        <float[16] w = {{{ones}}}, float[4] c = {{1, 1, 1, 1}}, float[4] zeros = {{0, 0, 0, 0}}>
+        {{ y = {operator} }}"""
+    )
+    older = export(expanded(load(model).graph, opset), opsets={"": opset})
+    assert not {node.op_type for node in older.graph.node} & {operator.split()[0]}
+    data = 200 + np.random.default_rng(0).standard_normal((3, 4, 16), np.float32)
+    session = ort.InferenceSession(older.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": data})
+    rows = data.astype(float).reshape((3, 2, 32) if "Group" in operator else data.shape)
+    wanted = (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True)
+    np.testing.assert_allclose(found, wanted.reshape(data.shape), atol=1e-3)
+
+
 @pytest.mark.parametrize(("scale", "shift"), [("4,1,1", "5"), ("1", "3,5"), ("3,1", "1,5")])
 def test_scales_that_broadcast(scale: str, shift: str) -> None:
     """The specification's function takes one element per element of a row."""

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
@@ -113,6 +114,7 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
         function = _function(proto, node, schema) if schema else None
         if function is None or schema is None:
             continue
+        _center(function)
         function.domain, function.name = _DOMAIN, f"{proto.op_type}.{len(model.functions)}"
         _write_defaults(proto, function, schema)
         proto.domain, proto.op_type = function.domain, function.name
@@ -143,6 +145,45 @@ def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None
     texts = [b"" if each is None else each.SerializeToString() for each in types]
     made = schema.get_context_dependent_function(proto.SerializeToString(), texts)
     return FunctionProto.FromString(made) if made else None
+
+
+def _center(function: FunctionProto) -> None:
+    """Let variances be means of squared deviations.
+
+    The specification's functions of norms subtract the square of the mean from the mean of squares,
+    which leaves no digit of a variance that is small beside the mean.
+    """
+    made = {name: node for node in function.node for name in node.output}
+
+    def source(node: NodeProto | None) -> NodeProto | None:
+        return made.get(node.input[0]) if node is not None and node.input else None
+
+    for variance in [node for node in function.node if node.op_type == "Sub"]:
+        of_squares, square = (made.get(name) for name in variance.input)
+        squares, mean = source(of_squares), source(square)
+        if of_squares is None or square is None or squares is None or mean is None:
+            continue
+        if not _is_as(of_squares, mean) or mean.op_type != "ReduceMean":
+            continue
+        x, deviation = mean.input[0], f"{variance.output[0]}.deviation"
+        if [mean.output[0] if name == x else name for name in squares.input] != square.input:
+            continue
+        nodes = [each for each in function.node if each not in (square, squares, of_squares)]
+        squares.input[:] = [deviation if name == x else name for name in squares.input]
+        of_squares.output[0] = variance.output[0]
+        less = helper.make_node("Sub", [x, mean.output[0]], [deviation])
+        at = nodes.index(variance)
+        nodes[at : at + 1] = [less, squares, of_squares]
+        copies = [deepcopy(each) for each in nodes]
+        del function.node[:]
+        function.node.extend(copies)
+        return
+
+
+def _is_as(a: NodeProto, b: NodeProto) -> bool:
+    """Whether a node does to its first input what another one does to its own."""
+    same = a.op_type == b.op_type and a.input[1:] == b.input[1:]
+    return same and list(a.attribute) == list(b.attribute)
 
 
 def _write_defaults(proto: NodeProto, function: FunctionProto, schema: OpSchema) -> None:
