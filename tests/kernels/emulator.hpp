@@ -117,8 +117,9 @@ inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float rsqrt(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
-template <typename A, typename B> std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
-template <typename A, typename B> std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+// As CUDA's, which of NaN and a number give the number.
+template <typename A, typename B> std::common_type_t<A, B> max(A a, B b) { return a < b || a != a ? b : a; }
+template <typename A, typename B> std::common_type_t<A, B> min(A a, B b) { return b < a || a != a ? b : a; }
 using std::abs, std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atanh, std::ceil;
 using std::copysign, std::cos, std::cosh, std::erf, std::exp, std::expm1, std::fabs, std::floor, std::fma;
 using std::fmod, std::isinf, std::isnan, std::log, std::log1p, std::pow, std::rint, std::sin;

@@ -60,6 +60,7 @@ class Emulator(Kernels):
 
     def __post_init__(self) -> None:
         fake = import_module("tests.kernels.fake_driver")
+        self.folder = self.folder.resolve()  # kernels name each other by their paths
         self.folder.mkdir(parents=True, exist_ok=True)
         fake.plant(fake.FakeCompiler(self.folder, fake.FAKE), fake.Gate(), self.patch)
 
