@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -45,6 +46,8 @@ NAN = {
     "rectified": layer("RNN", 4, activations=("Relu",)),
     "hard gates": layer("GRU", 4, activations=("HardSigmoid", "Tanh")),
     "hard cells": layer("LSTM", 4, activations=("HardSigmoid", "Relu", "Relu")),
+    "no least": sample("Clip", [normal(3, 40), np.array(np.nan, np.float32)]),
+    "no greatest": sample("Clip", [normal(3, 40), None, np.array(np.nan, np.float32)]),
     "quantized": sample("DynamicQuantizeLinear", [with_nan(normal(3, 40))], outputs=3),
     "quantized in parts": sample("DynamicQuantizeLinear", [with_nan(normal(90, 400))], outputs=3),
     "regions": sample("MaxRoiPool", [with_nan(normal(2, 3, 9, 11)), REGIONS], pooled_shape=(3, 3)),
@@ -57,6 +60,44 @@ NAN = {
 @pytest.mark.parametrize("name", NAN)
 def test_nan_stays(name: str, emulated: CudaBackend) -> None:
     compare(NAN[name], emulated)
+
+
+PLACES = np.array([np.nan, np.inf, -np.inf, 0.1, 3e38, -0.4], np.float32)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("types", ["ff", "df", "fd"])
+def test_places_that_are_no_numbers(
+    types: str, padding: str, mode: str, align: int, emulated: CudaBackend
+) -> None:
+    """NaN is in front of the image, and reflected to its border as infinities are."""
+    grid = np.stack(np.meshgrid(PLACES, PLACES), -1)[np.newaxis].astype(types[1])
+    image = normal(1, 1, 3, 4).astype(types[0])
+    border = padding == "reflection"
+    low, high = (-1, -1) if border else (-9, 9)
+    finite = np.nan_to_num(grid, nan=low, posinf=high, neginf=low)
+    how = {"mode": mode, "padding_mode": padding, "align_corners": align}
+    whole = sample("GridSample", [image, grid], **how)
+    compare(whole, emulated)
+    expected = results_of(sample("GridSample", [image, finite], **how), (emulated,))
+    np.testing.assert_array_equal(results_of(whole, (emulated,)), expected)
+
+
+NO_NUMBER = np.array([[np.nan, 1], [2, 1], [np.nan, 1], [2, np.nan], [2, 1]], np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_nan_is_found_once(dtype: str, axis: int | None, emulated: CudaBackend) -> None:
+    x = NO_NUMBER.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    for ordered in (0, 1):
+        whole = sample("Unique", [x], outputs=4, axis=axis, sorted=ordered)
+        compare(whole, emulated)
+        _, first, _, counts = results_of(whole, (emulated,))
+        assert sorted(counts) == ([1, 2, 2] if axis == 0 else [3, 3, 4])
+        assert sorted(first) == ([0, 1, 3] if axis == 0 else [0, 1, 2])
 
 
 @pytest.mark.parametrize(

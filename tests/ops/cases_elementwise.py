@@ -308,6 +308,9 @@ def clip_cases() -> Iterator[Case]:
         yield Case("Clip", (x,), want=lambda x: x)
         crossed = (x, bounds[1], bounds[0])
         yield Case("Clip", crossed, want=lambda x, _, high: np.full_like(x, high), note="crossed")
+        for limits in ((np.nan, high), (low, np.nan)) if dtype in FLOATS else ():
+            given = (x, *(np.asarray(limit, dtype) for limit in limits))
+            yield Case("Clip", given, want=lambda x, *_: np.full_like(x, np.nan), note="no number")
 
 
 def shift_cases() -> Iterator[Case]:

@@ -339,14 +339,13 @@ def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
             **{"x": x, "grid": grid, "y": y, "count": y.size, "channels": x.dims[1]},
             "sizes": {"in": x.dims[2:], "out": y.dims[2:]},
         },
-        types=(("T", x.dtype), ("G", grid.dtype), ("A", _wider(x.dtype, grid.dtype))),
+        types=(
+            *(("T", x.dtype), ("G", grid.dtype)),
+            *(("P", _arithmetic(grid.dtype)), ("A", _arithmetic(x.dtype))),
+        ),
         constants=_constants(axes, op),
         note=op.mode,
     )
-
-
-def _wider(a: DType, b: DType) -> DType:
-    return float64 if float64 in (_arithmetic(a), _arithmetic(b)) else float32
 
 
 @kernel(AffineGrid)
@@ -358,6 +357,6 @@ def affine_grid(op: AffineGrid, y: Tensor, theta: Tensor, size: Tensor) -> Answe
         "affine_grid",
         y.size,
         {"theta": theta, "y": y, "count": y.size, "sizes": {"in": spatial, "out": spatial}},
-        types=(("T", theta.dtype), ("G", theta.dtype), ("A", float64)),
+        types=(("T", theta.dtype), ("G", theta.dtype), ("P", float64), ("A", float64)),
         constants=_constants(len(spatial), op),
     )

@@ -233,7 +233,7 @@ def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> 
     if op.padding_mode == "reflection":
         position = _reflected(position, low, high)
     else:
-        position = np.clip(position, -3, size + 2)
+        position = np.fmin(np.fmax(position, -3), size + 2)  # NaN is in front of the axis
     left = np.floor(position)
     offsets = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}[op.mode]
     taps: list[Tap] = []
@@ -243,18 +243,18 @@ def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> 
         index = left + offset
         if op.padding_mode == "reflection":
             index = _reflected(index, low, high)
-        place = np.clip(np.nan_to_num(index), 0, size - 1)
+        place = np.clip(index, 0, size - 1)
         inside = place == index if op.padding_mode == "zeros" else np.ones(index.shape, bool)
         taps.append(Tap(place.astype(int64), inside, weight.astype(dtype)))
     return taps
 
 
 def _reflected(position: Array, low: float, high: float) -> Array:
-    """Return positions reflected at both borders until they are between them."""
+    """Return positions reflected at both borders until they are between; `low` for no number."""
     extent = high - low
     if extent == 0:
         return np.full_like(position, low)
-    away = np.abs(position - low) % (2 * extent)
+    away = np.nan_to_num(np.abs(position - low) % (2 * extent))
     return low + np.where(away > extent, 2 * extent - away, away)
 
 

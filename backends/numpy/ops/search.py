@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ....runtime.base.guard import check_time
-from ....runtime.ir.dtypes import float16, float32, int64
+from ....runtime.ir.dtypes import float32, int64
 from ....runtime.ir.types import Array
 from ....runtime.ops.search import NonZero, TopK, Unique
 from ..engine.registry import kernel
@@ -22,15 +22,24 @@ FEW = 4
 def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
     """Return the largest (or smallest) elements; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
-    rows, largest = np.moveaxis(x, op.axis, -1), bool(op.largest)
+    rows, largest = np.moveaxis(_sortable(x), op.axis, -1), bool(op.largest)
     found = _candidates(rows, count, largest) if 0 < FEW * count <= rows.shape[-1] else None
     if found is None:
         places = _order(rows, largest)[..., :count]
     else:
         values = np.take_along_axis(rows, found, -1)
         places = np.take_along_axis(found, _order(values, largest), -1)
-    values = np.take_along_axis(rows, places, -1)
-    return np.moveaxis(values, -1, op.axis), np.moveaxis(places, -1, op.axis)
+    places = np.moveaxis(places, -1, op.axis)
+    return np.take_along_axis(x, places, op.axis), places
+
+
+def _sortable(x: Array) -> Array:
+    """Return the elements as numbers that numpy sorts, with NaN last.
+
+    It does not know the order of bfloat16's NaN, and numpy 2.4 sorts float16 incorrectly on
+    processors with AVX-512 VBMI2.
+    """
+    return x.astype(float32) if x.dtype.itemsize <= 2 and x.dtype.kind in "fV" else x
 
 
 def _order(rows: Array, largest: bool) -> Array:
@@ -45,15 +54,13 @@ def _candidates(rows: Array, count: int, largest: bool) -> Array | None:
 
     Of elements equal to the least of them, those with the lowest indices are taken.
     """
-    # numpy 2.4 sorts float16 incorrectly on processors with AVX-512 VBMI2.
-    wide = rows.astype(float32) if rows.dtype.itemsize <= 2 and rows.dtype.kind in "fV" else rows
-    if wide.dtype.kind == "f" and np.isnan(wide).any():
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
         return None
-    place = wide.shape[-1] - count if largest else count - 1
-    limit = np.partition(wide, place, -1)[..., place, np.newaxis]
-    chosen = wide >= limit if largest else wide <= limit
+    place = rows.shape[-1] - count if largest else count - 1
+    limit = np.partition(rows, place, -1)[..., place, np.newaxis]
+    chosen = rows >= limit if largest else rows <= limit
     if np.count_nonzero(chosen) > count * limit.size:
-        equal = wide == limit
+        equal = rows == limit
         chosen ^= equal
         free = count - np.count_nonzero(chosen, -1)[..., np.newaxis]
         chosen |= equal & (np.cumsum(equal, -1) <= free)
@@ -78,16 +85,18 @@ def non_zero(op: NonZero, x: Array) -> Array:
 @kernel(Unique)
 def unique(op: Unique, x: Array) -> tuple[Array, Array, Array, Array]:
     """Return the distinct elements or slices, their positions and counts."""
-    # numpy 2.4 sorts float16 incorrectly on processors with AVX-512 VBMI2.
-    wide = x.astype(float32) if x.dtype == float16 else x
-    values, first, inverse, counts = np.unique(
-        wide, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
+    keys = _sortable(x)
+    if (
+        op.axis is not None and keys.dtype.kind == "f"
+    ):  # slices with NaN would differ from one another
+        keys = np.unique(keys, return_inverse=True)[1].reshape(x.shape)
+    _, first, inverse, counts = np.unique(
+        keys, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
     )
-    values = values.astype(x.dtype, copy=False)
     inverse = inverse.reshape(-1)
     if not op.sorted:
         order = np.argsort(first, kind="stable")
-        values = np.take(values, order, 0 if op.axis is None else op.axis)
         first, counts = first[order], counts[order]
         inverse = np.argsort(order, kind="stable")[inverse]
+    values = x.reshape(-1)[first] if op.axis is None else np.take(x, first, op.axis)
     return values, first.astype(int64), inverse.astype(int64), counts.astype(int64)

@@ -16,10 +16,11 @@ template <> __device__ __forceinline__ float positive(float x)
 }
 #endif
 
+// min(most, max(x, least)); NaN if one of them is.
 template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
 {
-    x = least == T(0) ? positive(x) : x < least ? least : x;
-    return x > most ? most : x;
+    x = least == T(0) ? positive(x) : x < least || least != least ? least : x;
+    return x > most || most != most ? most : x;
 }
 
 // The same for numbers; NaN becomes the least value, as in every conversion that quantizes to integers.

@@ -1,5 +1,5 @@
 // GridSample and AffineGrid: sampling at a grid of coordinates, and such grids. T is the type of the elements, G
-// that of the coordinates, A that of the arithmetic. Compile-time: AXES, 1 to 3; MODE; PADDING;
+// that of the coordinates, P that of positions, A that of sums. Compile-time: AXES, 1 to 3; MODE; PADDING;
 // ALIGN_CORNERS: whether -1 and 1 are the centres of the outermost elements, not their borders.
 
 enum { NEAREST, LINEAR, CUBIC };
@@ -11,41 +11,41 @@ struct Sizes {
     int in[AXES], out[AXES];
 };
 
-// Reflects a position at both borders until it is between them.
-__device__ __forceinline__ A reflected(A position, A low, A high)
+// Reflects a position at both borders until it is between them; gives the first border for NaN and infinities.
+__device__ __forceinline__ P reflected(P position, P low, P high)
 {
-    const A extent = high - low;
-    if (extent == A(0)) return low;
-    const A away = fmod(fabs(position - low), A(2) * extent);
-    return low + (away > extent ? A(2) * extent - away : away);
+    const P extent = high - low;
+    if (extent == P(0)) return low;
+    const P away = fmod(fabs(position - low), P(2) * extent);
+    return low + (away > extent ? P(2) * extent - away : max(away, P(0)));
 }
 
-__device__ __forceinline__ A weight(A distance)
+__device__ __forceinline__ P weight(P distance)
 {
-    const A d = fabs(distance), a = A(-0.75);
-    if (MODE == NEAREST) return A(1);
-    if (MODE == LINEAR) return max(A(1) - d, A(0));
-    if (d <= A(1)) return ((a + A(2)) * d - (a + A(3))) * d * d + A(1);
-    return d < A(2) ? ((d - A(5)) * d + A(8)) * d * a - A(4) * a : A(0);
+    const P d = fabs(distance), a = P(-0.75);
+    if (MODE == NEAREST) return P(1);
+    if (MODE == LINEAR) return max(P(1) - d, P(0));
+    if (d <= P(1)) return ((a + P(2)) * d - (a + P(3))) * d * d + P(1);
+    return d < P(2) ? ((d - P(5)) * d + P(8)) * d * a - P(4) * a : P(0);
 }
 
-// Finds the neighbours of a coordinate along an axis: their indices (-1 for zeros) and weights.
-__device__ __forceinline__ void neighbours(A coordinate, int size, int (&at)[TAPS], A (&by)[TAPS])
+// Finds the neighbours of a coordinate along an axis: their indices (-1 for zeros) and weights. NaN is in front of it.
+__device__ __forceinline__ void neighbours(P coordinate, int size, int (&at)[TAPS], A (&by)[TAPS])
 {
-    const A low = ALIGN_CORNERS ? A(0) : A(-0.5);
-    const A high = ALIGN_CORNERS ? A(size - 1) : A(size) - A(0.5);
-    A position = ALIGN_CORNERS ? (coordinate + A(1)) / A(2) * A(size - 1)
-                               : ((coordinate + A(1)) * A(size) - A(1)) / A(2);
+    const P low = ALIGN_CORNERS ? P(0) : P(-0.5);
+    const P high = ALIGN_CORNERS ? P(size - 1) : P(size) - P(0.5);
+    P position = ALIGN_CORNERS ? (coordinate + P(1)) / P(2) * P(size - 1)
+                               : ((coordinate + P(1)) * P(size) - P(1)) / P(2);
     if (MODE == NEAREST) position = rint(position);
     if (PADDING == REFLECTION) position = reflected(position, low, high);
-    else position = min(max(position, A(-3)), A(size + 2));
-    const A left = floor(position);
+    else position = min(max(position, P(-3)), P(size + 2));
+    const P left = floor(position);
     for (int k = 0; k < TAPS; ++k) {
-        const A offset = A(MODE == CUBIC ? k - 1 : k);
-        by[k] = weight(position - left - offset);
-        A index = left + offset;
+        const P offset = P(MODE == CUBIC ? k - 1 : k);
+        by[k] = A(weight(position - left - offset));
+        P index = left + offset;
         if (PADDING == REFLECTION) index = reflected(index, low, high);
-        const A place = min(max(index == index ? index : A(0), A(0)), A(size - 1));
+        const P place = min(max(index, P(0)), P(size - 1));
         at[k] = PADDING == ZEROS && place != index ? -1 : int(place);
     }
 }
@@ -67,7 +67,7 @@ grid_sample(const T* x, const G* grid, T* y, long long count, int channels, Size
     int at[AXES][TAPS];
     A by[AXES][TAPS];
     for (int axis = 0; axis < AXES; ++axis)
-        neighbours(A(coordinates[AXES - 1 - axis]), sizes.in[axis], at[axis], by[axis]);
+        neighbours(P(coordinates[AXES - 1 - axis]), sizes.in[axis], at[axis], by[axis]);
     int combinations = 1;
     for (int axis = 0; axis < AXES; ++axis) combinations *= TAPS;
     A sum = 0;
