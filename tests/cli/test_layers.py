@@ -58,6 +58,31 @@ def test_outputs_that_passes_make_constants(tercet: Tercet, folder: Path, option
     assert tercet("compare", "constants.onnx", "--layers", *runners, option).code == 0
 
 
+def test_onnxruntime_does_not_quantize_what_is_folded() -> None:
+    """Its optimiser quantizes weights in float32 behind a DequantizeLinear."""
+    rng = np.random.default_rng(0)
+    model = parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,3,12,12] x) => (uint8[1,8,12,12] y) <
+            float s = {0.03}, uint8 z = {120}, float t = {0.05}, uint8 u = {100}
+        > {
+            xq = QuantizeLinear(x, s, z)
+            xd = DequantizeLinear(xq, s, z)
+            wd = DequantizeLinear <axis = 0> (w, ws)
+            c = Conv(xd, wd, b)
+            r = Relu(c)
+            y = QuantizeLinear(r, t, u)
+        }""")
+    weights = {
+        "w": rng.integers(-127, 128, (8, 3, 1, 1)).astype(np.int8),
+        "ws": rng.uniform(0.002, 0.02, 8).astype(np.float32),
+        "b": rng.standard_normal(8).astype(np.float32),
+    }
+    model.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in weights.items())
+    found = api.compare_layers(model, ["onnxruntime", "numpy"])
+    assert found.ok, found
+    assert api.bisect(model, ["onnxruntime", "numpy"]).fault == "none"
+
+
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1

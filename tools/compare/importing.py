@@ -35,7 +35,7 @@ def changed_by_import(
     """
     if not all(node.op.deterministic for node in graph.walk()):
         return ()
-    settings = RunnerSettings(tuple(graph.outputs), title=player.title)
+    settings = RunnerSettings(tuple(graph.outputs), title=player.title, as_written=True)
     try:
         found = player.run(graph, feeds)
         runner = open_runner(player.name, source, settings, player.process)

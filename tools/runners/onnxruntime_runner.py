@@ -118,6 +118,8 @@ class OnnxRuntime:
         precision: compute precision of float32 tensors where the provider has a choice.
         process: where it runs; this process if None, which it may end.
         title: what errors call the model if it has no file.
+        as_written: whether quantized layers are computed as they are written, rather than in
+            integers, which weights in float32 behind a DequantizeLinear become as well.
 
     Attributes:
         precision: compute precision of float32 tensors.
@@ -136,11 +138,14 @@ class OnnxRuntime:
         precision: str = "float32",
         process: OnnxruntimeProcess | None = None,
         title: str = "the model",
+        as_written: bool = False,
     ) -> None:
         config, ort = OrtConfig.of(name), require(name)
         threads = blas.threads() or usable_cpus()
         # Its threads must not spin after a run, which would slow down the next runner.
         entries = {"session.force_spinning_stop": "1"}
+        if as_written:
+            entries["session.disable_quant_qdq"] = "1"
         if (folder := external_data_dir()) is not None:
             entries[_DATA_FOLDER] = str(folder)
         self.precision = "tf32" if config.provider == "cuda" and precision == "tf32" else "float32"

@@ -143,7 +143,7 @@ class FilePlayer:
             graph = _without_sizes(graph)
         oldest = _OLDEST_ORT if is_onnxruntime(self.name) else _OLDEST_REFERENCE
         model = export(graph, at_least=oldest)
-        settings = RunnerSettings(tuple(graph.outputs), title=self.title)
+        settings = RunnerSettings(tuple(graph.outputs), title=self.title, as_written=True)
         runner = open_runner(self.name, model, settings, self.process)
         try:
             wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}

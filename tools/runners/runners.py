@@ -37,6 +37,8 @@ class RunnerSettings:
         operators: custom operators, for tercet's backends.
         limit: seconds that each request to another process may take; None for any time.
         title: what errors call a model that has no file.
+        as_written: whether onnxruntime computes quantized layers as they are written, rather than
+            in integers.
     """
 
     outputs: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class RunnerSettings:
     operators: Operators | None = None
     limit: float | None = None
     title: str = "the model"
+    as_written: bool = False
 
 
 class Runner(Protocol):
@@ -152,7 +155,7 @@ def open_runner(
         ModelError: the model cannot be read.
     """
     if is_onnxruntime(name):
-        own = settings.outputs, settings.precision, process, settings.title
+        own = settings.outputs, settings.precision, process, settings.title, settings.as_written
         return OnnxRuntime(name, source, *own)
     if name == REFERENCE:
         return _Reference(source, settings.outputs)
