@@ -380,6 +380,9 @@ class FakeGpu:
     def cuPointerGetAttribute(self, kind: Any, pointer: Any) -> Any:
         return self.gate.ask("cuPointerGetAttribute"), 0
 
+    def cuPointerGetAttributes(self, count: int, kinds: Any, pointer: Any) -> Any:
+        return self.gate.ask("cuPointerGetAttributes"), [0] * count
+
     def cuMemPoolTrimTo(self, pool: Any, nbytes: int) -> Any:
         return (self.gate.ask("cuMemPoolTrimTo"),)
 
