@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import tercet
 from tercet.runtime.ir.types import Array
@@ -67,3 +67,24 @@ def test_functions_of_whole_numbers_are_rounded(name: str) -> None:
     found = found.copy()
     found.flat[found.size // 2] += np.abs(found).max() / 1000
     assert judge.agreement("y", reference, found).verdict == "MISMATCH"
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(2.0**-5, "MISMATCH"), (0.03, "ok")])
+def test_halves_of_powers_of_two_are_rounded_to_even(scale: float, verdict: str) -> None:
+    """Other quotients are rounded, and may be no halves."""
+    scales = np.array(scale, np.float32)
+    node = helper.make_node("QuantizeLinear", ["x0", "scale", "zero"], ["y"])
+    model = _model(node, (200,))
+    model.graph.initializer.extend(
+        numpy_helper.from_array(data, name)
+        for name, data in {"scale": scales, "zero": np.array(120, np.uint8)}.items()
+    )
+    del model.graph.input[1:]
+    feeds = {"x0": ((np.arange(200) - 100.5) * scale).astype(np.float32)}
+    reference = dict(run_onnxruntime(model, feeds))
+    up = np.floor(feeds["x0"] / scales + np.float32(0.5)) + 120
+    found = {"y": up.astype(np.uint8)}
+    assert (found["y"] != reference["y"]).any()
+    with tercet.load(model, stop_at=0) as held:
+        (ruling,) = Judge(held.imported, feeds).outputs(reference, found)
+    assert ruling.verdict == verdict

@@ -392,6 +392,14 @@ def rounds_terms(node: Node) -> bool:
     return plain_kind(node) in _ROUNDING
 
 
+def divides_exactly(node: Node) -> bool:
+    """Whether a node divides by powers of two alone, as those of Vitis and QONNX do."""
+    scale = node.inputs[1] if node.kind == "QuantizeLinear" else None
+    if scale is None or scale.data is None:
+        return False
+    return bool((np.abs(np.frexp(scale.data.astype(np.float64))[0]) == 0.5).all())
+
+
 def least_magnitude(node: Node) -> float:
     """Return the least magnitude that a node's results are rounded by; 0 where it is their own.
 

@@ -62,6 +62,7 @@ from .operators import (
     becomes_integer,
     before_decisions,
     byte_operands,
+    divides_exactly,
     greatest_position,
     interpolates,
     is_cubic,
@@ -335,7 +336,7 @@ class _Shake:
         for i, value in enumerate(inputs):
             name = self._name(value)
             coarse = name not in ("float32", "float64") and not quantizing
-            if value is None or not name:
+            if value is None or not name or (i == 0 and divides_exactly(node)):
                 continue
             blocks = self._bytes.get(node, {}).get(i, 0)
             unread = coarse and node.kind not in COMPOSED
