@@ -135,11 +135,17 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
 
 
 def _parts(graph: Graph, layer: _Layer) -> list[_Part]:
-    """Return the parts of the columns."""
+    """Return the parts of the columns; none if one of them may have other rows.
+
+    Sums would broadcast 1 to what a symbol stands for, which a Concat refuses.
+    """
     found: list[_Part] = []
     begin = 0
-    for value in layer.concat.operands:
-        shape = shape_of(value)
+    shapes = [shape_of(value) or () for value in layer.concat.operands]
+    rows = [set(sizes) for sizes in zip(*(shape[:-1] for shape in shapes), strict=False)]
+    if any(1 in sizes and len(sizes) > 1 for sizes in rows):
+        return []
+    for value, shape in zip(layer.concat.operands, shapes, strict=True):
         columns = shape[-1] if shape and 0 not in shape else None
         if not isinstance(columns, int):
             return []

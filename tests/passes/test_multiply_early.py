@@ -140,6 +140,17 @@ def rows_that_differ(graph: Graph, x: Value) -> Value:
     return layer(graph, D + 1, x, normal(2, N, 1))
 
 
+def one_sample(graph: Graph, x: Value) -> Value:
+    return layer(graph, D + 1, x, np.ones((1, N, 1), np.float32))
+
+
+def test_one_sample_beside_any_number() -> None:
+    graph = make(one_sample, ("batch", N, D))
+    after, log = optimised(graph)
+    assert "multiply_early" not in log.counts
+    assert_same(graph, after, 1, N, D)
+
+
 @pytest.mark.parametrize("build", [long_results, rows_that_differ])
 def test_what_stays(build: Build) -> None:
     graph = make(build, (2, N, D))
