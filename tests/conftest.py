@@ -16,6 +16,7 @@ from .randomness import restart
 ROOT = Path(__file__).resolve().parent.parent
 #: Bytes of compiled kernels that $TERCET_TEST_CACHE may hold; one state of the sources has 60 MB.
 MAX_KEPT = 500_000_000
+os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken graph
 
 
 @pytest.fixture(scope="session")

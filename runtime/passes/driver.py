@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +16,15 @@ from ..errors import TercetWarning
 from ..ir.graph import Graph
 from ..ir.op import Op
 from ..ir.types import Array
+from ..ir.verify import verify
 from .moved_places import MovedPlaces
 
 # Of one pass: the most that were seen are one for each two nodes.
 _REWRITES_PER_NODE = 10
 _FEWEST_REWRITES = 1000
+
+#: Environment variable: have the graph verified after each pass that changed it.
+VERIFY = "TERCET_VERIFY_PASSES"
 
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
 #: cannot, which leaves the node to the backends.
@@ -169,24 +174,39 @@ class Rewrites:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites: Rewrites) -> None:
-    """Run `passes` in order until `Options.stop_at` rewrites have been made."""
-    limit = context.options.stop_at
+    """Run `passes` in order until `Options.stop_at` rewrites have been made.
+
+    Raises:
+        ValueError: a pass left a graph that is inconsistent, if ``$TERCET_VERIFY_PASSES`` is set.
+    """
+    limit, verifies = context.options.stop_at, bool(os.environ.get(VERIFY))
     for each in passes:
         if limit is not None and len(rewrites) >= limit:
             return
         if each.name in context.options.skip:
             continue
         check_time()
+        before = len(rewrites)
         for text in _ending(each, graph, context):
             check_time()
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
                 break
+        if verifies and len(rewrites) > before:
+            _verify(graph, each)
         if context.refused:
             known = set(rewrites.refused)
             found = (RefusedRewrite(each.name, r.text, r.reason, r.nodes) for r in context.refused)
             rewrites.refused.extend(one for one in found if one not in known)
             context.refused.clear()
+
+
+def _verify(graph: Graph, changed_by: Pass) -> None:
+    try:
+        for each in graph.graphs():
+            verify(each)
+    except ValueError as error:
+        raise ValueError(f"pass '{changed_by.name}' left a broken graph: {error}") from error
 
 
 def _ending(each: Pass, graph: Graph, context: Context) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A pass that undoes its own rewrites is stopped."""
+"""A pass that undoes its own rewrites is stopped; one that leaves a broken graph is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Abs, Neg
 from tercet.runtime.options import Options
-from tercet.runtime.passes.driver import Context, Pass, Rewrites, run_passes
+from tercet.runtime.passes.driver import VERIFY, Context, Pass, Rewrites, run_passes
 
 from .graphs import apply, kinds, make
 
@@ -52,3 +52,21 @@ def test_endless_pass(name: str) -> None:
     assert 1000 < rewrites.counts[name] < 20_000
     assert rewrites.counts["count"] == 1000
     assert set(kinds(graph)) <= {"Abs", "Neg"}
+
+
+def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(graph: Graph, _: Context) -> Iterator[str]:
+        """Take the reader out of what is read."""
+        (x,) = graph.inputs
+        x.consumers.clear()
+        yield "nobody reads x"
+
+    def run() -> None:
+        graph = make(lambda graph, x: apply(graph, Neg(), x), (2, 3))
+        passes = [Pass("forget", forget, "a test wants it")]
+        run_passes(graph, passes, Context(Options(), evaluate), Rewrites())
+
+    with pytest.raises(ValueError, match="pass 'forget' left a broken graph: 'x' has wrong consum"):
+        run()
+    monkeypatch.delenv(VERIFY)
+    run()
