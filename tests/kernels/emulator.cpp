@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csetjmp>
+#include <csignal>
 #include <ucontext.h>
 #include <vector>
 
@@ -103,18 +104,41 @@ static void run_block(bool barriers)
             }
 }
 
-void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid,
-              unsigned threads, bool barriers)
+static jmp_buf outside;
+static void* fault;
+
+// Leaves the kernel, whose threads are lost.
+static void leave(int, siginfo_t* about, void*)
+{
+    fault = about->si_addr ? about->si_addr : (void*)1;
+    _longjmp(outside, 1);
+}
+
+static void run_blocks(unsigned threads, bool barriers)
+{
+    blockDim = {threads, 1, 1};
+    for (unsigned z = 0; z < gridDim.z; ++z)
+        for (unsigned y = 0; y < gridDim.y; ++y)
+            for (unsigned x = 0; x < gridDim.x; ++x) {
+                blockIdx = {x, y, z};
+                run_block(barriers);
+            }
+}
+
+void* run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, unsigned threads,
+               bool barriers)
 {
     body = kernel;
     body_arguments = arguments;
     gridDim = {grid[0], grid[1], grid[2]};
     clusterDim = {grid[3], grid[4], grid[5]};
-    blockDim = {threads, 1, 1};
-    for (unsigned z = 0; z < grid[2]; ++z)
-        for (unsigned y = 0; y < grid[1]; ++y)
-            for (unsigned x = 0; x < grid[0]; ++x) {
-                blockIdx = {x, y, z};
-                run_block(barriers);
-            }
+    fault = nullptr;
+    struct sigaction handler = {}, before;
+    handler.sa_sigaction = leave;
+    handler.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGSEGV, &handler, &before);
+    if (!_setjmp(outside)) run_blocks(threads, barriers);
+    else fibers.clear();
+    sigaction(SIGSEGV, &before, nullptr);
+    return fault;
 }

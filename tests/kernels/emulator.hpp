@@ -241,6 +241,7 @@ template <typename... P> int sizes(void (*)(P...), int* found)
     return n;
 }
 
-// Runs a whole grid. `barriers` says whether threads of a block wait for each other.
-void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, unsigned threads,
-              bool barriers);
+// Runs a whole grid. `barriers` says whether threads of a block wait for each other. Returns the
+// address that a thread may not access, where it ended; null if there is none.
+void* run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, unsigned threads,
+               bool barriers);

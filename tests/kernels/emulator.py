@@ -1,6 +1,7 @@
 """A GPU made of a C++ compiler: kernels as they are, run on the host, one thread after the other.
 
-It finds wrong results where there is no GPU. It shows no speed, and of races only those of copies.
+It finds wrong results where there is no GPU, and accesses outside of the tensors of a launch, see
+`guarded.py`. It shows no speed, and of races only those of copies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,14 +31,16 @@ from tercet.backends.cuda.codegen.copies import reformat
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.memory import CudaBuffer, address
 from tercet.backends.cuda.driver.step import cell
-from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.operands import Tensor, TensorMap
+from tercet.backends.cuda.recipe.launch import Launch, base_of
+from tercet.backends.cuda.recipe.operands import Scratch, Tensor, TensorMap
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, Target
 from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.plan.backend import View
 from tercet.runtime.plan.host import HostBuffer
+
+from .guarded import ALIGNMENT, OutOfBounds, Place, guarded, moved
 
 COMPILER = shutil.which("g++")
 #: For tests that emulate kernels.
@@ -113,8 +117,15 @@ class Library:
         return ctypes.CDLL(str(self.path))
 
     def kernel(self, entry: str) -> Callable[..., None]:
-        """Return what runs a grid of one kernel."""
-        return self._loaded[f"launch_{entry}"]
+        """Return what runs a grid of one kernel; raises OutOfBounds."""
+        launch = self._loaded[f"launch_{entry}"]
+        launch.restype = ctypes.c_void_p
+
+        def run(table: object, grid: object, block: object) -> None:
+            if fault := launch(table, grid, block):
+                raise OutOfBounds(fault)
+
+        return run
 
     def cluster_waits(self) -> int:
         """Return how often a block has waited for its cluster."""
@@ -202,9 +213,9 @@ def _text(source: KernelSource) -> str:
     def with_launcher(entry: re.Match[str]) -> str:  # behind it, as it may be one of an #if
         name = entry[1]
         return (
-            f'{entry[0]}\nextern "C" void launch_{name}(void** a, const unsigned* grid, '
-            f"unsigned threads) {{ run_grid([](void** b) {{ call({name}, b); }}, a, grid, threads, "
-            f'{waits}); }}\nextern "C" int sizes_{name}(int* found) '
+            f'{entry[0]}\nextern "C" void* launch_{name}(void** a, const unsigned* grid, '
+            f"unsigned threads) {{ return run_grid([](void** b) {{ call({name}, b); }}, a, grid, "
+            f'threads, {waits}); }}\nextern "C" int sizes_{name}(int* found) '
             f"{{ return sizes({name}, found); }}"
         )
 
@@ -215,7 +226,7 @@ class _Block:
     """Memory of the host in the place of cuda.core's buffer."""
 
     def __init__(self, nbytes: int) -> None:
-        self.buffer = HostBuffer(nbytes)
+        self.buffer = HostBuffer.around(guarded(nbytes))
         self.buffer.memory[:] = 0xAB  # memory that is not written must not look right
         self.handle = self.buffer.memory.ctypes.data
 
@@ -255,6 +266,10 @@ class EmulatedDevice:
         ctypes.memmove(buffer.pointer, data.ctypes.data, data.nbytes)
         return View(self, buffer, 0, TensorType(data.dtype, data.shape))
 
+    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View:
+        """Give each constant memory of its own, behind which a guard finds what reads on."""
+        return self.upload(pack(*sources))
+
     def copier(self, dst: View, src: View) -> Callable[[Any], None]:
         nbytes = dst.nbytes
         if nbytes == 0:
@@ -277,36 +292,80 @@ def emulated(
     """Do what `step.bind_launch` does, on the host."""
     library: Library = code.result()
     kernel = library.kernel(launch.entry)
-    cells = [
-        _described(argument, pointers.get(name) or 0)
+    cells = {
+        name: _described(argument, pointers.get(name) or 0)
         if isinstance(argument, TensorMap)
         else cell(argument, pointers.get(name))
         for name, argument in launch.arguments.items()
-    ]
-    wanted, given = library.sizes(launch.entry), [ctypes.sizeof(one) for one in cells]
+    }
+    wanted, given = library.sizes(launch.entry), list(map(ctypes.sizeof, cells.values()))
     if wanted != given:
         raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
-    table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(one) for one in cells))
+    table = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells.values()))
     grid = (ctypes.c_uint * 6)(*launch.grid, *launch.cluster)
+    extents = _extents(launch, pointers)
+    places = _apart(extents.values())
 
-    def run(stream: Any, _alive: object = cells) -> None:
-        kernel(table, grid, ctypes.c_uint(launch.block))
+    def run(stream: Any) -> None:
+        here = dict(pointers)
+        try:
+            with moved(places) as starts:
+                for name, extent in extents.items():
+                    at = bisect_right(places, extent.address, key=lambda place: place.address) - 1
+                    here[name] += starts[at] - places[at].address
+                    there = ctypes.c_void_p(here[name])  # that of a tensor map is in front
+                    ctypes.memmove(ctypes.addressof(cells[name]), ctypes.byref(there), 8)
+                kernel(table, grid, ctypes.c_uint(launch.block))
+        except OutOfBounds as error:
+            where = _told(error.address, here, extents)
+            raise KernelError(f"{launch.title}: {where}") from error
 
     def run_again(stream: Any) -> None:
         """See tensor_cores.hpp; the second time reads what the first may have overwritten."""
-        before = [(at, ctypes.string_at(at, size)) for at, size in tensors]
+        before = [(one.address, ctypes.string_at(one.address, one.nbytes)) for one in places]
         run(stream)
         for _ in range(max(1, library.cluster_waits() - 1)):
             for at, content in before:
                 ctypes.memmove(at, content, len(content))
             run(stream)
 
-    tensors = [
-        (pointers[name], argument.size * argument.dtype.itemsize)
-        for name, argument in launch.args.items()
-        if isinstance(argument, Tensor) and pointers.get(name)
-    ]
     return run if launch.cluster == (1, 1, 1) else run_again
+
+
+def _extents(launch: Launch, pointers: Mapping[str, int]) -> dict[str, Place]:
+    """Return where what arguments are part of lies, but for constants."""
+    found: dict[str, Place] = {}
+    for name, argument in launch.arguments.items():
+        base, address = base_of(argument), pointers.get(name)
+        if not address:
+            continue
+        if isinstance(base, Scratch) and launch.scratch:
+            found[name] = Place(address - base.offset, launch.scratch)
+        elif isinstance(base, Tensor) and not base.value.is_constant:
+            nbytes = base.extent * base.dtype.itemsize
+            found[name] = Place(address, nbytes, 128 if base.format.in_halves else ALIGNMENT)
+    return found
+
+
+def _apart(extents: Iterable[Place]) -> list[Place]:
+    """Return the extents in order, those that overlap as one."""
+    found: list[Place] = []
+    for place in sorted(extents, key=lambda place: place.address):
+        overlaps = found and place.address < found[-1].end
+        found.append(found.pop().joined(place) if overlaps else place)
+    return found
+
+
+def _told(address: int, pointers: Mapping[str, int], extents: Mapping[str, Place]) -> str:
+    """Say where an address is, by the argument next to it."""
+
+    def distance(name: str) -> int:
+        behind = address - pointers[name]
+        return max(-behind, behind - extents[name].nbytes if name in extents else behind)
+
+    name = min((name for name, at in pointers.items() if at), key=distance)
+    size = f", which has {extents[name].nbytes} bytes" if name in extents else ""
+    return f"there is no byte {address - pointers[name]} of {name}{size}"
 
 
 def _described(map: TensorMap, address: int) -> Any:
