@@ -328,11 +328,12 @@ def _target(
     """
     if text is None:
         return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
-    if backend not in PLANNED or memory:
+    if memory:
+        raise UsageError("no memory with a target: nothing is allocated for a GPU that is not here")
+    if backend not in PLANNED:
         who = " or ".join(PLANNED)
         raise UsageError(
-            f"target needs the placement or the capability of {who}, and excludes memory: "
-            "nothing is allocated for a GPU that is not here"
+            f"target {text}: the backend of placement or capability must be {who}, not {backend}"
         )
     return target_of(text)
 
