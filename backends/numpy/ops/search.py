@@ -86,9 +86,8 @@ def non_zero(op: NonZero, x: Array) -> Array:
 def unique(op: Unique, x: Array) -> tuple[Array, Array, Array, Array]:
     """Return the distinct elements or slices, their positions and counts."""
     keys = _sortable(x)
-    if (
-        op.axis is not None and keys.dtype.kind == "f"
-    ):  # slices with NaN would differ from one another
+    if op.axis is not None and keys.dtype.kind == "f":
+        # Slices with NaN would differ from one another.
         keys = np.unique(keys, return_inverse=True)[1].reshape(x.shape)
     _, first, inverse, counts = np.unique(
         keys, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
