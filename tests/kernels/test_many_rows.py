@@ -40,6 +40,13 @@ def test_a_line_is_sorted_if_much_of_it_is_wanted(size: int, k: int, entry: str)
     assert launch.entry == entry
 
 
+@pytest.mark.parametrize(("rows", "count"), [(200, 1), (4000, 2)])
+def test_a_large_tensor_is_copied_before(rows: int, count: int) -> None:
+    updates = [np.arange(99)[:, None], normal(99, 64)]
+    found = launches(planned(single("ScatterND", [normal(rows, 64), *updates])))
+    assert len(found) == count
+
+
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
     assert_plans_compile([sample.graph for sample in samples()], target, cache, COMPILES)

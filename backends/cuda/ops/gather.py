@@ -43,8 +43,8 @@ SCATTER_THREADS = 1 << 14
 #: bytes of a list, and elements of a slice that a lane has.
 MANY_UPDATES = 64
 SLICE_BLOCKS, SLICE_WARPS, LIST_BYTES, MAX_COLUMNS = 256, 16, 32768, 4
-#: Maximum elements of such a slice.
-MAX_INNER = 1 << 20
+#: Maximum elements of such a slice; and of a result that the launch copies itself.
+MAX_INNER, MAX_COPIED = 1 << 20, 1 << 17
 
 
 def _types(index: DType, x: Tensor, indices: Tensor) -> tuple[tuple[str, DType], ...]:
@@ -271,7 +271,7 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
 def _scatter_slices(
     op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
 ) -> Answer:
-    """Return a copy of `x`, and the launch that writes many slices."""
+    """Return the launch that writes many slices to a copy of `x`, and of a large one its copy."""
     refused = _refusal(y, indices, op.reduction)
     if refused:
         return refused
@@ -281,24 +281,25 @@ def _scatter_slices(
     strips = ceil_div(inner, 32 * columns)
     index = index_type(y.size, updates.size, indices.size)
     room = LIST_BYTES // (2 * index.itemsize)
+    copies = y.size <= MAX_COPIED
     launch = Launch(
         "move/scatter_slices.cu",
         "scatter_slices",
         grid=(min(slices, max(1, SLICE_BLOCKS // strips)), strips, 1),
         block=32 * SLICE_WARPS,
         args={
-            **{"indices": indices, "updates": updates, "y": y, "rows": rows, "inner": inner},
-            "sizes": x.dims[:depth],
+            **{"indices": indices, "updates": updates, "x": x, "y": y, "rows": rows},
+            **{"slices": slices, "inner": inner, "sizes": x.dims[:depth]},
         },
         types=_types_of_scatter(index, y, indices, op.reduction),
         constants=(
             *(("WARPS", SLICE_WARPS), ("ITEMS", room // (2 * 32 * SLICE_WARPS)), ("ROOM", room)),
-            *(("COLUMNS", columns), ("RANK", depth)),
+            *(("COLUMNS", columns), ("RANK", depth), ("COPIES", copies)),
         ),
         code=_combining(op.reduction),
         note=op.reduction if op.reduction != "none" else "",
     )
-    return copied_unless_same(y, x), launch
+    return launch if copies else (copied_unless_same(y, x), launch)
 
 
 #: Maximum word size for rows of a cache in bytes.

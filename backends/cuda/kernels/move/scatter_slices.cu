@@ -1,5 +1,5 @@
 // Slices of `inner` elements combined with those of y that coordinates name, in the order of the updates, as
-// scatter_nd in scatter.cu does, but many of them.
+// scatter_nd in scatter.cu does, but many of them. With COPIES, y is a copy of x first, unless it is x itself.
 //
 // A block has every gridDim.x-th slice of y, of which it computes COLUMNS * 32 elements. It looks through the
 // coordinates of all updates, and lists those of its own slices in their order; when the list may get full, and at the
@@ -9,7 +9,7 @@
 // the current element and an update. Negative coordinates count from the end; those out of range are not written.
 //
 // Compile-time: WARPS of a block; ITEMS, the coordinates of a thread at a time; ROOM, the updates in a list; COLUMNS,
-// the elements of a slice of a lane; RANK, the coordinates of a slice.
+// the elements of a slice of a lane; RANK, the coordinates of a slice; COPIES.
 
 #include "ptx/pdl.cuh"
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ Index slice_of(const I* coordinates, const Ints& size
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner, Ints sizes)
+scatter_slices(const I* indices, const T* updates, const T* x, T* y, Index rows, Index slices, Index inner, Ints sizes)
 {
     __shared__ Update list[ROOM];
     __shared__ int numbers[2][WARPS];  // of updates that each warp lists, every other time
@@ -90,24 +90,33 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
             }
         }
     };
-    const auto read = [&](Index (&slices)[ITEMS], Index first) {
+    const auto read = [&](Index (&found)[ITEMS], Index first) {
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
             const Index row = first + k * 32;
-            slices[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
+            found[k] = row < rows ? slice_of(indices + row * RANK, sizes) : Index(-1);
         }
     };
     grid_dependency_sync();
     Index first = warp * ITEMS * 32 + lane;  // those of a warp are adjacent
-    Index slices[ITEMS], next[ITEMS];
-    read(slices, first);
+    Index named[ITEMS], next[ITEMS];
+    read(named, first);
+    if (COPIES && x != y) {
+        const Index begin = blockIdx.y * (Index)(32 * COLUMNS), own = min(inner - begin, (Index)(32 * COLUMNS));
+        const Index count = (slices - blockIdx.x + blocks - 1) / blocks * own;
+        for (Index i = threadIdx.x; i < count; i += THREADS) {
+            const Index at = (blockIdx.x + i / own * blocks) * inner + begin + i % own;
+            y[at] = x[at];
+        }
+        __syncthreads();
+    }
     int count = 0, half = 0;
     for (Index base = 0; base < rows; base += AT_ONCE, first += AT_ONCE, half ^= 1) {
         unsigned own[ITEMS];
         int number = 0;
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
-            own[k] = __ballot_sync(~0u, slices[k] >= 0 && slices[k] % blocks == blockIdx.x);
+            own[k] = __ballot_sync(~0u, named[k] >= 0 && named[k] % blocks == blockIdx.x);
             number += __popc(own[k]);
         }
         if (lane == 0) numbers[half][warp] = number;
@@ -121,9 +130,9 @@ scatter_slices(const I* indices, const T* updates, T* y, Index rows, Index inner
         }
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
-            if (own[k] >> lane & 1) list[at + __popc(own[k] & ((1u << lane) - 1))] = {Index(first + k * 32), slices[k]};
+            if (own[k] >> lane & 1) list[at + __popc(own[k] & ((1u << lane) - 1))] = {Index(first + k * 32), named[k]};
             at += __popc(own[k]);
-            slices[k] = next[k];
+            named[k] = next[k];
         }
         if (count + AT_ONCE > ROOM || base + AT_ONCE >= rows) {
             __syncthreads();
