@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+
+import numpy as np
 
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
-from ..ops.movement import Expand, Tile
+from ..ops.movement import Concat, Expand, Tile
 from ..ops.shape import Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, shape_of, static_dims
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -59,22 +62,39 @@ def _gathered(graph: Graph, node: Node) -> str:
 
 
 def _scattered(graph: Graph, node: Node) -> str:
-    """Rewrite a ScatterElements along the first axis; return a sentence about it."""
+    """Rewrite a ScatterElements of whole slices; return a sentence about it.
+
+    Along another axis than the first, slices are those of all places of the axes in front.
+    """
     data, given, updates = node.operands
     indices = _source(given)
     found, places, wanted = (shape_of(v) for v in (data, indices, given))
     assert isinstance(node.op, ScatterElements)
-    if found is None or places is None or wanted is None:
+    if found is None or places is None or not wanted or given.is_constant:
         return ""
-    if given.is_constant or not wanted or normalize_axis(node.op.axis, len(wanted)):
+    axis = normalize_axis(node.op.axis, len(wanted))
+    if (len(wanted) > 1 or axis) and not _are_slices(found, places, wanted, axis):
         return ""
-    if len(wanted) > 1 and not _are_slices(found, places, wanted, 0):
+    outer, sizes = static_dims(wanted[: axis + 1]) if axis else None, static_dims(found)
+    if axis and (outer is None or sizes is None or outer[:axis] != sizes[:axis]):
         return ""
     add = Builder(graph, node, node.name, (node,))
-    behind = list(range(2, len(wanted)))
+    behind = list(range(axis + 2, len(wanted)))
     indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
-    indices = add(Unsqueeze(), indices, add.integers([1])) if len(wanted) == 1 else indices
-    written = add(ScatterND(reduction=node.op.reduction), data, _wide(add, indices), updates)
+    if len(wanted) == axis + 1:
+        indices = add(Unsqueeze(), indices, add.integers([axis + 1]))
+    indices = _wide(add, indices)
+    if outer and sizes:
+        count, rows = prod(outer[:axis]), outer[axis]
+        updates = add.shaped(updates, [count * rows, *sizes[axis + 1 :]])
+        data = add.shaped(data, [count, *sizes[axis:]] if count > 1 else sizes[axis:])
+        indices = add.shaped(indices, [count * rows, 1])
+        if count > 1:
+            numbers = np.repeat(np.arange(count), rows)[:, None]
+            indices = add(Concat(axis=1), add.constant(numbers, "places"), indices)
+    written = add(ScatterND(reduction=node.op.reduction), data, indices, updates)
+    if outer and sizes:
+        written = add.shaped(written, sizes)
     graph.redirect(node.output, written)
     drop(graph, node)
     return f"ScatterElements '{node.name}' writes whole slices"

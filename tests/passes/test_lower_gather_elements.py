@@ -12,8 +12,8 @@ from tercet.runtime.ir.types import Array
 
 from .graphs import kinds
 
-#: And casts.
-VIEWS = ("Squeeze", "Unsqueeze", "Cast")
+#: And casts, and coordinates that are joined.
+VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Concat", "Cast")
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 
 
@@ -73,6 +73,17 @@ def test_sums_of_edges(reduction: str, dtype: str) -> None:
         y = ScatterElements <axis = 0, reduction = "{reduction}"> (x, e, u) }}"""
     i = indices(20, 1, below=6).astype(dtype)
     checked(text, {"x": numbers(6, 4), "i": i, "u": numbers(20, 4)}, "ScatterND")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pillars_of_each_sample(batch: int) -> None:
+    """As what a network has about parts of a scene is written to their places in an image."""
+    of_u, of_x = f"float[{batch},7,4]", f"float[{batch},9,4]"
+    text = f"""({of_x} x, int64[{batch},7,1] i, {of_u} u) => ({of_x} y) {{
+        {expanded("e", "i", f"{batch},7,4")}
+        y = ScatterElements <axis = 1, reduction = "add"> (x, e, u) }}"""
+    feeds = {"x": numbers(batch, 9, 4), "i": indices(batch, 7, 1, below=9)}
+    checked(text, {**feeds, "u": numbers(batch, 7, 4)}, "ScatterND")
 
 
 def test_numbers_of_edges() -> None:
