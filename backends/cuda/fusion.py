@@ -6,7 +6,7 @@ leaves a group and re-enters it, and intermediate values need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
@@ -365,7 +365,8 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
 
 def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:
     """Return the pattern that a finder finds at a node, if there is one."""
-    helpers = {"tail": _tail, "meeting": _meeting}
+    helpers: dict[str, Callable[..., object]] = {"tail": _tail, "meeting": _meeting}
+    helpers |= {"chain": _chain, "takes_epilogue": _takes_epilogue}
     return finder.function(graph, node, left, **{name: helpers[name] for name in finder.needs})
 
 

@@ -31,8 +31,8 @@ class Finder:
     Attributes:
         module: the module of the pattern, in this package.
         name: the function.
-        needs: what it is given besides: `tail`, the epilogue of a node, and `meeting`, what
-            combines two products.
+        needs: what it is given besides: `tail`, the epilogue of a node, `meeting`, what combines
+            two products, `chain`, the elementwise nodes before a node, and `takes_epilogue`.
     """
 
     module: str
@@ -75,7 +75,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         _HEAD_ROWS,
         Finder("norm.unit_rows", "divided_rows_at", ("tail",)),
     ),
-    Gather: (Finder("codegen.gathered", "gathered_chain_at"),),
+    Gather: (Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),),
     LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     MatMul: (

@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
 from ..ops.gather import Gather, GatherND
 from ..ops.movement import Slice, Transpose
+from ..ops.shape import Squeeze
 from .driver import Context
 from .editing import Builder, drop, shape_of, static_dims
 
@@ -27,7 +28,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     `unfold` into blocks side by side, is also a Transpose.
     """
     for node in list(graph.nodes):
-        text = _as_slice(graph, node) if node in graph else ""
+        text = (_as_slice(graph, node) or _as_gather(graph, node)) if node in graph else ""
         if text:
             yield text
         if node not in graph or not isinstance(node.op, GatherND) or node.op.batch_dims:
@@ -87,6 +88,22 @@ def _as_slice(graph: Graph, node: Node) -> str:
     name = node.name
     drop(graph, node)
     return f"Gather '{name}' takes {index.size} adjacent places"
+
+
+def _as_gather(graph: Graph, node: Node) -> str:
+    """Rewrite a GatherND of computed places along the first axis; return a sentence about it."""
+    if not isinstance(node.op, GatherND) or node.op.batch_dims or _indices(node) is not None:
+        return ""
+    x, places = node.operands
+    shape = shape_of(places)
+    if not shape or shape[-1] != 1 or not shape_of(x):
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    taken = add(Gather(), x, add(Squeeze(), places, add.integers([len(shape) - 1], "axes")))
+    graph.redirect(node.output, taken)
+    name = node.name
+    drop(graph, node)
+    return f"GatherND '{name}' takes computed rows"
 
 
 def _count_up(index: Array) -> bool:

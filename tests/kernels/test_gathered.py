@@ -1,4 +1,4 @@
-"""Sums of embeddings: found in the spellings of exporters, one kernel, and its results."""
+"""Chains that read what indices choose: in any spelling, one kernel, and its results."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
@@ -99,7 +101,17 @@ def odd() -> tuple[Embedding, Array]:
     return found.ending(rows), WORDS[IDS][..., :23] + PLACES[..., :23]
 
 
-SPELLINGS = (bert, gpt, halves, columns, middle, odd)
+def edges() -> tuple[Embedding, Array]:
+    """What the two ends of each edge have, and the edge itself, which the chain computes first."""
+    found, lengths = Embedding(), normal(3, 7, 1)
+    found.feeds["lengths"] = lengths
+    given = found.graph.add_input("lengths", TensorType(float32, (3, 7, 1)))
+    both = found.add(found.look_up(WORDS, IDS), found.look_up(WORDS, IDS[::-1]))
+    rows = found.add(apply(found.graph, Mul(), given, WORDS[0]), both)
+    return found.ending(rows), lengths * WORDS[0] + (WORDS[IDS] + WORDS[IDS[::-1]])
+
+
+SPELLINGS = (bert, gpt, halves, columns, middle, odd, edges)
 
 
 def samples() -> list[Sample]:
@@ -113,11 +125,20 @@ def read_twice() -> Embedding:
     return found.ending(found.add(rows, PLACES), rows)
 
 
-def beside_other_results() -> Embedding:
+def added_to_a_product() -> Embedding:
+    """Which adds the rows as it stores its results."""
     found = Embedding()
     found.feeds["other"] = normal(3, 7, 24)
     other = found.graph.add_input("other", TensorType(float32, (3, 7, 24)))
-    return found.ending(found.add(found.look_up(WORDS, IDS), other))
+    product = apply(found.graph, MatMul(), other, normal(24, 24))
+    return found.ending(found.add(found.look_up(WORDS, IDS), product))
+
+
+def measured() -> Embedding:
+    """By a reduction, which computes the chain."""
+    found = Embedding()
+    rows = apply(found.graph, Mul(), found.look_up(WORDS, IDS), PLACES)
+    return found.ending(apply(found.graph, ReduceSum(), rows, np.array([2])))
 
 
 def kinds(found: Embedding) -> list[str]:
@@ -134,7 +155,7 @@ def test_one_kernel(spelling: Callable[[], tuple[Embedding, Array]]) -> None:
     assert kinds(spelling()[0]) == ["moved"]
 
 
-@pytest.mark.parametrize("build", [read_twice, beside_other_results])
+@pytest.mark.parametrize("build", [read_twice, added_to_a_product, measured])
 def test_others_are_left_alone(build: Callable[[], Embedding]) -> None:
     assert "gather" in kinds(build())
 

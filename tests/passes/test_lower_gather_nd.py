@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
+from onnxruntime import InferenceSession
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Relu
@@ -62,3 +65,18 @@ def test_gather_of_adjacent_places(name: str) -> None:
     after, _ = optimised(graph, skip=("compose_moves", "select_early"))
     assert kinds(after) == wanted
     assert_same(graph, after, rel=0)
+
+
+@pytest.mark.parametrize("places", [(7, 1), (2, 4, 1)], ids=str)
+def test_gather_nd_of_computed_rows(places: tuple[int, ...]) -> None:
+    """As `h[edges[0]]` chooses the ends of the edges of a graph."""
+    dims = ",".join(map(str, places))
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[5,3] x, int64[{dims}] i) => (float[{dims[:-2]},3] y) {{ y = GatherND (x, i) }}"""
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((5, 3), np.float32), "i": rng.integers(-5, 5, places)}
+    proto = parse_model(text)
+    peer = InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(proto) as model:
+        assert [kind for kind in kinds(model.graph) if kind != "Squeeze"] == ["Gather"]
+        np.testing.assert_array_equal(model.run(feeds)["y"], peer.run(None, feeds)[0])

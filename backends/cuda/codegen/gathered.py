@@ -1,17 +1,19 @@
 """Sums of embeddings: elementwise nodes that read slices chosen by tensors of indices.
 
 The slices that Gather takes are read where they are, so that nothing copies them first: networks of
-text begin with the sum of what tables have for tokens, their types and their positions.
+text begin with the sum of what tables have for tokens, their types and their positions, and those
+of graphs combine what the two ends of each edge have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Sequence, Set
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ir.graph import Graph, Node
 from ....runtime.ops.gather import Gather
+from ....runtime.ops.reduce import Reduce
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
@@ -20,15 +22,19 @@ from ..recipe.setting import Setting, Stored
 from .chain_kernel import elementwise
 from .elementwise import MAX_CHAINED, chain_of, in_chains
 from .moves import Walk
+from .shared_chains import operands_of
+
+#: Returns a node of a graph with elementwise nodes before it, among these, that only they read.
+ChainBefore = Callable[[Graph, Node, Set[Node]], Sequence[Node]]
 
 
 @record
 class GatheredChain(Whole):
-    """A chain of elementwise nodes that reads nothing but slices chosen by indices, and constants.
+    """A chain of elementwise nodes that reads slices chosen by indices.
 
     Attributes:
         gathers: the nodes that choose slices, which only the chain reads.
-        chain: in order; only the next one reads the result of each.
+        chain: in order; only the chain reads their results, but the last.
     """
 
     gathers: tuple[Node, ...]
@@ -44,31 +50,67 @@ class GatheredChain(Whole):
         return gathered_chain(self, y, operand)
 
 
-def gathered_chain_at(graph: Graph, gather: Node, free: Set[Node]) -> GatheredChain | None:
+def gathered_chain_at(
+    graph: Graph,
+    gather: Node,
+    free: Set[Node],
+    *,
+    chain: ChainBefore,
+    takes_epilogue: Callable[[Node], bool],
+) -> GatheredChain | None:
     """Return the chain behind a Gather, if there is one.
 
     Args:
         graph: the graph.
         gather: the node.
         free: nodes that may be taken.
+        chain: returns a node with the elementwise nodes before it that only they read.
+        takes_epilogue: whether a node's kernel may compute elementwise nodes behind it.
     """
-    gathers, chain, value = [gather], list[Node](), gather.output
+    root = _root(graph, gather, free, takes_epilogue)
+    if root is None:
+        return None
+    nodes = chain(graph, root, free)
+    makers = [value.producer for value in operands_of(nodes)]
+    gathers = [
+        node
+        for node in makers
+        if node is not None and node in free and _chooses(node)
+        if node.output.consumers.keys() <= set(nodes) and not graph.is_output(node.output)
+    ]
+    reader = graph.sole_consumer(root.output)
+    reduces = reader is not None and isinstance(reader.op, Reduce)
+    if gather not in gathers or (reduces and len(gathers) == 1):  # a reduction computes the chain
+        return None
+    return GatheredChain(tuple(gathers), graph.in_order(nodes))
+
+
+def _root(
+    graph: Graph, gather: Node, free: Set[Node], takes_epilogue: Callable[[Node], bool]
+) -> Node | None:
+    """Return the last of the elementwise nodes behind a Gather, each the only reader of another.
+
+    They end before one that a product or convolution computes as it stores its results.
+    """
+    found, value = None, gather.output
     if gather not in free or not _chooses(gather):
         return None
-    while len(chain) < MAX_CHAINED:
+    for _ in range(MAX_CHAINED):
         node = graph.sole_consumer(value)
         if node is None or node not in free or not in_chains(node):
             break
-        others = [v for v in node.distinct_reads if v is not value and not v.is_constant]
-        more = [v.producer for v in others if v.producer is not None and v.producer in free]
-        more = [n for n in more if _chooses(n) and graph.sole_consumer(n.output) is node]
         dtype, dims = node.output.tensor.dtype, node.output.tensor.dims
-        if len(more) < len(others) or dtype not in FLOATS or (chain and dims != value.tensor.dims):
+        if dtype not in FLOATS or (found is not None and dims != value.tensor.dims):
             break
-        gathers += more
-        chain.append(node)
-        value = node.output
-    return GatheredChain(tuple(gathers), tuple(chain)) if chain else None
+        makers = [other.producer for other in node.distinct_reads if other is not value]
+        if any(m in free and takes_epilogue(m) and _is_read_once(graph, m) for m in makers if m):
+            break
+        found, value = node, node.output
+    return found
+
+
+def _is_read_once(graph: Graph, node: Node) -> bool:
+    return graph.sole_consumer(node.output) is not None
 
 
 def _chooses(node: Node) -> bool:
