@@ -13,11 +13,12 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, Mul
+from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Expand
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, first_input, shape_of
+from .editing import Builder, drop, dtype_of, first_input, shape_of, static_size
 from .pattern import pairs
 from .rounding import rounded_bias
 
@@ -83,8 +84,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace a product of joined columns by a sum of products if some columns are repeated.
 
     What all edges of a node, or all pairs with it, have in common (message passing, trilinear
-    attention) is multiplied once for the node, before an Expand. Constant columns are part of the
-    bias. Not in float16, which may lack a term of a sum that it has.
+    attention) is multiplied once for the node, before an Expand, or a Gather of more rows than
+    there are. Constant columns are part of the bias. Not in float16, which may lack a term of a sum
+    that it has.
     """
     for node in list(graph.nodes):
         layer = _layer(graph, node) if node in graph else None
@@ -172,17 +174,25 @@ def _repeated(graph: Graph, value: Value, reader: Node) -> tuple[Value | None, t
     source, kept, times = None, 0, 1
     at = value
     while (node := at.producer) is not None and _keeps_rows(node):
-        if graph.sole_consumer(at) is not reader and not isinstance(node.op, Expand):
+        if graph.sole_consumer(at) is not reader and not isinstance(node.op, Expand | Gather):
             break
         if moves and isinstance(node.op, Expand) and None in _repeats(node):
             break  # the sum repeats only what no view follows
         moves.insert(0, node)
         reader, at = node, node.operands[0]
-        if isinstance(node.op, Expand):
-            times *= prod(_REPEATED if n is None else n for n in _repeats(node))
+        if isinstance(node.op, Expand | Gather):
+            times *= _times(node)
             if times >= _REPEATED and not at.is_constant:
                 source, kept = at, len(moves)
     return source, tuple(moves[len(moves) - kept :])
+
+
+def _times(node: Node) -> float:
+    """Return how often an Expand or Gather repeats each row, on average; 1 if nothing says it."""
+    if isinstance(node.op, Expand):
+        return prod(_REPEATED if n is None else n for n in _repeats(node))
+    before, after = (static_size(shape_of(value)) for value in (first_input(node), node.output))
+    return after / before if before and after else 1
 
 
 def _repeats(expand: Node) -> list[int | None]:
@@ -202,6 +212,8 @@ def _keeps_rows(node: Node) -> bool:
     match node.op:
         case Expand():
             return True
+        case Gather():
+            return node.op.axis % rank < rank - 1
         case Reshape():
             return sum(not isinstance(size, int) for size in after) < 2  # one may be -1
         case Unsqueeze() | Squeeze():
@@ -229,16 +241,19 @@ def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
         if len(rest) > 1:
             x = add(Concat(axis=-1), *(part.value for part in rest))
         terms.append(_multiplied(add, x, np.concatenate([part.weights for part in rest])))
+    chosen: list[Value] = []
     for part in parts:
         if part.source is not None:
             y = _multiplied(add, part.source, part.weights)
-            terms.append(_repeat(add, y, part.moves[:-1] if part.is_broadcast else part.moves))
+            y = _repeat(add, y, part.moves[:-1] if part.is_broadcast else part.moves)
+            is_chosen = y.producer is not None and isinstance(y.producer.op, Gather)
+            (chosen if is_chosen else terms).append(y)
+    if chosen:  # one sum, which reads all these rows where they are
+        terms.append(_sum(add, chosen))
     if bias.any():
         vector = add.constant(rounded_bias(bias, layer.weights.dtype), f"{top.name}.bias")
         terms[0] = add(Add(), terms[0], vector)
-    total = terms[0]
-    for term in terms[1:]:
-        total = add(Add(), total, term)
+    total = _sum(add, terms)
     whole = shape_of(top.output) or ()
     if shape_of(total) != whole and len(_known(whole)) == len(whole):
         total = add(Expand(), total, add.integers(_known(whole), "shape"))
@@ -248,6 +263,13 @@ def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
     for node in (layer.product, layer.concat):
         drop(graph, node)
     graph.rename(made, top.name)
+
+
+def _sum(add: Builder, terms: Sequence[Value]) -> Value:
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(Add(), total, term)
+    return total
 
 
 def _multiplied(add: Builder, x: Value, weights: Array) -> Value:

@@ -12,6 +12,7 @@ from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Expand
+from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.shape import Reshape, Shape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -81,6 +82,42 @@ def test_nothing_is_repeated(build: Build, shape: tuple[int, ...], products: int
     assert log.counts["multiply_early"] == 1
     assert not {"Expand", "Concat"} & set(kinds(after))
     assert sum(kind in ("MatMul", "Gemm") for kind in kinds(after)) == products
+    assert_same(graph, after)
+
+
+EDGES = np.random.default_rng(2).integers(0, N, (2, 4 * N))
+
+
+def edges(graph: Graph, x: Value) -> Value:
+    """The two ends of each edge, and their distance."""
+    ends = [apply(graph, Gather(), x, places) for places in EDGES]
+    apart = apply(graph, Mul(), *ends)
+    return layer(graph, 2 * D + 1, *ends, apply(graph, ReduceSum(), apart, np.array([-1])))
+
+
+def one_end(graph: Graph, x: Value) -> Value:
+    """Beside what the edges have."""
+    return layer(graph, 2 * D, apply(graph, Gather(), x, EDGES[0]), normal(4 * N, D))
+
+
+@pytest.mark.parametrize("build", [edges, one_end])
+def test_rows_that_edges_choose(build: Build) -> None:
+    graph = make(build, (N, D))
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 1
+    assert "Concat" not in kinds(after)
+    assert_same(graph, after)
+
+
+def as_many_edges(graph: Graph, x: Value) -> Value:
+    ends = [apply(graph, Gather(), x, places[:N]) for places in EDGES]
+    return layer(graph, 2 * D, *ends)
+
+
+def test_rows_that_few_edges_choose() -> None:
+    graph = make(as_many_edges, (N, D))
+    after, log = optimised(graph)
+    assert "multiply_early" not in log.counts
     assert_same(graph, after)
 
 
