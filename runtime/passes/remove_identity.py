@@ -1,4 +1,4 @@
-"""Removes nodes whose output equals their input."""
+"""Removes nodes whose output equals their input, or what another node can write itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..ir.types import Shape, TensorType
 from ..ops import elementwise
 from ..ops.attention import Attention
 from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
-from ..ops.gather import GatherND
+from ..ops.gather import GatherND, OneHot
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.reduce import Reduce
@@ -55,8 +55,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{node.kind} '{node.name}' changes nothing"
     for node in list(graph.nodes):
         yield from _neutral(graph, node)
-    for node in [node for node in graph.nodes if isinstance(node.op, Tile)]:
-        yield from _expanded(graph, node)
+    for node in [node for node in graph.nodes if type(node.op) in (OneHot, Tile)]:
+        yield from (_expanded if isinstance(node.op, Tile) else _cast_values)(graph, node)
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
         yield from _broadcast(graph, repeating.pop(), repeating)
@@ -77,6 +77,27 @@ def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
     if kept.infer(data, *axes).shape == wanted:
         stand_in(graph, [node, view], view, kept, node.inputs, node.name)
         yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
+
+
+def _cast_values(graph: Graph, node: Node) -> Iterator[str]:
+    """Have a OneHot choose between the numbers to which all its readers cast those of another type.
+
+    Exporters write integers, which PyTorch's one_hot returns.
+    """
+    data, casts = node.operands[2].data, graph.in_order(node.output.consumers)
+    types = {each.op.to if isinstance(each.op, Cast) else None for each in casts}
+    to = types.pop() if len(types) == 1 else None
+    if data is None or to is None or graph.is_output(node.output):
+        return
+    values = data.astype(to)
+    if np.array_equal(values.astype(data.dtype), data):
+        add = Builder(graph, node, node.name, (node, *casts))
+        new = add(node.op, *node.operands[:2], add.constant(values, "values"))
+        for each in casts:
+            graph.redirect(each.output, new)
+            graph.remove(each)
+        drop(graph, node)
+        yield f"OneHot '{node.name}' writes {to.name}"
 
 
 def _expanded(graph: Graph, node: Node) -> Iterator[str]:

@@ -111,6 +111,9 @@ _PARTS = 4
 _TABLE = 2**28
 #: Modules of operators whose kernels store their results in any float type.
 _COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
+_STORING = _COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
+#: Modules of operators whose kernels read any float type, or start with a Cast.
+_CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
 #: Operators of which only this many leading inputs become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
 #: Inputs that stay float32, such as masks with -3e38, or logits that choose experts.
@@ -138,6 +141,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if kept.isdisjoint((node.name, *node.origin)) and narrow.is_rounded(node):
                 narrow.rewrite(node)
                 yield f"{node.kind} '{node.name}' reads and stores {half.name}"
+        yield from narrow.widen_early()
 
 
 def check_kept(graph: Graph, names: Iterable[str]) -> None:
@@ -323,9 +327,10 @@ class _Narrow:
             narrow = self._graph.constant(data, f"{value.name}.half")
         elif node is not None and self._passes(node, value, reader):
             # In front of a view, a Cast is next to the node that computes its elements.
-            source = self._narrowed(node.inputs[0], reader)
+            moved = _moved_inputs(node)
+            inputs = [self._narrowed(v, reader) if v in moved else v for v in node.inputs]
             add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
-            narrow = add(node.op, source, *node.inputs[1:])
+            narrow = add(node.op, *inputs)
         else:
             narrow = self._cast(value, self._half, reader)
         self._known[value] = narrow
@@ -337,10 +342,16 @@ class _Narrow:
         It does in front of a Transpose if it is then next to a node that computes: this one stores
         16 bits, and the Transpose moves them. What is only moved is cast as it is moved. A tensor
         of which only parts are read (the steps of a recurrence) is cast once, and a table from
-        which rows are gathered before it is stored, like the weights of a layer.
+        which rows are gathered before it is stored, like the weights of a layer. What a Concat
+        joins for layers alone is cast as it is computed, apart from one part at most.
         """
         if isinstance(node.op, _VIEWS):
             return True
+        if isinstance(node.op, gather.OneHot):
+            return _chooses_alike(node, self._half)
+        if isinstance(node.op, movement.Concat):
+            layers = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
+            return layers and sum(not self._is_stored(v) for v in set(node.operands)) <= 1
         if isinstance(node.op, gather.Gather | gather.GatherND):
             data = node.operands[0].data
             fits = data is not None and (data.nbytes <= _TABLE or type(reader.op) in LEADERS)
@@ -357,12 +368,95 @@ class _Narrow:
         source = node.operands[0].producer
         while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):
             source = source.operands[0].producer
-        return source is not None and type(source.op).__module__ in _COMPUTING
+        return source is not None and _module_of(source) in _COMPUTING
+
+    def _is_stored(self, part: Value) -> bool:
+        """Whether a part of a joined tensor is there in half precision, or is stored in it."""
+        while part not in self._known and part.data is None:
+            node = part.producer
+            if node is None or len(part.consumers) > 1 or self._graph.is_output(part):
+                return False
+            if not isinstance(node.op, _VIEWS):
+                return _module_of(node) in _STORING and not isinstance(node.op, movement.Concat)
+            part = node.operands[0]
+        return True
+
+    def widen_early(self) -> Iterator[str]:
+        """Widen what only nodes that stay float32 read where it is computed.
+
+        Views that follow a layer in half precision are between it and the Cast, which becomes part
+        of its kernel. Nodes that read any type (searches for the greatest element, which is the
+        same) do without.
+        """
+        widened = [v for v in self._known if self._as_computed(v) is not v]
+        for wide in widened:
+            half = self._known[wide]
+            for reader in self._graph.in_order(wide.consumers):
+                if isinstance(reader.op, reduce.ArgMax | reduce.ArgMin):
+                    self._graph.set_inputs(reader, (half,))
+                    yield f"{reader.kind} '{reader.name}' reads {self._half.name}"
+            yield from self._widen_before_views(wide, half)
+
+    def _widen_before_views(self, wide: Value, half: Value) -> Iterator[str]:
+        """Put the Cast of a view in front of it."""
+        cast, views = wide.producer, list[Node]()
+        if cast is None or not self._is_wide(wide):
+            return
+        before, reader = half, cast
+        while self._is_read_by(before, reader):
+            node = before.producer
+            if node is None or not isinstance(node.op, (*_VIEWS, movement.Transpose)):
+                break
+            views.append(node)
+            before, reader = node.operands[0], node
+        maker = before.producer
+        computes = maker is not None and _module_of(maker) in _COMPUTING | {reduce.__name__}
+        if not views or not computes or not self._is_read_by(before, reader):
+            return
+        value = self._cast(before, float32, views[-1])
+        for node in reversed(views):
+            add = Builder(self._graph, node, f"{node.output.name}.{float32.name}", (node,))
+            value = add(node.op, value, *node.inputs[1:])
+        self._graph.redirect(wide, value)
+        yield f"{maker.kind} '{maker.name}' stores float32"
+
+    def _is_wide(self, value: Value) -> bool:
+        """Whether only nodes without Casts of their own kernels read a value."""
+        seen, readers = [value], list[Node]()
+        for each in seen:
+            if self._graph.is_output(each):
+                return False
+            for node in each.consumers:
+                is_view = isinstance(node.op, (*_VIEWS, movement.Transpose))
+                (seen.extend(node.outputs) if is_view else readers.append(node))
+        return bool(readers) and all(_module_of(node) not in _CASTING for node in readers)
+
+    def _is_read_by(self, value: Value, reader: Node) -> bool:
+        """Whether only one node reads a value, apart from those of which nothing is read."""
+        readers = {each for each in value.consumers if _is_read(self._graph, each)}
+        return readers == {reader} and not self._graph.is_output(value)
 
     def _cast(self, value: Value, to: DType, before: Node) -> Value:
         """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)
+
+
+def _moved_inputs(node: Node) -> set[Value]:
+    """Return the inputs whose elements a node moves."""
+    if isinstance(node.op, movement.Concat):
+        return set(node.operands)
+    return {node.operands[2 if isinstance(node.op, gather.OneHot) else 0]}
+
+
+def _chooses_alike(one_hot: Node, half: DType) -> bool:
+    """Whether both constants between which a OneHot chooses are numbers of half precision."""
+    data = one_hot.operands[2].data
+    return data is not None and np.array_equal(data, rounded(data, half).astype(data.dtype))
+
+
+def _module_of(node: Node) -> str:
+    return type(node.op).__module__
 
 
 def _is_read(graph: Graph, node: Node) -> bool:

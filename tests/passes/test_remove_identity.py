@@ -10,13 +10,14 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
+from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Tile, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.reduce import ReduceMax, ReduceMean
+from tercet.runtime.ops.reduce import ArgMax, CumSum, ReduceMax, ReduceMean
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 LENGTH, SIZE = 6, 8
 ALL = np.ones((1, 1, LENGTH, 1), bool)
@@ -170,3 +171,33 @@ def test_a_tile_of_single_elements_is_broadcast(counts: tuple[int, ...], left: l
     after, _ = optimised(before)
     assert [kind for kind in kinds(after) if kind in ("Tile", "Expand", "Mul")] == left
     assert_same(before, after, 2, 3, 5)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_one_hot_writes_the_type_to_which_it_is_cast(readers: int) -> None:
+    """PyTorch's one_hot gives integers, and networks multiply by floats."""
+
+    def build(g: Graph, x: Value) -> Value:
+        indices = apply(g, ArgMax(axis=-1, keepdims=0), x)
+        chosen = apply(g, OneHot(), indices, np.array(SIZE), np.array([0, 1]))
+        casts = [apply(g, Cast(to=float32), chosen) for _ in range(readers)]
+        return apply(g, Mul(), x, apply(g, Add(), casts[0], casts[-1]))
+
+    before = make(build, (LENGTH, SIZE))
+    after, _ = optimised(before)
+    assert "Cast" not in kinds(after)
+    x = normal(LENGTH, SIZE)
+    assert np.array_equal(run(before, x, np.float32), run(after, x, np.float32))
+
+
+def test_a_one_hot_of_integers_that_are_read_stays() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        indices = apply(g, ArgMax(axis=-1, keepdims=0), x)
+        chosen = apply(g, OneHot(), indices, np.array(SIZE), np.array([0, 1]))
+        counts = apply(g, CumSum(), chosen, np.array(0))
+        floats = [apply(g, Cast(to=float32), each) for each in (chosen, counts)]
+        return apply(g, Mul(), *floats)
+
+    before = make(build, (LENGTH, SIZE))
+    after, _ = optimised(before)
+    assert kinds(after).count("Cast") == 2

@@ -13,16 +13,23 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Abs, Add, Div, Exp, Mul, Neg, Relu
+from tercet.runtime.ops.elementwise import Abs, Add, Cast, Div, Exp, Mul, Neg, Relu, Tanh
 from tercet.runtime.ops.experts import MoE
-from tercet.runtime.ops.gather import GatherElements, GatherND, ScatterElements, ScatterND
+from tercet.runtime.ops.gather import (
+    Gather,
+    GatherElements,
+    GatherND,
+    OneHot,
+    ScatterElements,
+    ScatterND,
+)
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
-from tercet.runtime.ops.reduce import ReduceL2, ReduceSum
+from tercet.runtime.ops.reduce import ArgMax, ReduceL2, ReduceMax, ReduceSum
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.ops.shape import Flatten, Reshape
+from tercet.runtime.ops.shape import Flatten, Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
@@ -298,3 +305,74 @@ def test_a_tensor_is_cast_before_many_parts_are_cut(count: int) -> None:
 
     found = kinds(halved(make(build, (2, count, 8))))
     assert found.count("Cast") == 3
+
+
+def test_joined_parts_are_cast_as_they_are_computed() -> None:
+    """A layer reads a sum beside rows of a table, as the step of a decoder with attention does."""
+
+    def build(g: Graph, x: Value) -> Value:
+        greatest = apply(g, ReduceMax(keepdims=0), x, np.array([1]))
+        rows = apply(g, Gather(), normal(8, 8), apply(g, ArgMax(keepdims=0, axis=-1), greatest))
+        total = apply(g, ReduceSum(keepdims=0), apply(g, Tanh(), x), np.array([1]))
+        return apply(g, MatMul(), apply(g, Concat(axis=-1), rows, total), normal(16, 4))
+
+    graph = halved(make(build, (2, 3, 8)))
+    (join,) = (node for node in graph.nodes if node.kind == "Concat")
+    assert {value.tensor.dtype for value in (*join.operands, join.output)} == {float16}
+    table = next(node for node in graph.nodes if node.kind == "Gather").operands[0]
+    assert table.data is not None
+    assert table.data.dtype == float16
+
+
+def test_a_search_for_the_greatest_element_reads_what_a_layer_stores() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        scores = apply(g, MatMul(), x, normal(8, 8))
+        best = apply(g, Cast(to=float32), apply(g, ArgMax(axis=-1), scores))
+        return apply(g, Add(), best, scores)
+
+    graph = halved(make(build, (4, 8)))
+    (search,) = (node for node in graph.nodes if node.kind == "ArgMax")
+    assert search.operands[0].tensor.dtype == float16
+    assert search.operands[0].producer is not None
+    assert search.operands[0].producer.kind == "MatMul"
+
+
+def test_a_search_in_float32_reads_no_rounded_elements() -> None:
+    """Rounding creates ties."""
+
+    def build(g: Graph, x: Value) -> Value:
+        sums = apply(g, ReduceSum(keepdims=0), apply(g, Tanh(), x), np.array([0]))
+        best = apply(g, Cast(to=float32), apply(g, ArgMax(axis=-1), sums))
+        return apply(g, Add(), best, apply(g, MatMul(), sums, normal(8, 8)))
+
+    graph = halved(make(build, (3, 4, 8)))
+    (search,) = (node for node in graph.nodes if node.kind == "ArgMax")
+    assert search.operands[0].tensor.dtype == float32
+    assert dtypes_of(graph, "MatMul") == {float16}
+
+
+def test_what_only_float32_reads_is_widened_where_it_is_computed() -> None:
+    """The field of a neural controlled differential equation: a layer's result as matrices."""
+
+    def build(g: Graph, x: Value) -> Value:
+        layer = apply(g, Tanh(), apply(g, MatMul(), x, normal(8, 32)))
+        matrices = apply(g, Reshape(), layer, np.array([0, 8, 4]))
+        steps = apply(g, Exp(), apply(g, Slice(), x, *np.array([[0], [4], [-1]])))
+        return apply(g, MatMul(), matrices, apply(g, Unsqueeze(), steps, np.array([-1])))
+
+    graph = halved(make(build, (2, 8)))
+    found = kinds(graph)
+    assert found[found.index("Tanh") + 1] == "Cast", found
+    (view,) = (node for node in graph.nodes if node.kind == "Reshape")
+    assert view.operands[0].tensor.dtype == float32
+
+
+def test_a_one_hot_writes_16_bits_for_a_layer() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        best = apply(g, ArgMax(axis=-1, keepdims=0), x)
+        chosen = apply(g, OneHot(), best, np.array(8), np.array([0, 1], np.float32))
+        return apply(g, MatMul(), chosen, normal(8, 4))
+
+    graph = halved(make(build, (4, 8)))
+    assert kinds(graph) == ["ArgMax", "OneHot", "MatMul", "Cast"]
+    assert dtypes_of(graph, "OneHot") == {float16}
