@@ -152,7 +152,7 @@ def _is_step(graph: Graph, node: Node) -> bool:
     if isinstance(node.op, RotaryEmbedding):
         return not node.op.num_heads
     if isinstance(node.op, Div):
-        return _length_of(graph, node) is not None
+        return bool(_length_of(graph, node))
     if isinstance(node.op, Mul):
         return _factor_of(node) is not None
     if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
@@ -170,22 +170,25 @@ def _factor_of(product: Node) -> Value | None:
     return by if is_of_columns(by, shape) else None
 
 
-def _length_of(graph: Graph, quotient: Node) -> tuple[Node, Node] | None:
-    """Return the nodes that compute the limited length by which a quotient divides each head."""
-    x, divisor = quotient.inputs
-    limit = None if divisor is None else divisor.producer
-    length = None if limit is None or limit.inputs[0] is None else limit.inputs[0].producer
-    if x is None or limit is None or length is None or not isinstance(limit.op, Clip | Max):
-        return None
-    if not isinstance(length.op, ReduceL2) or length.inputs[0] is not x or not length.op.keepdims:
-        return None
-    axes = length.inputs[1].data if len(length.inputs) > 1 and length.inputs[1] else None
-    bounds = [v for v in limit.inputs[1:] if v is not None]
-    inner = all(graph.sole_consumer(node.output) is not None for node in (length, limit))
+def _length_of(graph: Graph, quotient: Node) -> tuple[Node, ...]:
+    """Return the nodes that compute the length by which a quotient divides each head, or none.
+
+    The last one may limit it.
+    """
+    x, divisor = quotient.operands
+    node, limits = divisor.producer, list[Node]()
+    if node is not None and isinstance(node.op, Clip | Max):
+        limits.append(node)
+        node = node.operands[0].producer
+    if node is None or not isinstance(node.op, ReduceL2) or not node.op.keepdims:
+        return ()
+    axes = node.operands[1].data if len(node.operands) > 1 else None
+    bounds = [v for limit in limits for v in limit.inputs[1:] if v is not None]
+    inner = all(graph.sole_consumer(each.output) for each in (node, *limits, quotient))
     is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
     known = all(v.data is not None and v.data.size == 1 for v in bounds)
-    alone = graph.sole_consumer(quotient.output) is not None
-    return (length, limit) if is_last and known and inner and alone else None
+    fits = node.operands[0] is x and is_last and known and inner
+    return (node, *limits) if fits else ()
 
 
 def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
@@ -193,7 +196,7 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
     steps = [step for each in all_ for step in each.steps]
     inside = {attention, *steps}
     quotients = [step for step in steps if isinstance(step.op, Div)]
-    inside |= {node for step in quotients for node in _length_of(graph, step) or ()}
+    inside |= {node for step in quotients for node in _length_of(graph, step)}
     inside |= {node for each in all_ for node in each.heads.nodes}
     inside |= {node for each in all_ for node in _images_of(each.heads)}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
@@ -371,11 +374,11 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
             continue
         value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
         if isinstance(step.op, Div):
-            found = _length_of(graph, step)
-            assert found is not None
-            length, limit = found
-            row = add(length.op, value, add.integers((-1,), "axis"))
-            value = add(step.op, value, add(limit.op, row, *limit.inputs[1:]))
+            length, *limits = _length_of(graph, step)
+            by = add(length.op, value, add.integers((-1,), "axis"))
+            for limit in limits:
+                by = add(limit.op, by, *limit.inputs[1:])
+            value = add(step.op, value, by)
         else:
             value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
         value = _in_shape(add, value, (*heads.counts, heads.columns.size))

@@ -80,6 +80,7 @@ SPELLINGS: dict[str, Step] = {
     "Clip": unit,
     "Max": lambda g, x: unit(g, x, op=Max()),
     "another floor": lambda g, x: unit(g, x, floor=4.0),
+    "its length": lambda g, x: apply(g, Div(), x, apply(g, ReduceL2(), x, np.array([-1]))),
     "scaled": lambda g, x: apply(g, Mul(), unit(g, x), number(10)),
     "halves": narrow,
     "by the mean": by_mean,

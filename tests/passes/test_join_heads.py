@@ -166,13 +166,16 @@ def test_heads_that_are_normalized(norm: Op, is_transposed_first: bool) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("is_limited", [False, True])
 @pytest.mark.parametrize("is_transposed_first", [False, True])
-def test_heads_of_length_one(is_transposed_first: bool) -> None:
-    """Queries and keys of Swin v2, whose product is a cosine."""
+def test_heads_of_length_one(is_transposed_first: bool, is_limited: bool) -> None:
+    """Queries and keys of Swin v2, whose product is a cosine, and of nGPT."""
 
     def unit(g: Graph, y: Value) -> Value:
         length = apply(g, ReduceL2(), y, ints(-1))
-        return apply(g, Div(), y, apply(g, Clip(), length, np.array(1e-12, np.float32)))
+        if is_limited:
+            length = apply(g, Clip(), length, np.array(1e-12, np.float32))
+        return apply(g, Div(), y, length)
 
     def build(g: Graph, x: Value) -> Value:
         y = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH)), normal(3 * WIDTH))

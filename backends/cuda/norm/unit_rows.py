@@ -3,8 +3,8 @@
 Exporters write ``x / max(|x|, floor)`` as three nodes, between two Casts if the rest is in half
 precision. The floor is a number such as 1e-12, which float16 cannot represent; the kernel computes
 in float32. ``x / (mean(x) + floor)`` compares channels with one another (ConvNeXt V2), and
-``x / (factor * |x| + floor)`` is a normalization without parameters (TransNormer). ``x / sum(x)``,
-of weights that add up to one again, has no floor.
+``x / (factor * |x| + floor)`` is a normalization without parameters (TransNormer). ``x / |x|``
+(nGPT), and ``x / sum(x)`` of weights that add up to one again, have no floor.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def unit_rows_at(
     limit = None if divisor is None else divisor.producer
     if x is None or limit is None or quotient.output.tensor.dims != x.tensor.dims:
         return None
-    if may_be_mean and isinstance(limit.op, ReduceSum):
+    if isinstance(limit.op, ReduceL2) or (may_be_mean and isinstance(limit.op, ReduceSum)):
         before, length, floor, factor = (quotient,), limit, 0.0, None
     else:
         before, floor, length = (limit, quotient), _floor(limit), _measure(limit)
