@@ -1,4 +1,4 @@
-"""Multiplies tensors rather than each of their places along an axis."""
+"""Multiplies tensors, and looks up rows, at once rather than for each place along an axis."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ops.elementwise import Add
 from ..ops.gather import Gather
-from ..ops.matmul import MatMul
+from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Transpose
 from .cut_before_transposes import place_of
 from .driver import Context
@@ -34,24 +36,60 @@ class _Series:
     perm: tuple[int, ...]
 
 
+_Steps = dict[tuple[_Series, _Series, Op, Value | None], list[tuple[int, Node]]]
+
+
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Multiply two tensors once, if steps multiply most of their places along an axis.
 
     The steps of linear attention that is unrolled over chunks cut keys and values out of tensors
     and add their product to a state; those of a recurrent layer multiply their input by weights.
-    Where steps multiply nothing else, they become a recurrence of elementwise operators.
+    Where steps multiply nothing else, they become a recurrence of elementwise operators. Layers
+    read what steps look up in a table (the tokens that a decoder is given), which is one as well.
     """
-    alike: dict[tuple[_Series, _Series], list[tuple[int, Node]]] = {}
+    for found in (_lookups, _products):
+        for (a, b, op, addend), steps in found(graph).items():
+            size = (shape_of(a.value) or ())[a.axis or 0]
+            count = len({place for place, _ in steps})
+            if isinstance(size, int) and count >= _COUNT and 2 * count >= size:
+                yield _join(graph, (a, b), op, addend, steps)
+
+
+def _products(graph: Graph) -> _Steps:
+    """Return the products of places, by what steps share: the tensors, and what they add."""
+    alike: _Steps = {}
     for node in graph.nodes:
-        if isinstance(node.op, MatMul):
-            (a, i), (b, j) = map(_series, node.operands)
+        if type(node.op) is MatMul or (type(node.op) is Gemm and _is_layer(node)):
+            (a, i), (b, j) = map(_series, node.operands[:2])
+            addend = node.operands[2] if len(node.operands) > 2 else None
             if i is not None and (j is None or (i == j and a.axis == b.axis)) and _fit(a, b):
-                alike.setdefault((a, b), []).append((i, node))
-    for (a, b), steps in alike.items():
-        size = (shape_of(a.value) or ())[a.axis or 0]
-        count = len({place for place, _ in steps})
-        if isinstance(size, int) and count >= _COUNT and 2 * count >= size:
-            yield _join(graph, (a, b), steps)
+                alike.setdefault((a, b, node.op, addend), []).append((i, node))
+    return alike
+
+
+def _lookups(graph: Graph) -> _Steps:
+    """Return the rows of tables that places choose for layers, by the tables."""
+    alike: _Steps = {}
+    for node in graph.nodes:
+        if type(node.op) is Gather and node.op.axis == 0 and node.operands[0].is_constant:
+            (a, i), table = _series(node.operands[1]), _Series(node.operands[0], None, ())
+            is_plain = a.perm == tuple(range(len(a.perm)))
+            if i is not None and is_plain and all(map(_multiplies, node.output.consumers)):
+                alike.setdefault((a, table, node.op, None), []).append((i, node))
+    return alike
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether a node is the product of rows and a constant matrix."""
+    return _is_layer(node) or (isinstance(node.op, MatMul) and node.operands[1].is_constant)
+
+
+def _is_layer(node: Node) -> bool:
+    """Whether a node multiplies rows by a constant matrix, and adds a constant row."""
+    if not isinstance(node.op, Gemm) or (node.op.alpha, node.op.beta, node.op.transA) != (1, 1, 0):
+        return False
+    weight, *row = node.operands[1:]
+    return weight.data is not None and all(v.data is not None and v.data.ndim < 2 for v in row)
 
 
 def _series(value: Value) -> tuple[_Series, int | None]:
@@ -77,17 +115,28 @@ def _fit(a: _Series, b: _Series) -> bool:
     return len(b.perm) == rank and a.axis <= rank - 2
 
 
-def _join(graph: Graph, series: tuple[_Series, _Series], steps: Sequence[tuple[int, Node]]) -> str:
+def _join(
+    graph: Graph,
+    series: tuple[_Series, _Series],
+    op: Op,
+    addend: Value | None,
+    steps: Sequence[tuple[int, Node]],
+) -> str:
     first, name = graph.in_order([node for _, node in steps])[0], steps[0][1].name
     add = Builder(graph, first, name, tuple(node for _, node in steps))
-    axis = series[0].axis or 0
-    whole = add(MatMul(), *(_whole(add, each) for each in series))
+    axis, (a, b) = series[0].axis or 0, (_whole(add, each) for each in series)
+    if isinstance(op, Gemm) and op.transB and b.data is not None:
+        b = graph.constant(np.ascontiguousarray(b.data.T), b.name)
+    whole = add(op, b, a) if isinstance(op, Gather) else add(MatMul(), a, b)
+    if addend is not None:
+        whole = add(Add(), whole, addend)
     for place, node in steps:
         cut = Builder(graph, node, node.name, (node,))
         index = graph.constant(np.array(place, np.int64), "place")
         graph.redirect(node.output, cut(Gather(axis=axis), whole, index))
         drop(graph, node)
-    return f"'{name}' multiplies tensors, not {len(steps)} of their places"
+    does = "looks up" if isinstance(op, Gather) else "multiplies"
+    return f"'{name}' {does} tensors, not {len(steps)} of their places"
 
 
 def _whole(add: Builder, series: _Series) -> Value:

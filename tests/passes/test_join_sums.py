@@ -8,8 +8,9 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.reduce import ArgMax
 from tercet.runtime.ops.shape import Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -73,6 +74,36 @@ def test_weights_that_all_steps_read_multiply_their_inputs_at_once() -> None:
     after, log = optimised(graph)
     assert log.counts["join_steps"] == 1
     assert kinds(after).count("MatMul") == CHUNKS
+    assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("is_token", [False, True])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_layers_with_a_bias_multiply_their_inputs_at_once(transposed: int, is_token: bool) -> None:
+    """Gates of a cell that a loop calls (DIEN), and of one that is given tokens."""
+    table = normal(9, WIDTH)
+
+    def build(g: Graph, x: Value) -> Value:
+        w, b, u = (g.constant(each) for each in (normal(WIDTH, 7), normal(7), normal(7, 7)))
+        w = g.constant(normal(7, WIDTH)) if transposed else w
+        read, rows = apply(g, Relu(), x), g.constant(table)
+        if is_token:
+            read = apply(g, ArgMax(axis=-1, keepdims=0), read)
+        state: Value | None = None
+        for i in range(CHUNKS):
+            own = place(g, read, i)
+            own = apply(g, Gather(), rows, own) if is_token else own
+            y = apply(g, Gemm(transB=transposed), own, w, b)
+            last = y if state is None else apply(g, Add(), y, apply(g, MatMul(), state, u))
+            state = apply(g, Sigmoid(), last)
+        assert state is not None
+        return state
+
+    graph = make(build, (2, CHUNKS, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["join_steps"] == 1 + is_token
+    assert kinds(after).count("MatMul") == CHUNKS
+    assert "Gemm" not in kinds(after)
     assert_same(graph, after, rel=5e-6)
 
 
