@@ -16,7 +16,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Cast, Mul
+from tercet.runtime.ops.elementwise import Cast, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Split, Transpose
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 HEADS = 3
+INPUTS = (("a", (8, 4)), ("x", (4, 1)))
 
 
 class Net:
@@ -232,6 +233,15 @@ def test_sums_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
     compare(sample, emulated)
     wide = feeds["x"].astype(np.float64)
     assert (wide**2).sum(-1).max() > np.finfo(np.float16).max
+
+
+def test_a_vector_is_widened_by_the_kernel_that_computes_it() -> None:
+    """Such a product has a kernel of its own, which does not read 16-bit floats beside others."""
+    net = Net()
+    a, x = (net.add(Relu(), net.input(name, 2, *sides)) for name, sides in INPUTS)
+    y = net.add(MatMul(), *(net.add(Cast(to=float32), each) for each in (a, x)))
+    found = launches(planned(net.done(y)))
+    assert len(found) == 3, found
 
 
 def test_a_result_that_is_transposed_behind_a_product_that_is_no_faster() -> None:

@@ -18,8 +18,9 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
-from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
+from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
 from ..codegen.free_moves import VIEWS
 from ..codegen.moves import movement
@@ -83,14 +84,14 @@ class StridedProduct(Whole):
         """The bytes that the nodes around the product would read and write."""
         return sum(
             value.tensor.size * value.tensor.dtype.itemsize
-            for node in self._copies
+            for node in self.copied_by
             for value in (node.operands[0], node.output)
         )
 
     @property
     def copies(self) -> int:
-        """The number of nodes that it does without."""
-        return len(self._copies)
+        """The number of these nodes."""
+        return len(self.copied_by)
 
     @property
     def in_order(self) -> StridedProduct | None:
@@ -99,7 +100,8 @@ class StridedProduct(Whole):
         return alone if self.behind and alone.copies else None
 
     @property
-    def _copies(self) -> list[Node]:
+    def copied_by(self) -> list[Node]:
+        """The nodes that it does without, apart from views."""
         around = self.nodes.difference((self.product, *self.epilogue))
         return [node for node in around if not isinstance(node.op, VIEWS)]
 
@@ -140,7 +142,20 @@ def strided_product_at(
     if not values[1].is_constant:  # others move what a layer computes while they read it
         behind = moved_behind(graph, last, free, narrows=not epilogue)
     found = StridedProduct(product, (left, right), epilogue, behind)
+    is_vector = 1 in product.output.tensor.dims[-2:]
+    if is_vector and not behind and all(_is_stored_wide(graph, node) for node in found.copied_by):
+        return None
     return found if found.copies else None
+
+
+def _is_stored_wide(graph: Graph, node: Node) -> bool:
+    """Whether a node is a Cast to float32 that is left to the kernel of what it reads."""
+    maker = node.operands[0].producer
+    if maker is None or not isinstance(node.op, Cast):
+        return False
+    registered = kernel_of(maker.op)
+    stores = in_chains(maker) or (registered is not None and registered.epilogue)
+    return stores and graph.sole_consumer(node.operands[0]) is node
 
 
 def moved_behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
