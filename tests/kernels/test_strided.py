@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 HEADS = 3
-INPUTS = (("a", (8, 4)), ("x", (4, 1)))
 
 
 class Net:
@@ -235,13 +234,13 @@ def test_sums_beyond_the_range_of_16_bits(emulated: CudaBackend) -> None:
     assert (wide**2).sum(-1).max() > np.finfo(np.float16).max
 
 
-def test_a_vector_is_widened_by_the_kernel_that_computes_it() -> None:
-    """Such a product has a kernel of its own, which does not read 16-bit floats beside others."""
+def test_a_vector_times_a_few_16_bit_rows_reads_them_in_float32() -> None:
+    """What computes them widens them, and such a product has a kernel of its own."""
     net = Net()
-    a, x = (net.add(Relu(), net.input(name, 2, *sides)) for name, sides in INPUTS)
-    y = net.add(MatMul(), *(net.add(Cast(to=float32), each) for each in (a, x)))
-    found = launches(planned(net.done(y)))
-    assert len(found) == 3, found
+    rows = net.add(Cast(to=float32), net.add(Relu(), net.input("x", 1, 64, 4)))
+    steps = net.graph.add_input("steps", TensorType(float32, (1, 4, 1)))
+    found = launches(planned(net.done(net.add(MatMul(), rows, steps))))
+    assert [launch.entry for launch in found] == ["elementwise", "dots"]
 
 
 def test_a_result_that_is_transposed_behind_a_product_that_is_no_faster() -> None:

@@ -45,6 +45,8 @@ ROWS = 16
 #: Factor by which a product of float32 must be estimated to be faster where nothing is moved: on
 #: CUDA cores its errors are half as large.
 MARGIN = 0.85
+#: Maximum number of elements for which reading 16 bits saves less than a launch.
+FEW_WIDENED = 1 << 16
 
 
 @record
@@ -143,15 +145,15 @@ def strided_product_at(
         behind = moved_behind(graph, last, free, narrows=not epilogue)
     found = StridedProduct(product, (left, right), epilogue, behind)
     is_vector = 1 in product.output.tensor.dims[-2:]
-    if is_vector and not behind and all(_is_stored_wide(graph, node) for node in found.copied_by):
+    if is_vector and len(found.copied_by) == 1 and _is_stored_wide(graph, found.copied_by[0]):
         return None
     return found if found.copies else None
 
 
 def _is_stored_wide(graph: Graph, node: Node) -> bool:
-    """Whether a node is a Cast to float32 that is left to the kernel of what it reads."""
+    """Whether a node is a Cast of few elements that is left to the kernel of what it reads."""
     maker = node.operands[0].producer
-    if maker is None or not isinstance(node.op, Cast):
+    if maker is None or not isinstance(node.op, Cast) or node.output.tensor.size > FEW_WIDENED:
         return False
     registered = kernel_of(maker.op)
     stores = in_chains(maker) or (registered is not None and registered.epilogue)
