@@ -18,7 +18,7 @@ from ...runtime.ops.elementwise import Div
 from ...runtime.ops.gather import Gather
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
-from ...runtime.ops.norm import LayerNormalization, RMSNormalization
+from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.reduce import ReduceMean
 from .recipe.pattern import Pattern
@@ -54,6 +54,7 @@ _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
+_CAST_SOFTMAX = Finder("norm.cast_softmax", "cast_softmax_at")
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
 #: Finders by the operator at which they are asked; the first pattern that is found is taken.
@@ -88,6 +89,8 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),
     ReduceMean: (Finder("norm.variance", "variance_at"),),
+    LogSoftmax: (_CAST_SOFTMAX,),
+    Softmax: (_CAST_SOFTMAX,),
 }
 #: The same of what no other group contains.
 LAST: Mapping[type[Op], tuple[Finder, ...]] = {

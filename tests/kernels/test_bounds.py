@@ -94,7 +94,7 @@ def test_wide_products_have_all_tiles_along_x() -> None:
 
 def test_what_is_too_large_says_so() -> None:
     args = {"x": None, "sums": None, "y": None, "count": 1, "parts": {"count": 1, "chunk": 2**31}}
-    types = (("X", float32), ("A", float32), ("I", int32))
+    types = (("X", float32), ("R", float32), ("A", float32), ("I", int32))
     with pytest.raises(TooLarge, match="32 bits"):
         Launch("norm/softmax_rows.cu", "softmax_rows", (1, 1, 1), 32, args, types)
     with pytest.raises(TooLarge, match="a grid of 1 x 65536 x 1 blocks"):

@@ -20,7 +20,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS, Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sigmoid
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import (
     GroupNormalization,
@@ -34,7 +34,7 @@ from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
 from .norm_samples import far, samples
-from .samples import OPTIONS, Sample, compare
+from .samples import ERROR, OPTIONS, Sample, compare
 
 COMPILES = {"norm/softmax_short.cu", "norm/softmax_serial.cu"}
 
@@ -224,6 +224,42 @@ def test_what_an_epilogue_cannot_read_is_one_chain() -> None:
     ]
 
 
+CAST = [
+    *(("Softmax", (2, 700), -1), ("LogSoftmax", (150, 64), -1), ("Softmax", (150, 65), -1)),
+    *(("Softmax", (2, 9, 40), 1), ("LogSoftmax", (1, 1 << 15), -1)),
+]
+
+
+def cast_softmax(kind: str, shape: tuple[int, ...], axis: int, to: DType) -> Sample:
+    """Return weights that are stored in another type than scores."""
+    scores = normal(*shape).astype(float32 if to == float16 else float16)
+    graph = Graph(kind)
+    x = graph.add_input("x", TensorType(scores.dtype, shape))
+    weights = graph.insert(OPERATORS["", kind](axis=axis), [x]).output
+    graph.set_outputs({"y": graph.insert(Cast(to=to), [weights]).output})
+    infer(graph)
+    return Sample(graph, {"x": scores})
+
+
+@pytest.mark.parametrize("to", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("kind", "shape", "axis"), CAST, ids=str)
+def test_a_softmax_stores_another_type(
+    kind: str, shape: tuple[int, ...], axis: int, to: DType
+) -> None:
+    found = recipe(cast_softmax(kind, shape, axis, to).graph)
+    assert not any(launch.file.startswith("elementwise/") for launch in found)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("to", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("kind", "shape", "axis"), CAST, ids=str)
+def test_what_it_stores(
+    kind: str, shape: tuple[int, ...], axis: int, to: DType, emulated: CudaBackend
+) -> None:
+    compare(cast_softmax(kind, shape, axis, to), emulated, error=ERROR[float16])
+
+
 def halves(dtype: DType, width: int) -> Sample:
     """Return one half of each row, and the normalized other half, as gMLP gates rows."""
     graph = Graph("halves")
@@ -310,6 +346,8 @@ def test_short_rows_compile(target: Target, cache: Path) -> None:
     for size in (9, 33, 64, 196):
         for dtype in (float16, float32):
             planned(node("Softmax", (1024, size), dtype), device)
+    for to in (float16, float32):
+        planned(cast_softmax("Softmax", (1024, 64), -1, to).graph, device)
     all_compile(device.compiler.sources, target, cache, COMPILES)
 
 

@@ -121,7 +121,7 @@ def test_softmax_is_plain_data() -> None:
         grid=(3, 1, 1),
         block=128,
         args={"x": x, "sums": None, "y": y, "count": 1000, "parts": {"count": 1, "chunk": 1000}},
-        types=(("X", float32), ("A", float32), ("I", int32)),
+        types=(("X", float32), ("R", float32), ("A", float32), ("I", int32)),
         constants=(
             *(("WARPS", 4), ("VECTOR", 4), ("BATCH", 2), ("SHARED", False)),
             ("LOGARITHM", False),

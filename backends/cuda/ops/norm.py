@@ -348,7 +348,7 @@ def softmax_of(
 
     Args:
         op: the operator.
-        y: the result; computed in the dtype of x.
+        y: the result, of any float type if it is a tensor, and else of the dtype of x.
         x: the input.
         target: the GPU.
         taken: bytes of the workspace already in use, such as by `y`.
@@ -366,7 +366,7 @@ def softmax_of(
         grid=(ceil_div(outer * inner, columns) if count else 0, 1, 1),
         block=columns * down,
         args={"x": x, "y": y, "columns": outer * inner, "count": count, "inner": inner},
-        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+        types=(("X", x.dtype), ("R", _result_of(y, x)), ("A", arithmetic(x.dtype))),
         constants=(
             *(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
             *(("COLUMNS", columns), ("DOWN", down)),
@@ -413,7 +413,7 @@ def _softmax_rows(
         grid=(into.blocks if count else 0, 1, 1),
         block=32 * into.warps,
         args={**args, "y": y},
-        types=(("X", x.dtype), ("A", compute), ("I", index)),
+        types=(("X", x.dtype), ("R", _result_of(y, x)), ("A", compute), ("I", index)),
         constants=(*into.constants, ("LOGARITHM", isinstance(op, LogSoftmax))),
         scratch=taken + (2 * compute.itemsize * into.blocks if sums else 0),
         note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
@@ -427,7 +427,7 @@ def _short_rows(
     """Return the launch for (rows, elements per row) that fit in the registers of a few threads."""
     rows, count = sizes
     vector = gcd(WORD // x.dtype.itemsize, count)
-    if vector * x.dtype.itemsize < WORD and count <= SERIAL:
+    if vector * x.dtype.itemsize < WORD and count <= SERIAL and _result_of(y, x) == x.dtype:
         return Launch(
             "norm/softmax_serial.cu",
             "softmax_serial",
@@ -450,13 +450,17 @@ def _short_rows(
         grid=(ceil_div(rows, together), 1, 1),
         block=TOGETHER,
         args={"x": x, "y": y, "rows": rows, "count": count},
-        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+        types=(("X", x.dtype), ("R", _result_of(y, x)), ("A", arithmetic(x.dtype))),
         constants=(
             *(("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, lanes * vector)), ("LOGARITHM", isinstance(op, LogSoftmax))),
         ),
         note=f"{rows} x {count}",
     )
+
+
+def _result_of(y: Tensor | Scratch, x: Tensor) -> DType:
+    return y.dtype if isinstance(y, Tensor) else x.dtype
 
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:

@@ -22,7 +22,7 @@ __device__ __forceinline__ Part part_of(I block, const Parts& parts, I count)
     return {group, number, first, first + min(parts.chunk, count - first)};
 }
 
-template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
+template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
     V at[VECTOR];
 };
 

@@ -1,6 +1,6 @@
 // exp(x - max) / sum(exp(x - max)) over the middle axis of [outer][count][inner]; LOGARITHM gives
 // x - max - log(sum) instead. The maximum is subtracted so that nothing overflows. X is the type of the
-// elements, A that of the arithmetic. softmax_rows.cu handles rows, inner = 1.
+// elements, R that of results, A that of the arithmetic. softmax_rows.cu handles rows, inner = 1.
 //
 // Compile-time: LOGARITHM; COLUMNS and DOWN, powers of two.
 
@@ -28,7 +28,7 @@ template <typename Combine> __device__ __forceinline__ A over_column(A value, Co
 
 // A block has COLUMNS columns, each of which DOWN threads share; adjacent threads read adjacent elements.
 extern "C" __global__ void __launch_bounds__(COLUMNS * DOWN)
-softmax_columns(const X* x, X* y, long long columns, int count, int inner)
+softmax_columns(const X* x, R* y, long long columns, int count, int inner)
 {
     const long long column = blockIdx.x * (long long)COLUMNS + threadIdx.x % COLUMNS;
     const int first = threadIdx.x / COLUMNS, end = column < columns ? count : 0;
@@ -44,7 +44,7 @@ softmax_columns(const X* x, X* y, long long columns, int count, int inner)
 #pragma unroll 4
     for (int i = first; i < end; i += DOWN) {
         const long long j = at + (long long)i * inner;
-        y[j] = X(result(A(x[j]), peak, sum));
+        y[j] = R(A(X(result(A(x[j]), peak, sum))));
     }
 }
 

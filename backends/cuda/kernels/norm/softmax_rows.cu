@@ -3,7 +3,7 @@
 // cache. Or, for few rows, several blocks share one: `peaks` sums up each part, and in `softmax_rows` every
 // block adds the sums of all parts of its row, always in the same order.
 //
-// X is the type of the elements, A that of the arithmetic, I that of positions. Compile-time: LOGARITHM;
+// X is the type of the elements, R that of results, A that of the arithmetic, I that of positions. Compile-time: LOGARITHM;
 // SHARED, whether a row has several parts; those of norm_parts.cuh.
 
 #include "reduce/block.cuh"
@@ -62,7 +62,7 @@ peaks(const X* x, Peak* sums, I count, Parts parts)
 
 // `sums` are those of all parts, if a row is SHARED.
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-softmax_rows(const X* x, const Peak* sums, X* y, I count, Parts parts)
+softmax_rows(const X* x, const Peak* sums, R* y, I count, Parts parts)
 {
     grid_dependency_sync();
     // Starts with the elements that were summed up last: of a long row, only these are still in the cache.
@@ -83,10 +83,11 @@ softmax_rows(const X* x, const Peak* sums, X* y, I count, Parts parts)
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) {
             if (k >= words) break;
+            Words<R> results;
 #pragma unroll
             for (int e = 0; e < VECTOR; ++e)
-                batch[k].at[e] = X(result(A(batch[k].at[e]), all.top, all.sum));
-            *(Words<X>*)(y + at + k * STEP) = batch[k];
+                results.at[e] = R(A(X(result(A(batch[k].at[e]), all.top, all.sum))));
+            *(Words<R>*)(y + at + k * STEP) = results;
         }
     }
 }

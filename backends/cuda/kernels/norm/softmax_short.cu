@@ -1,14 +1,14 @@
 // Like softmax_rows.cu for short rows, which are read once: LANES threads of a warp keep a row in registers, and a
 // warp has several.
 //
-// X is the type of the elements, A that of the arithmetic. Compile-time: LANES; ROWS of a block; VECTOR, elements
+// X is the type of the elements, R that of results, A that of the arithmetic. Compile-time: LANES; ROWS of a block; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; LOGARITHM.
 
 #include "ptx/pdl.cuh"
 #include "norm/softmax.cuh"
 
-struct alignas(sizeof(X) * VECTOR) Words {
-    X at[VECTOR];
+template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
+    V at[VECTOR];
 };
 
 // All threads of a row get the result.
@@ -21,7 +21,7 @@ template <typename Combine> __device__ __forceinline__ A over_row(A value, Combi
 }
 
 extern "C" __global__ void __launch_bounds__(LANES * ROWS)
-softmax_short(const X* x, X* y, long long rows, int count)
+softmax_short(const X* x, R* y, long long rows, int count)
 {
     const int lane = threadIdx.x % LANES;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / LANES;
@@ -33,8 +33,8 @@ softmax_short(const X* x, X* y, long long rows, int count)
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * LANES) * VECTOR;
-        Words words = {};
-        if (at < own) words = *(const Words*)(x + at);
+        Words<X> words = {};
+        if (at < own) words = *(const Words<X>*)(x + at);
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             const A value = at < own ? A(words.at[e]) : -A(INFINITY);
@@ -53,9 +53,9 @@ softmax_short(const X* x, X* y, long long rows, int count)
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * LANES) * VECTOR;
         if (at >= own) break;
-        Words words;
+        Words<R> words;
 #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) words.at[e] = X(result(values[i][e], top, sum));
-        *(Words*)(y + at) = words;
+        for (int e = 0; e < VECTOR; ++e) words.at[e] = R(A(X(result(values[i][e], top, sum))));
+        *(Words<R>*)(y + at) = words;
     }
 }
