@@ -306,6 +306,8 @@ def _moves() -> Iterator[Sample]:
     yield sample("OneHot", [INDICES, scalar(4, np.int64), normal(2)], (1,))
     unique = np.array([[0, -1, 2], [1, 3, 0]])
     yield sample("ScatterElements", [LINE, unique, normal(2, 3)], axis=1)
+    many = np.arange(40).reshape(2, 20) * 3 % 7  # more than a thread loads together
+    yield sample("ScatterElements", [normal(2, 9), many, normal(2, 20)], axis=1, reduction="add")
     for reduction in ("add", "mul", "max", "min"):
         yield sample("ScatterElements", [LINE, INDICES, normal(2, 3)], axis=1, reduction=reduction)
         yield sample("ScatterND", [X, INDICES[:, :2], normal(2, 9, 11)], reduction=reduction)

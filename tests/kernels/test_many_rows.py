@@ -1,4 +1,4 @@
-"""Updates of many slices, and the greatest of many short lines: the kernels, and their results."""
+"""Updates of many slices, many rows joined, and the greatest of many short lines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.ops import movement
 from tercet.backends.cuda.ops.search import COMPARED
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 
@@ -57,3 +58,17 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_results(sample: Sample, emulated: CudaBackend) -> None:
     compare(sample, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("filling", [1, 4, 1 << 10])
+def test_joined_rows_of_odd_widths(
+    filling: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread copies several words where there are many blocks, and each word once."""
+    monkeypatch.setattr(movement, "FILLING", filling)
+    inputs = [normal(130, width).astype(np.float16) for width in (1, 16, 40)]
+    graph = single("Concat", inputs, axis=1)
+    (launch,) = launches(planned(graph))
+    assert dict(launch.constants)["ITEMS"] == {1: 8, 4: 4, 1 << 10: 1}[filling]
+    compare(Sample(graph, {f"x{i}": x for i, x in enumerate(inputs)}), emulated)

@@ -39,6 +39,8 @@ from ..recipe.source import arithmetic
 INDICES = (int32, int64)
 #: Threads per launch for few updates of `ScatterND`.
 SCATTER_THREADS = 1 << 14
+#: The same of `ScatterElements`.
+LINE_THREADS = 1 << 16
 #: Updates from which on blocks list those of their slices; blocks of such a launch, warps of each,
 #: bytes of a list, and elements of a slice that a lane has.
 MANY_UPDATES = 64
@@ -226,17 +228,18 @@ def _scatter(
 def scatter_elements(
     op: ScatterElements, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
 ) -> Answer:
-    """Write elements at indices along an axis, one thread per line."""
+    """Write elements at indices along an axis; where there are few lines, threads share one."""
     axis = normalize_axis(op.axis, x.rank)
-    length = indices.dims[axis]
+    length, size = indices.dims[axis], x.dims[axis]
     lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])
+    shares = max(1, min(LINE_THREADS // max(lines, 1), size, length))
     args = {
-        **{"indices": indices, "length": length, "size": x.dims[axis], "axis": axis},
-        **{"sizes": indices.dims, "strides": x.strides},
+        **{"indices": indices, "lines": max(lines, 1), "length": length, "size": size},
+        **{"axis": axis, "sizes": indices.dims, "strides": x.strides},
     }
     return _scatter(
         "scatter_elements",
-        lines,
+        lines * shares,
         *(y, x, indices, args),
         updates=updates,
         reduction=op.reduction,

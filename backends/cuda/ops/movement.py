@@ -52,6 +52,8 @@ from ..recipe.operands import (
 
 #: Maximum number of inputs of a launch: all their addresses are parameters.
 MAX_CONCATENATED = 64
+#: Blocks of a concatenation that fill a GPU; of more, each copies several words of a thread.
+FILLING = 1 << 10
 
 
 @kernel(Transpose)
@@ -196,7 +198,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
     present = [x for x in inputs if x.size]
     parts = [(x, x.dims[axis] * inner) for x in present]
     starts = tuple(accumulate((width for _, width in parts), initial=0))
-    word, index = words_of(y.dtype), index_type(y.extent)
+    word, index = words_of(y.dtype), index_type(2 * y.extent)
     launches: list[Launch] = []
     for first in range(0, max(1, len(parts)), MAX_CONCATENATED):
         some = parts[first : first + MAX_CONCATENATED]
@@ -206,6 +208,8 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
             for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
             if v >= 1 and all(n % v == 0 for n in (*widths, starts[first], starts[-1]))
         )
+        blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
+        items = next(n for n in (8, 4, 2, 1) if n == 1 or blocks >= n * FILLING)
         args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or starts[-1]}
         for i, (x, width) in enumerate(some):
             args |= {f"x{i}": _in_order(x, axes), f"width{i}": width, f"pitch{i}": x.pitch or width}
@@ -215,11 +219,11 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
             Launch(
                 "move/concat.cu",
                 "concat",
-                grid=(ceil_div(rows * max(widths, default=0), THREADS * vector), len(some), 1),
+                grid=(ceil_div(blocks, items), len(some), 1),
                 block=THREADS,
                 args=args,
                 types=(("Index", index), ("T", word)),
-                constants=(("VECTOR", vector),),
+                constants=(("VECTOR", vector), ("ITEMS", items)),
                 code=f"#define INPUTS(X) {numbers}",
                 note=f"{len(some)} inputs",
                 pitched=(y, *(x for x, _ in some)) if place == len(axes) - 1 else (),

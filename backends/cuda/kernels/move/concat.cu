@@ -1,6 +1,6 @@
 // Concatenates rows: each row of y is a row of every input, one after the other. One launch for all
-// inputs; blockIdx.y is the input. VECTOR elements at a time where all lengths allow it. Rows are
-// `pitch` elements apart, in y and in every input.
+// inputs; blockIdx.y is the input. VECTOR elements at a time where all lengths allow it, and ITEMS of
+// these words in flight. Rows are `pitch` elements apart, in y and in every input.
 //
 // Generated: INPUTS(X), which is X(0) X(1) ... for all inputs. T is an unsigned integer of the
 // elements' size.
@@ -29,8 +29,17 @@ concat(T* y, Index rows, Index pitch INPUTS(PARAMETER))
     grid_dependency_sync();
     const Index count = rows * width;
     const Index step = gridDim.x * (Index)256 * VECTOR;
-    for (Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR; i < count; i += step) {
-        const Index row = i / width, place = i - row * width;
-        *(Words*)(y + row * pitch + start + place) = *(const Words*)(x + row * from + place);
+    for (Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR; i < count; i += ITEMS * step) {
+        Words kept[ITEMS];
+        Index to[ITEMS];
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const Index at = i + k * step, row = at / width, place = at - row * width;
+            to[k] = row * pitch + start + place;
+            if (at < count) kept[k] = *(const Words*)(x + row * from + place);
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k)
+            if (i + k * step < count) *(Words*)(y + to[k]) = kept[k];
     }
 }

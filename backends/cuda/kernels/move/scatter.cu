@@ -19,15 +19,18 @@ __device__ __forceinline__ Index place(I index, Index size)
 
 __device__ __forceinline__ void update(T* y, T value) { *y = combine(*y, value); }
 
-// One thread per line along `axis`, of `length` updates. `sizes` is the shape of the updates, `strides`
-// are those of y, `size` is the size of y along the axis.
+constexpr int BATCH = 8;  // updates of a thread that are loaded together
+
+// One thread per line along `axis`, of `length` updates, or several, each of which applies those of its own positions.
+// `sizes` is the shape of the updates, `strides` are those of y, `size` is the size of y along the axis.
 extern "C" __global__ void __launch_bounds__(256)
-scatter_elements(const I* indices, const T* updates, T* y, Index count, Index length, Index size,
+scatter_elements(const I* indices, const T* updates, T* y, Index count, Index lines, Index length, Index size,
                  Index axis, Ints sizes, Ints strides)
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
-    Index rest = i, from = 0, to = 0, own = 1, step = 1;
+    const Index share = i / lines, shares = count / lines;
+    Index rest = i - share * lines, from = 0, to = 0, own = 1, step = 1;
 #pragma unroll
     for (int a = RANK - 1; a >= 0; --a) {
         if (a == axis) {
@@ -41,9 +44,20 @@ scatter_elements(const I* indices, const T* updates, T* y, Index count, Index le
         own *= sizes.at[a];
     }
     grid_dependency_sync();
-    for (Index k = 0; k < length; ++k) {
-        const Index at = place(indices[from + k * step], size);
-        if (at >= 0) update(y + to + at * strides.at[axis], updates[from + k * step]);
+    for (Index first = 0; first < length; first += BATCH) {
+        Index at[BATCH];
+        T more[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k)
+            at[k] = first + k < length ? place(indices[from + (first + k) * step], size) : -1;
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+            if (shares > 1 && at[k] % shares != share) at[k] = -1;
+            if (at[k] >= 0) more[k] = updates[from + (first + k) * step];
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k)
+            if (at[k] >= 0) update(y + to + at[k] * strides.at[axis], more[k]);
     }
 }
 
