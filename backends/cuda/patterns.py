@@ -54,7 +54,7 @@ _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
-_CAST_SOFTMAX = Finder("norm.cast_softmax", "cast_softmax_at")
+_CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
 #: Finders by the operator at which they are asked; the first pattern that is found is taken.

@@ -8,10 +8,10 @@ from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from ....runtime.ops.norm import LogSoftmax
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
+from ..norm.softmax import softmax_of
 from ..recipe.launch import Launch, launches_of
 from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
-from .norm import softmax_of
 
 WARPS = 8
 THREADS = 256
