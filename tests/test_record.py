@@ -37,6 +37,22 @@ class Longer(Mine):
     d: int = 0
 
 
+@record
+class Point:
+    x: int
+    y: int = 2
+
+    def __post_init__(self) -> None:
+        if self.x > self.y:
+            raise ValueError("descends")
+
+
+@record
+class Named(Point):
+    name: str = "n"
+    seen: bool = field(default=False, init=False)
+
+
 WAYS = {
     "representation": lambda kind: repr(kind(1, [2], "x")).partition("(")[2],
     "hash": lambda kind: hash(kind(1, [2], "x")),
@@ -96,3 +112,17 @@ def test_what_a_class_defines_stays() -> None:
 def test_representations() -> None:
     assert repr(Told(3)) == "told 3"
     assert repr(Longer(1, d=2)) == "Longer(a=1, b=[], d=2)"
+
+
+def test_arguments() -> None:
+    assert (Point(1).x, Point(1).y) == (1, 2)
+    assert Point(y=4, x=3) == Point(3, 4)
+    assert replace(Point(1, 5), x=2) == Point(2, 5)
+    assert repr(Named(1, name="m")) == "Named(x=1, y=2, name='m', seen=False)"
+    for kind in (Point, Named):
+        with pytest.raises(ValueError, match="descends"):
+            kind(3)
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+            kind()  # pyright: ignore[reportCallIssue]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+            kind(1, z=2)  # pyright: ignore[reportCallIssue]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -16,11 +18,14 @@ def record(cls: type[T]) -> type[T]:
 
     Type checkers report assignments to fields as with ``frozen=True``; at run time nothing does.
     Methods that refuse them would have to be compiled for each class, an eighth of the time in
-    which a backend is imported, and instances would take twice as long to make. Another eighth are
-    methods that are not compiled here, either, but made of functions that all records share.
+    which a backend is imported, and instances would take twice as long to make. Another quarter
+    are methods that are not compiled here, either, but made of what all records share.
     """
-    made: Any = dataclass(slots=True, eq=False, repr=False)(cls)
+    compiled = any(map(_is_computed, _fields_of(cls)))
+    made: Any = dataclass(slots=True, init=compiled, eq=False, repr=False)(cls)
     own, found = vars(cls), fields(made)
+    if not compiled and "__init__" not in own:
+        made.__init__ = _init(found, ends=hasattr(made, "__post_init__"))
     if "__repr__" not in own:
         made.__repr__ = _repr
     if "__eq__" not in own:
@@ -29,6 +34,41 @@ def record(cls: type[T]) -> type[T]:
         hashed = [each for each in found if (each.compare if each.hash is None else each.hash)]
         made.__hash__ = _hash(_key(hashed))
     return made
+
+
+def _fields_of(cls: type) -> Iterator[Field[Any]]:
+    """Yield the fields that a class inherits, and those of its own that are more than a default."""
+    for each in cls.__mro__:
+        found = (*vars(each).values(), *vars(each).get("__dataclass_fields__", {}).values())
+        yield from (one for one in found if isinstance(one, Field))
+
+
+def _is_computed(field: Field[Any]) -> bool:
+    return field.default_factory is not MISSING or not field.init
+
+
+def _init(found: Sequence[Field[Any]], *, ends: bool) -> FunctionType:
+    """Return a method that sets the fields to its arguments.
+
+    Args:
+        found: the fields.
+        ends: whether it calls ``__post_init__``.
+    """
+    names = tuple(each.name for each in found)
+    used = (*names, "__post_init__") if ends else names
+    code = _setting(len(names), ends).replace(co_varnames=("self", *names), co_names=used)
+    defaults = tuple(each.default for each in found if each.default is not MISSING)
+    return FunctionType(code, globals(), "__init__", defaults)
+
+
+@cache
+def _setting(count: int, ends: bool) -> CodeType:
+    """Return the code of a method that sets so many fields, whatever their names are."""
+    names = [f"_{number}" for number in range(count)]
+    lines = [*(f"self.{name} = {name}" for name in names), *["self.__post_init__()"] * ends]
+    made: dict[str, Any] = {}
+    exec(f"def __init__(self, {', '.join(names)}): {'; '.join(lines) or 'pass'}", made)
+    return made["__init__"].__code__
 
 
 def _key(found: Sequence[Field[Any]]) -> Callable[[Any], object]:
