@@ -1,4 +1,4 @@
-"""Hand-written CUDA kernels, compiled by NVRTC and launched through cuda.core."""
+"""Hand-written CUDA kernels, compiled by NVRTC and launched through the driver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return the backend as the only entry of a list.
 
     Raises:
-        BackendUnavailable: no driver, no GPU that can run the kernels, or no cuda.core or NVRTC.
+        BackendUnavailable: no driver, no GPU that can run the kernels, no bindings or no NVRTC.
     """
     try:
         from .driver.wake import waking

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from cuda.bindings import driver, nvrtc
-from cuda.core import Device
 
 from ...runtime.base import forks
 from ...runtime.errors import BackendUnavailable
@@ -17,10 +16,11 @@ from ...runtime.plan.host import HostBuffer
 from .codegen.copies import reformat
 from .codegen.screens import find_not_finite
 from .control.conditional_nodes import CudaDecisions
-from .driver.device import CudaStream, DriverDevice, driver_version
+from .driver.device import DriverDevice, capability, driver_version, name_of
 from .driver.memory import address, pointer
-from .driver.status import check, translated
+from .driver.status import check
 from .driver.step import bind_launch
+from .driver.streams import CudaStream
 from .interop.exchange import CudaExchange
 from .recipe.packing import KernelPacking
 
@@ -101,7 +101,8 @@ def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> 
         if ordinal not in _opened:
             _check_driver(backend)
             _check_nvrtc(backend)
-            _opened[ordinal] = CudaDevice(_core_device(backend, ordinal), cache)
+            _check_gpu(backend, ordinal)
+            _opened[ordinal] = CudaDevice(ordinal, cache)
         device = _opened[ordinal]
         device.enter()  # raises if the process has been forked
         device.use_cache(cache)
@@ -146,7 +147,7 @@ def _check_nvrtc(backend: str) -> None:
         ) from None
 
 
-def _core_device(backend: str, ordinal: int) -> Device:
+def _check_gpu(backend: str, ordinal: int) -> None:
     count = check("cuDeviceGetCount", driver.cuDeviceGetCount())
     if ordinal >= count:
         raise BackendUnavailable(
@@ -154,15 +155,11 @@ def _core_device(backend: str, ordinal: int) -> Device:
             f"there is no GPU {ordinal}; CUDA shows {count}",
             "`nvidia-smi` lists them; CUDA_VISIBLE_DEVICES may hide some",
         )
-    with translated(f"opening GPU {ordinal}"):
-        core = Device(ordinal)
-        core.set_current()
-    capability = core.compute_capability
-    if capability < MIN_CAPABILITY:
+    major, minor = capability(ordinal)
+    if (major, minor) < MIN_CAPABILITY:
         raise BackendUnavailable(
             backend,
-            f"{core.name} has compute capability {capability[0]}.{capability[1]}; the kernels "
-            "need 8.0 (Ampere) or newer",
+            f"{name_of(ordinal)} has compute capability {major}.{minor}; the kernels need 8.0 "
+            "(Ampere) or newer",
             "use backend='numpy', or another GPU",
         )
-    return core

@@ -23,7 +23,7 @@ from ...runtime.plan.plan import Plan
 from ...runtime.plan.weights import WeightStore
 from ..cuda.backend import CudaBackend
 from ..cuda.driver.clock import microseconds
-from ..cuda.driver.device import CudaStream
+from ..cuda.driver.streams import CudaStream
 from ..cuda.tuning.records import Records
 from ..cuda.tuning.tuner import digest
 from .registry import NodeGroup

@@ -12,8 +12,8 @@ from ...runtime.ir.types import TensorType
 from ..cuda.codegen.chain_kernel import elementwise
 from ..cuda.codegen.elementwise import chain_of
 from ..cuda.device import CudaDevice
-from ..cuda.driver.device import CudaStream
 from ..cuda.driver.step import bind_launch
+from ..cuda.driver.streams import CudaStream
 from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
 from .operation import Operand

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from ...runtime.base.record import record
-from ..cuda.driver.device import CudaStream
+from ..cuda.driver.streams import CudaStream
 from .library import NoPlan
 from .operation import DATA_TYPES, SLOW, Operand, Operation, Ranked
 from .session import Session

@@ -9,8 +9,8 @@ from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import TensorType
 from ..cuda.device import CudaDevice
-from ..cuda.driver.device import CudaStream
 from ..cuda.driver.step import bind_launch
+from ..cuda.driver.streams import CudaStream
 from ..cuda.gemm.problem import packed_image
 from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor

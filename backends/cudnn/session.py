@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from ...runtime.base.record import record
-from ..cuda.driver.device import CudaStream
+from ..cuda.driver.streams import CudaStream
 from .library import CudnnLibrary
 
 

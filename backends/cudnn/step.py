@@ -17,8 +17,8 @@ from ...runtime.plan.backend import BuildContext, PackedConstant, View
 from ...runtime.plan.weights import as_it_is
 from ..cuda.device import CudaDevice
 from ..cuda.driver.clock import microseconds
-from ..cuda.driver.device import CudaStream
 from ..cuda.driver.memory import CudaBuffer, pointer
+from ..cuda.driver.streams import CudaStream
 from ..cuda.recipe.operands import Packed
 from .choice import EngineChoice, EngineTask
 from .epilogue import rest_kernel

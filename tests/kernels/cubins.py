@@ -9,12 +9,8 @@ from collections.abc import Hashable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
-from typing import Any
 
-from cuda.bindings import nvrtc
-from cuda.core import Program, ProgramOptions
-
-from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.driver.compile import Compiler, compiled
 from tercet.backends.cuda.driver.step import sizes
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.source import KernelSource
@@ -42,34 +38,20 @@ _DECLARED = re.compile(
 class QuickCompiler(Compiler):
     """Optimises nothing: the code is accepted and takes the same arguments, only sooner."""
 
-    def _options(self, file: str, text: str) -> ProgramOptions:
-        options = super()._options(file, text)
-        options.ofast_compile, options.lineinfo, options.minimal = "max", False, True
-        return options
+    def options(self, text: str) -> list[str]:
+        quick = (each for each in super().options(text) if each != "--generate-line-info")
+        return [*quick, "--Ofast-compile=max", "--minimal"]
 
     def _entry(self, text: str) -> str:
         return f"quick-{super()._entry(text)}"
 
 
 class PtxCompiler(QuickCompiler):
-    """Leaves the assembler out, which takes two thirds of the time.
-
-    This is not `Program.compile("ptx")`, as that asks the driver, and there may be none.
-    """
+    """Leaves the assembler out, which takes two thirds of the time."""
 
     def _build(self, file: str, text: str) -> bytes:
-        options = self._options(file, text)
-        options.arch = self.target.arch.replace("sm_", "compute_")
-        listed = options.as_bytes("nvrtc")
-        program = Program(text, "c++", options)
-        handle: Any = program.handle
-        (status,) = nvrtc.nvrtcCompileProgram(handle, len(listed), listed)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            return super()._build(file, text)  # which says what is wrong
-        ptx = bytes(nvrtc.nvrtcGetPTXSize(handle)[1])
-        nvrtc.nvrtcGetPTX(handle, ptx)
-        program.close()
-        return ptx
+        options = [each.replace("=sm_", "=compute_") for each in self.options(text)]
+        return compiled(file, text, options, "ptx")
 
     def _entry(self, text: str) -> str:
         return f"ptx-{super()._entry(text)}"
@@ -78,8 +60,8 @@ class PtxCompiler(QuickCompiler):
 class OptimizedPtxCompiler(PtxCompiler):
     """Leaves only the assembler out: PTX shows which loads and stores have been combined."""
 
-    def _options(self, file: str, text: str) -> ProgramOptions:
-        return Compiler._options(self, file, text)  # pyright: ignore[reportPrivateUsage]
+    def options(self, text: str) -> list[str]:
+        return Compiler.options(self, text)
 
     def _entry(self, text: str) -> str:
         return f"optimized-{super()._entry(text)}"

@@ -223,7 +223,7 @@ def _text(source: KernelSource) -> str:
 
 
 class _Block:
-    """Memory of the host in the place of cuda.core's buffer."""
+    """Memory of the host in the place of the device's."""
 
     def __init__(self, nbytes: int) -> None:
         self.buffer = HostBuffer.around(guarded(nbytes))
@@ -245,8 +245,10 @@ class EmulatedDevice:
         return None
 
     def allocate(self, nbytes: int) -> CudaBuffer:
-        block: Any = _Block(nbytes) if nbytes else None
-        return CudaBuffer(block, nbytes, lambda core, nbytes: core.close())
+        if not nbytes:
+            return CudaBuffer(0, 0)
+        block = _Block(nbytes)
+        return CudaBuffer(block.handle, nbytes, lambda *_: block.close(), block)
 
     def staging(self, nbytes: int) -> HostBuffer:
         return HostBuffer(nbytes)

@@ -1,4 +1,4 @@
-"""NVIDIA's driver and cuda.core made of the host's memory, any call of which may be told to fail.
+"""NVIDIA's driver made of the host's memory, any call of which may be told to fail.
 
 A model is loaded and run on it as on a GPU: with streams, events, pools, pinned memory and graphs,
 its kernels computed by the emulator. It shows neither races nor speed. Calls are counted by the
@@ -23,9 +23,10 @@ from cuda.bindings import driver as real
 from tercet.backends.cuda import device as device_module
 from tercet.backends.cuda.control import conditional_nodes
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import events, memory, status, wake
+from tercet.backends.cuda.driver import events, memory, status, streams, wake
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
+from tercet.runtime.ir.types import Array
 from tercet.runtime.plan.host import HostBuffer
 
 from .emulator import HostCompiler, Library
@@ -64,105 +65,29 @@ class Gate:
             return self.status
         return self.status if self.failed and self.stays else SUCCESS
 
-    def enter(self, name: str) -> None:
-        """Count a call of cuda.core, which raises where it fails."""
-        answer = self.ask(name)
-        if answer != SUCCESS:
-            raise status.CUDAError(f"{answer.name}: planted in {name}")
-
 
 Work = Callable[[], object]
 
 
+@dataclass(eq=False)
 class FakeStream:
     """Does its work at once, or writes it down while it is recorded."""
 
-    def __init__(self, gpu: FakeGpu) -> None:
-        self.gpu, self.capture = gpu, None
-        self.handle = gpu.number(self)
-
-    capture: list[Work] | None
-
-    def record(self, event: FakeEvent | None = None) -> FakeEvent:
-        self.gpu.gate.enter("cuEventRecord")
-        made = event or FakeEvent(self.gpu)
-        made.capture = self.capture
-        return made
-
-    def wait(self, event: FakeEvent) -> None:
-        self.gpu.gate.enter("cuStreamWaitEvent")
-        if self.capture is None:
-            self.capture = event.capture
-
-    def sync(self) -> None:
-        self.gpu.gate.enter("cuStreamSynchronize")
-        assert self.capture is None, "a stream that is recorded cannot be waited for"
-
-    def create_graph_builder(self) -> FakeBuilder:
-        return FakeBuilder(self)
+    capture: list[Work] | None = None
 
 
+@dataclass(eq=False)
 class FakeEvent:
-    def __init__(self, gpu: FakeGpu) -> None:
-        self.handle, self.capture = gpu.number(self), None
-        self.gpu = gpu
+    """Knows what was recorded into where it was put."""
 
-    capture: list[Work] | None
-
-    def sync(self) -> None:
-        self.gpu.gate.enter("cuEventSynchronize")
+    capture: list[Work] | None = None
 
 
-class FakeBuilder:
-    """A graph that is being recorded from a stream."""
+@dataclass(eq=False)
+class FakeGraph:
+    """What a graph does."""
 
-    def __init__(self, stream: FakeStream) -> None:
-        self.stream, self.work = stream, list[Work]()
-
-    def begin_building(self, mode: str) -> None:
-        self.stream.gpu.gate.enter("cuStreamBeginCapture")
-        self.stream.capture = self.work
-
-    def end_building(self) -> None:
-        self._end()
-        self.stream.gpu.gate.enter("cuStreamEndCapture")
-
-    def _end(self) -> None:
-        for stream in self.stream.gpu.streams():
-            if stream.capture is self.work:
-                stream.capture = None
-
-    def complete(self) -> FakeGraph:
-        self.stream.gpu.gate.enter("cuGraphInstantiate")
-        return FakeGraph(self.stream.gpu, self.work)
-
-    def close(self) -> None:
-        self._end()
-        self.stream.gpu.gate.enter("cuGraphDestroy")
-
-    def create_condition(self) -> Any:
-        if get_ident() not in self.stream.gpu.threads:
-            raise status.CUDAError("the device of this thread is not yet initialized")
-        self.stream.gpu.gate.enter("cuGraphConditionalHandleCreate")
-        cell = ctypes.c_uint(0)
-        return SimpleNamespace(handle=ctypes.addressof(cell), cell=cell)
-
-    def if_else(self, condition: Any) -> tuple[FakeBuilder, FakeBuilder]:
-        self.stream.gpu.gate.enter("cuGraphAddNode")
-        parts = FakeBuilder(FakeStream(self.stream.gpu)), FakeBuilder(FakeStream(self.stream.gpu))
-        self.work.append(lambda: play(parts[0 if condition.cell.value else 1].work))
-        return parts
-
-    def while_loop(self, condition: Any) -> FakeBuilder:
-        self.stream.gpu.gate.enter("cuGraphAddNode")
-        part = FakeBuilder(FakeStream(self.stream.gpu))
-
-        def loop() -> None:
-            while condition.cell.value:
-                play(part.work)
-
-        self.work.append(loop)
-        return part
+    work: list[Work]
 
 
 def play(works: list[Work]) -> None:
@@ -170,74 +95,26 @@ def play(works: list[Work]) -> None:
         work()
 
 
-@dataclass
-class FakeGraph:
-    gpu: FakeGpu
-    work: list[Work]
-
-    def upload(self, stream: FakeStream) -> None:
-        self.gpu.gate.enter("cuGraphUpload")
-
-    def launch(self, stream: FakeStream) -> None:
-        self.gpu.gate.enter("cuGraphLaunch")
-        play(self.work)
-
-
+@dataclass(eq=False)
 class FakeBlock:
     """Memory of the device, or pinned memory of the host."""
 
-    device_id = 0
-
-    def __init__(self, gpu: FakeGpu, nbytes: int, free: str) -> None:
-        self.gpu, self.nbytes, self.free = gpu, nbytes, free
-        self.memory = HostBuffer(nbytes).memory
-        self.memory[:] = 0xAB
-        self.handle: int = self.memory.ctypes.data
-        gpu.held[free] += nbytes
-
-    def __del__(self) -> None:
-        self.gpu.held[self.free] -= self.nbytes
-
-    def close(self, stream: Any = None) -> None:
-        self.gpu.gate.enter(self.free)
-        self.gpu.held[self.free] -= self.nbytes
-        self.nbytes = 0
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.memory.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-
-class FakePool:
-    """Gives memory; `call` and `free` are the driver's names for it."""
-
-    def __init__(self, gpu: FakeGpu, call: str, free: str) -> None:
-        self.gpu, self.call, self.free, self.handle = gpu, call, free, gpu.number(self)
-
-    def allocate(self, nbytes: int, stream: Any = None) -> FakeBlock:
-        self.gpu.gate.enter(self.call)
-        return FakeBlock(self.gpu, nbytes, self.free)
+    memory: Array
+    free: str
 
 
 class FakeCode:
-    """Machine code as cuda.core has it."""
+    """Machine code."""
 
     def __init__(self, gpu: FakeGpu, library: Library) -> None:
         self.gpu, self.library = gpu, library
 
-    def get_kernel(self, entry: str) -> Any:
-        self.gpu.gate.enter("cuLibraryGetKernel")
-        kernel = SimpleNamespace(
-            run=self.library.kernel(entry), sizes=self.library.sizes(entry), handle=0
-        )
-        kernel.handle = self.gpu.number(kernel)
-        return kernel
+    def kernel(self, entry: str) -> Any:
+        return SimpleNamespace(run=self.library.kernel(entry), sizes=self.library.sizes(entry))
 
 
 class FakeCompiler(HostCompiler):
-    """The emulator's compiler, which gives what cuda.core loads."""
+    """The emulator's compiler, which gives what the fake driver loads."""
 
     gpu: FakeGpu
 
@@ -247,16 +124,14 @@ class FakeCompiler(HostCompiler):
 
 
 class FakeGpu:
-    """The GPU, the driver's functions and the classes of cuda.core for it.
+    """The GPU, and the driver's functions for it.
 
     Attributes:
         gate: what every call passes.
         held: bytes that are not given back, by the call that gives them back.
         codes: machine code by source.
-        threads: those that have a device of cuda.core, which are apart.
+        threads: those that have a current context.
     """
-
-    device_id, name, compute_capability = 0, "Fake", (8, 0)
 
     def __init__(self, compiler: FakeCompiler, gate: Gate) -> None:
         self.gate, self.compiler = gate, compiler
@@ -266,9 +141,8 @@ class FakeGpu:
         self.threads = set[int]()
         self.running = Lock()  # the emulator has one block of threads
         self._numbered: dict[int, Any] = {}
-        self.default = FakeStream(self)
-        self.default.handle = 1
-        self._numbered[1] = self.default
+        self._numbered[1] = FakeStream()
+        self._blocks: dict[int, FakeBlock] = {}
 
     def number(self, made: Any) -> int:
         """Return a handle for an object."""
@@ -276,38 +150,15 @@ class FakeGpu:
         self._numbered[handle] = made
         return handle
 
-    def streams(self) -> list[FakeStream]:
-        """Return all streams."""
-        return [one for one in self._numbered.values() if isinstance(one, FakeStream)]
+    def made(self, name: str, made: Any) -> Any:
+        """Return what a call of the driver answers that makes something."""
+        answer = self.gate.ask(name)
+        return answer, self.number(made) if answer == SUCCESS else None
 
     def do(self, stream: Any, work: Work) -> None:
         """Do some work of a stream, or write it down."""
         capture = self._numbered[int(stream)].capture
         work() if capture is None else capture.append(work)
-
-    # ── cuda.core ────────────────────────────────────────────────────────────────────────────
-
-    def open(self, ordinal: int = 0) -> FakeGpu:
-        self.threads.add(get_ident())
-        return self
-
-    @property
-    def properties(self) -> Any:
-        return SimpleNamespace(
-            max_shared_memory_per_block_optin=FAKE.shared,
-            multiprocessor_count=FAKE.processors,
-            memory_pools_supported=True,
-        )
-
-    def set_current(self) -> None:
-        self.gate.enter("cuCtxSetCurrent")
-
-    def create_stream(self) -> FakeStream:
-        self.gate.enter("cuStreamCreate")
-        return FakeStream(self)
-
-    def pinned(self) -> FakePool:
-        return FakePool(self, "cuMemAllocHost", "cuMemFreeHost")
 
     # ── the driver ───────────────────────────────────────────────────────────────────────────
 
@@ -328,6 +179,66 @@ class FakeGpu:
 
     def cuGetErrorString(self, error: Any) -> Any:
         return SUCCESS, b"planted"
+
+    def cuDevicePrimaryCtxRetain(self, ordinal: int) -> Any:
+        return self.gate.ask("cuDevicePrimaryCtxRetain"), 7
+
+    def cuDeviceGetName(self, length: int, ordinal: int) -> Any:
+        return self.gate.ask("cuDeviceGetName"), b"Fake"
+
+    def cuDeviceGetAttribute(self, which: Any, ordinal: int) -> Any:
+        found = {
+            "COMPUTE_CAPABILITY_MAJOR": 8,
+            "COMPUTE_CAPABILITY_MINOR": 0,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": FAKE.shared,
+            "MULTIPROCESSOR_COUNT": FAKE.processors,
+            "MEMORY_POOLS_SUPPORTED": 1,
+        }
+        name = which.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return self.gate.ask("cuDeviceGetAttribute"), found[name]
+
+    def cuCtxSetCurrent(self, context: int) -> Any:
+        self.threads.add(get_ident())
+        return (self.gate.ask("cuCtxSetCurrent"),)
+
+    def cuCtxGetCurrent(self) -> Any:
+        return self.gate.ask("cuCtxGetCurrent"), 7 if get_ident() in self.threads else 0
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────
+
+    def _block(self, name: str, nbytes: int, free: str) -> Any:
+        answer = self.gate.ask(name)
+        if answer != SUCCESS:
+            return answer, None
+        block = FakeBlock(HostBuffer(nbytes).memory, free)
+        block.memory[:] = 0xAB
+        self.held[free] += nbytes
+        start = block.memory.ctypes.data
+        self._blocks[start] = block
+        return answer, start
+
+    def _free(self, name: str, pointer: int) -> Any:
+        answer = self.gate.ask(name)
+        if answer == SUCCESS:
+            block = self._blocks.pop(pointer)
+            assert block.free == name
+            self.held[name] -= block.memory.nbytes
+        return (answer,)
+
+    def cuMemPoolCreate(self, about: Any) -> Any:
+        return self.made("cuMemPoolCreate", None)
+
+    def cuMemAllocFromPoolAsync(self, nbytes: int, pool: int, stream: int) -> Any:
+        return self._block("cuMemAllocFromPoolAsync", nbytes, "cuMemFreeAsync")
+
+    def cuMemFreeAsync(self, pointer: int, stream: int) -> Any:
+        return self._free("cuMemFreeAsync", pointer)
+
+    def cuMemAllocHost(self, nbytes: int) -> Any:
+        return self._block("cuMemAllocHost", nbytes, "cuMemFreeHost")
+
+    def cuMemFreeHost(self, pointer: int) -> Any:
+        return self._free("cuMemFreeHost", pointer)
 
     def cuMemGetInfo(self) -> Any:
         return self.gate.ask("cuMemGetInfo"), BYTES - sum(self.held.values()), BYTES
@@ -350,11 +261,26 @@ class FakeGpu:
     def cuMemcpyDtoH(self, target: Any, source: Any, nbytes: int) -> Any:
         return self._copy("cuMemcpyDtoH", 1, target, source, nbytes)
 
+    # ── streams and events ───────────────────────────────────────────────────────────────────
+
+    def cuStreamCreate(self, flags: int) -> Any:
+        return self.made("cuStreamCreate", FakeStream())
+
+    def cuStreamDestroy(self, stream: Any) -> Any:
+        return (self.gate.ask("cuStreamDestroy"),)
+
     def cuStreamSynchronize(self, stream: Any) -> Any:
-        return (self.gate.ask("cuStreamSynchronize"),)
+        answer = self.gate.ask("cuStreamSynchronize")
+        is_recorded = self._numbered[int(stream)].capture is not None
+        assert not is_recorded, "a stream that is recorded cannot be waited for"
+        return (answer,)
 
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> Any:
-        return (self.gate.ask("cuStreamWaitEvent"),)
+        answer = self.gate.ask("cuStreamWaitEvent")
+        waiting, point = self._numbered[int(stream)], self._numbered[int(event)]
+        if answer == SUCCESS and waiting.capture is None:
+            waiting.capture = point.capture
+        return (answer,)
 
     def cuStreamIsCapturing(self, stream: Any) -> Any:
         return self.gate.ask("cuStreamIsCapturing"), exchange._NOT_CAPTURING
@@ -363,19 +289,104 @@ class FakeGpu:
         return (self.gate.ask("cuCtxSynchronize"),)
 
     def cuEventCreate(self, flags: int) -> Any:
-        return self.gate.ask("cuEventCreate"), self.number(None)
+        return self.made("cuEventCreate", FakeEvent())
 
     def cuEventDestroy(self, event: Any) -> Any:
         return (self.gate.ask("cuEventDestroy"),)
 
     def cuEventRecord(self, event: Any, stream: Any) -> Any:
-        return (self.gate.ask("cuEventRecord"),)
+        answer = self.gate.ask("cuEventRecord")
+        if answer == SUCCESS:
+            self._numbered[int(event)].capture = self._numbered[int(stream)].capture
+        return (answer,)
 
     def cuEventSynchronize(self, event: Any) -> Any:
         return (self.gate.ask("cuEventSynchronize"),)
 
     def cuEventQuery(self, event: Any) -> Any:
         return (self.gate.ask("cuEventQuery"),)
+
+    # ── graphs ───────────────────────────────────────────────────────────────────────────────
+
+    def cuStreamBeginCapture(self, stream: int, mode: Any) -> Any:
+        answer = self.gate.ask("cuStreamBeginCapture")
+        if answer == SUCCESS:
+            self._numbered[stream].capture = []
+        return (answer,)
+
+    def cuStreamBeginCaptureToGraph(self, stream: int, graph: int, *_: Any) -> Any:
+        answer = self.gate.ask("cuStreamBeginCaptureToGraph")
+        if answer == SUCCESS:
+            self._numbered[stream].capture = self._numbered[graph].work
+        return (answer,)
+
+    def cuStreamEndCapture(self, stream: int) -> Any:
+        work = self._numbered[stream].capture
+        for each in self._numbered.values():
+            if isinstance(each, FakeStream) and each.capture is work:
+                each.capture = None
+        return self.made("cuStreamEndCapture", FakeGraph(work))
+
+    def cuStreamGetCaptureInfo(self, stream: int) -> Any:
+        work = self._numbered[stream].capture
+        assert work is not None, "the stream is not recorded"
+        return self.gate.ask("cuStreamGetCaptureInfo"), None, 1, self.number(work), [], None, 0
+
+    def cuStreamUpdateCaptureDependencies(self, stream: int, *_: Any) -> Any:
+        return (self.gate.ask("cuStreamUpdateCaptureDependencies"),)
+
+    def cuGraphConditionalHandleCreate(self, graph: int, context: int, *_: Any) -> Any:
+        answer = self.gate.ask("cuGraphConditionalHandleCreate")
+        if not context:
+            return real.CUresult.CUDA_ERROR_INVALID_CONTEXT, None
+        cell = ctypes.c_uint(0)
+        self._numbered[ctypes.addressof(cell)] = cell
+        return answer, ctypes.addressof(cell)
+
+    def CUgraphNodeParams(self) -> Any:
+        return SimpleNamespace(type=None, conditional=SimpleNamespace())
+
+    def cuGraphAddNode(self, graph: int, ends: Any, edges: Any, count: int, node: Any) -> Any:
+        answer, about = self.gate.ask("cuGraphAddNode"), node.conditional
+        bodies = [FakeGraph([]) for _ in range(about.size)]
+        about.phGraph_out = [self.number(body) for body in bodies]
+        cell = self._numbered[int(about.handle)]
+
+        def branch() -> None:
+            play(bodies[0 if cell.value else 1].work)
+
+        def loop() -> None:
+            while cell.value:
+                play(bodies[0].work)
+
+        self._numbered[graph].append(branch if about.type == streams.IF else loop)
+        return answer, self.number(None)
+
+    def cuGraphInstantiate(self, graph: int, flags: int) -> Any:
+        return self.made("cuGraphInstantiate", self._numbered[graph])
+
+    def cuGraphUpload(self, graph: int, stream: int) -> Any:
+        return (self.gate.ask("cuGraphUpload"),)
+
+    def cuGraphLaunch(self, graph: int, stream: int) -> Any:
+        answer = self.gate.ask("cuGraphLaunch")
+        if answer == SUCCESS:
+            play(self._numbered[graph].work)
+        return (answer,)
+
+    def cuGraphDestroy(self, graph: int) -> Any:
+        return (self.gate.ask("cuGraphDestroy"),)
+
+    def cuGraphExecDestroy(self, graph: int) -> Any:
+        return (self.gate.ask("cuGraphExecDestroy"),)
+
+    # ── kernels ──────────────────────────────────────────────────────────────────────────────
+
+    def cuLibraryLoadData(self, code: Any, *_: Any) -> Any:
+        return self.made("cuLibraryLoadData", code)
+
+    def cuLibraryGetKernel(self, library: int, entry: bytes) -> Any:
+        return self.made("cuLibraryGetKernel", self._numbered[library].kernel(entry.decode()))
 
     def cuPointerGetAttribute(self, kind: Any, pointer: Any) -> Any:
         return self.gate.ask("cuPointerGetAttribute"), 0
@@ -431,24 +442,13 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
         patch: sets an attribute; pytest's `monkeypatch.setattr` undoes it later.
     """
     gpu = FakeGpu(compiler, gate)
-
-    class Pool(FakePool):
-        def __init__(self, *_: Any) -> None:
-            gate.enter("cuMemPoolCreate")
-            super().__init__(gpu, "cuMemAllocFromPoolAsync", "cuMemFreeAsync")
-
     # The package is for `step`, which imports the driver when it binds a launch.
-    for module in (device_module, driver_device, events, memory, status, array, exchange, bindings):
+    for module in (device_module, driver_device, events, memory, status, streams):
+        patch(module, "driver", gpu)
+    for module in (array, exchange, bindings):
         patch(module, "driver", gpu)
     patch(conditional_nodes, "driver", gpu)
-    for module in (device_module, driver_device, memory):
-        patch(module, "Device", gpu.open)
-    for module in (driver_device, exchange):
-        patch(module, "DeviceMemoryResource", Pool)
-        patch(module, "DeviceMemoryResourceOptions", lambda: None)
-    patch(driver_device, "LegacyPinnedMemoryResource", gpu.pinned)
     patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
-    patch(exchange, "_DEFAULTS", dict.fromkeys((0, 1, 2), gpu.default))
     patch(device_module, "_opened", {})
     patch(wake, "_wake", lambda ordinal: None)  # the real one sleeps on
     return gpu

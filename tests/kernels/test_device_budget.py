@@ -45,9 +45,9 @@ class Meter:
         self.most = max(self.most, self.now)
         release = buffer._release
 
-        def released(core: Any, size: int) -> None:
+        def released(start: int, size: int, is_shared: bool) -> None:
             self.now -= size
-            release(core, size)
+            release(start, size, is_shared)
 
         buffer._release = released
         return buffer

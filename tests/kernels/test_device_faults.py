@@ -13,10 +13,12 @@ from cuda.bindings import driver
 
 from tercet.backends.cuda.device import CudaDevice
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import memory, status
+from tercet.backends.cuda.driver import memory as driver_memory
+from tercet.backends.cuda.driver import status
 from tercet.runtime.base import forks
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 
+SUCCESS = driver.CUresult.CUDA_SUCCESS
 #: Statuses with which CUDA's documentation says that the process must be ended, or the device is
 #: gone; what an installation does not know is left out.
 FINAL = [
@@ -71,33 +73,40 @@ class Memory:
     """Memory of a device that refuses some allocations and notes what it holds."""
 
     def __init__(self, refused: dict[int, str]) -> None:
-        self.refused, self.calls, self.held = refused, 0, 0
+        self.refused, self.calls, self.held = refused, 0, dict[int, int]()
 
-    def allocate(self, nbytes: int, stream: Any = None) -> Any:
+    def allocate(self, nbytes: int, stream: Any = None) -> tuple[Any, int]:
         self.calls += 1
         if self.calls in self.refused:
-            raise status.CUDAError(f"{self.refused[self.calls]}: no")
-        self.held += nbytes
-        return SimpleNamespace(handle=64, device_id=0, close=lambda *_: self._free(nbytes))
+            return driver.CUresult.__members__[self.refused[self.calls]], 0
+        self.held[self.calls] = nbytes
+        return SUCCESS, self.calls
 
-    def _free(self, nbytes: int) -> None:
-        self.held -= nbytes
+    def free(self, pointer: int, stream: Any = None) -> tuple[Any]:
+        del self.held[pointer]
+        return (SUCCESS,)
 
 
 def device_with(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     """Return a device without a GPU."""
+    fake = SimpleNamespace(
+        CUresult=driver.CUresult,
+        cuCtxSetCurrent=lambda context: (SUCCESS,),
+        cuGetErrorString=lambda status: (SUCCESS, b"no"),
+        cuMemAlloc=memory.allocate,
+        cuMemAllocHost=memory.allocate,
+        cuMemFree=memory.free,
+        cuMemGetInfo=lambda: (SUCCESS, 100, 1000),
+        cuDeviceGetAttribute=lambda which, ordinal: (SUCCESS, 0),  # no pools
+    )
+    for module in (driver_device, driver_memory, status):
+        monkeypatch.setattr(module, "driver", fake)
     made: Any = object.__new__(CudaDevice)
-    made._core = SimpleNamespace(set_current=lambda: None, device_id=0)
-    monkeypatch.setattr(driver_device, "Device", lambda ordinal: made._core)
-    made._memory = made._pinned = memory
-    made._service = SimpleNamespace(sync=lambda: None)
+    made._context, made._memory = 7, driver_memory.MemoryPool(0, keeps=False)
+    made._service = SimpleNamespace(synchronize=lambda: None)
     made._lock, made._generation = forks.lock(), forks.generation()
     made.name, made.allocated, made.trimmed = "cuda:0", 0, []
     made.__dict__["exchange"] = SimpleNamespace(trim=lambda: made.trimmed.append(memory.calls))
-    success = driver.CUresult.CUDA_SUCCESS
-    monkeypatch.setattr(
-        driver_device, "driver", SimpleNamespace(cuMemGetInfo=lambda: (success, 100, 1000))
-    )
     return made
 
 
@@ -113,7 +122,7 @@ def test_every_allocation_may_fail(at: int, monkeypatch: pytest.MonkeyPatch) -> 
     buffers.append(device.allocate(512))  # it can go on
     for buffer in buffers:
         buffer.close()
-    assert (memory.held, device.allocated) == (0, 0)
+    assert (memory.held, device.allocated) == ({}, 0)
 
 
 def test_memory_of_dropped_arrays_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +164,13 @@ def test_a_device_does_not_outlive_a_fork(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(DeviceFault, match=r"before this process was forked.*spawn"):
             call()
     buffer.close()
-    assert memory.held == 512
+    assert list(memory.held.values()) == [512]
     assert memory.calls == 1
 
 
 def test_memory_may_outlive_the_names_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python may have removed them when a process ends whose models are open."""
-    buffer = memory.CudaBuffer(None, 0, lambda *_: None)
-    monkeypatch.setattr(memory, "is_finalizing", None)
+    buffer = driver_memory.CudaBuffer(0, 0)
+    monkeypatch.setattr(driver_memory, "is_finalizing", None)
     buffer.__del__()
     assert buffer.pointer == 0

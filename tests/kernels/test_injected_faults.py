@@ -49,7 +49,7 @@ FAULTS = {
     "lost": ("CONTEXT_IS_DESTROYED", True),
 }
 #: Calls that give something back: where one fails no error is raised, and the resource is lost.
-FREES = {"cuMemFreeAsync", "cuMemFreeHost", "cuEventDestroy", "cuGraphDestroy"}
+FREES = {"cuMemFreeAsync", "cuMemFreeHost"}
 X, OTHER = normal(5, 6), normal(3, 6)
 
 

@@ -73,7 +73,7 @@ def test_no_gpu(driver: SimpleNamespace) -> None:
 
 def test_one_gpu_of_several(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.cuDeviceGetCount = lambda: (OK, 2)
-    monkeypatch.setattr(opening, "_core_device", lambda backend, ordinal: ordinal)
+    driver.cuDeviceGetAttribute = lambda which, ordinal: (OK, 9)
     opened: Any = lambda core, cache: SimpleNamespace(  # noqa: E731 - one line says it
         ordinal=core, enter=lambda: None, use_cache=lambda folder: None
     )
@@ -112,11 +112,9 @@ def test_no_run_time_compiler(driver: SimpleNamespace, monkeypatch: pytest.Monke
     assert error.remedy == "pip install 'tercet[cuda13]'"
 
 
-def test_a_gpu_that_is_too_old(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SimpleNamespace(
-        name="Tesla V100", compute_capability=(7, 0), set_current=lambda: None, device_id=0
-    )
-    monkeypatch.setattr(opening, "Device", lambda ordinal: old)
+def test_a_gpu_that_is_too_old(driver: SimpleNamespace) -> None:
+    driver.cuDeviceGetName = lambda length, ordinal: (OK, b"Tesla V100\0\0")
+    driver.cuDeviceGetAttribute = lambda which, ordinal: (OK, 7 if "MAJOR" in which.name else 0)
     error = refusal()
     assert "Tesla V100 has compute capability 7.0; the kernels need 8.0 (Ampere)" in error.missing
 
@@ -124,7 +122,6 @@ def test_a_gpu_that_is_too_old(driver: SimpleNamespace, monkeypatch: pytest.Monk
 def test_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("tercet.backends.cuda.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cuda.core", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(BackendUnavailable, match=r"pip install 'tercet\[cuda13\]'"):
         cuda.open_backends(Options())

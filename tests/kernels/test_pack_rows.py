@@ -48,7 +48,7 @@ def by_kernel(device: Any, pack: Any, source: Array) -> Array:
     code = device.compiler.submit(found.launch.source)
     pointers = {"x": pointer(x), "y": y.pointer}
     emulator.emulated(device, found.launch, code, pointers)(None)
-    block: Any = y.core
+    block: Any = y.owner
     return block.buffer.memory.view(found.result.dtype).reshape(found.result.dims)
 
 

@@ -325,7 +325,7 @@ def test_results_are_compared_on_the_gpu(
         at = {name: pointer(view) for name, view in zip(names, views, strict=True)}
         run: Any = stepping.bind_launch(device, launch, device.compiler.submit(launch.source), at)
         run(None)
-        sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
+        sums = views[2].buffer.owner.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
         apart, whole = sums.reshape(-1, 2).sum(0)
         a, b = found.astype(np.float64), want.astype(np.float64)
         np.testing.assert_allclose(apart, ((a - b) ** 2).sum(), rtol=1e-12)

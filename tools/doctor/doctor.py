@@ -27,7 +27,7 @@ from ...runtime.base.arguments import number
 from ...runtime.base.cache import Cache, default_cache
 from ...runtime.base.notebook import Shown
 from ...runtime.base.parallel import usable_cpus
-from ...runtime.errors import BackendUnavailable
+from ...runtime.errors import BackendUnavailable, KernelError
 from ...version import PACKAGE, __version__
 from ..common.console import Say, bytes_text, counted, grid, lines, silent, text_of
 from ..profile.peaks import Peaks, all_peaks, show_peaks
@@ -283,16 +283,15 @@ def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, i
 def _nvrtc(remedy: str) -> Check:
     check = partial(Check, "NVRTC", purpose="compiling CUDA kernels")
     try:
-        status: Any = import_module("...backends.cuda.driver.status", __package__)
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
-        core: Any = import_module("cuda.core")
+        compiling: Any = import_module("...backends.cuda.driver.compile", __package__)
     except ImportError as error:
         return check(False, f"not installed ({error})", remedy)
     try:
         _, major, minor = nvrtc.nvrtcVersion()
-        options = core.ProgramOptions(arch=f"sm_{MIN_CAPABILITY[0]}{MIN_CAPABILITY[1]}")
-        size = len(core.Program(_PROBE, "c++", options).compile("cubin").code)
-    except (status.NVRTCError, RuntimeError) as error:
+        options = [f"--gpu-architecture=sm_{MIN_CAPABILITY[0]}{MIN_CAPABILITY[1]}"]
+        size = len(compiling.compiled("probe.cu", _PROBE, options, "cubin"))
+    except (KernelError, RuntimeError) as error:
         return check(False, f"fails: {_first_line(error)}", remedy)
     return check(True, f"{major}.{minor}, compiles a kernel ({size} bytes)")
 

@@ -31,7 +31,7 @@ from .lifecycle import show_lifecycle, trace_lifecycle
 
 if TYPE_CHECKING:
     from ...backends.cuda.device import CudaDevice
-    from ...backends.cuda.driver.device import CudaStream
+    from ...backends.cuda.driver.streams import CudaStream
 
 BATCHES = 8
 REPEAT = 5

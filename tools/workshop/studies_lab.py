@@ -30,7 +30,7 @@ from ..common.roofline import Rates
 from ..profile.device_time import device_times
 
 if TYPE_CHECKING:
-    from ...backends.cuda.driver.device import CudaStream
+    from ...backends.cuda.driver.streams import CudaStream
 
 Dims = tuple[int, ...]
 

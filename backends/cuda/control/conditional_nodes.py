@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from math import gcd, prod
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core.graph import GraphBuilder
 
 from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Run, Step, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.device_control import Rounds
-from ..driver.device import CudaStream, DriverDevice, Recording
+from ..driver.device import DriverDevice
 from ..driver.memory import pointer
-from ..driver.status import CUDAError, check, translated
+from ..driver.status import check
 from ..driver.step import KernelStep, bind_launch
+from ..driver.streams import IF, WHILE, CudaStream, Recording
 from ..recipe.launch import Launch, each
 from ..recipe.operands import index_type
 
@@ -106,12 +105,11 @@ class CudaDecisions:
             if not isinstance(stream, Recording):
                 (then if self._read(cond, stream).any() else other)(stream)
                 return
-            with translated("recording a conditional node"):
-                condition = stream.builder.create_condition()
-                self._bound(chosen(int(condition.handle)), {"cond": cond})(stream)
-                first, second = stream.builder.if_else(condition)
-                _record(first, then)
-                _record(second, other)
+            condition = stream.condition()
+            self._bound(chosen(condition), {"cond": cond})(stream)
+            first, second = stream.branch(condition, IF, 2)
+            first.record(then)
+            second.record(other)
 
         return run
 
@@ -137,12 +135,11 @@ class CudaDecisions:
                     body(stream)
                     go_on(stream)
                 return
-            with translated("recording a conditional node"):
-                condition = stream.builder.create_condition()
-                node = int(condition.handle)
-                counts(node, first=True)(stream)
-                last = counts(node, first=False)
-                _record(stream.builder.while_loop(condition), body, last)
+            condition = stream.condition()
+            counts(condition, first=True)(stream)
+            last = counts(condition, first=False)
+            (loop,) = stream.branch(condition, WHILE, 1)
+            loop.record(sequence((body, last)))
 
         return run
 
@@ -185,12 +182,3 @@ def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
             body(stream)
 
     return run
-
-
-def _record(builder: GraphBuilder, *runs: Run) -> None:
-    """Record functions in sequence as the body of a conditional node."""
-    try:
-        Recording(builder).record(sequence(runs))
-    finally:
-        with suppress(CUDAError):  # an interrupted recording cannot be closed
-            builder.close()

@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .device import CudaStream, DriverDevice
+    from .device import DriverDevice
+    from .streams import CudaStream
 
 #: Target duration of a recording in microseconds, maximum number of calls, and replays.
 RECORDED, MAX_CALLS, REPLAYS = 300.0, 50, 5

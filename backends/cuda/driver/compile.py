@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 import cuda.pathfinder
 from cuda.bindings import nvrtc
-from cuda.core import ObjectCode, Program, ProgramOptions
 
 from ....runtime.base import forks
 from ....runtime.base.cache import Cache
@@ -22,7 +22,6 @@ from ....runtime.base.parallel import usable_cpus
 from ....runtime.errors import KernelError, UncompiledError
 from ..recipe.source import KernelSource
 from ..recipe.targets import Target
-from .status import NVRTCError
 
 #: Maximum kernels that are compiled at a time.
 MAX_COMPILERS = 16
@@ -34,9 +33,7 @@ _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
 def target_for(major: int, minor: int, processors: int, shared: int) -> Target:
     """Return the target for this compute capability, limited to what NVRTC supports."""
-    status, known = nvrtc.nvrtcGetSupportedArchs()
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise KernelError(f"nvrtcGetSupportedArchs: {status.name}")
+    known = _answer(nvrtc.nvrtcGetSupportedArchs())
     capability = 10 * major + minor
     if capability in known:
         # From Hopper on, the suffix 'a' enables architecture-specific instructions.
@@ -81,20 +78,20 @@ class Compiler:
     cache: Path | None = None
     statistics: Statistics = field(default_factory=Statistics)
     on_change: Callable[[Statistics], None] | None = None
-    _codes: dict[KernelSource, Future[ObjectCode]] = field(
-        default_factory=dict[KernelSource, Future[ObjectCode]]
+    _codes: dict[KernelSource, Future[bytes]] = field(
+        default_factory=dict[KernelSource, Future[bytes]]
     )
     _pool: ThreadPoolExecutor | None = None
     _lock: Lock = field(default_factory=forks.lock)
 
-    def submit(self, source: KernelSource) -> Future[ObjectCode]:
+    def submit(self, source: KernelSource) -> Future[bytes]:
         """Return a future of the code; its `result` raises KernelError on failure."""
         with self._lock:
             if source not in self._codes:
                 if self._pool is None:
                     workers = min(MAX_COMPILERS, usable_cpus())
                     self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
-                self._codes[source] = self._pool.submit(self.compile, source)
+                self._codes[source] = self._pool.submit(self.code, source)
             return self._codes[source]
 
     def uncompiled(self) -> UncompiledError:
@@ -115,11 +112,6 @@ class Compiler:
             f"{', '.join(kernels)}; run the model once without {COMPILE}",
             kernels,
         )
-
-    def compile(self, source: KernelSource) -> ObjectCode:
-        """Compile synchronously; see `code`."""
-        make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
-        return make(self.code(source), name=str(source.file))
 
     def code(self, source: KernelSource) -> bytes:
         """Compile synchronously, or read the code from the cache.
@@ -147,21 +139,21 @@ class Compiler:
         self._note(pending=1)
         start = perf_counter()
         try:
-            code = Program(text, "c++", self._options(file, text)).compile(self.target.code).code
-        except NVRTCError as error:
+            code = compiled(file, text, self.options(text), self.target.code)
+        except KernelError:
             self._note(pending=-1)
-            raise _kernel_error(file, str(error).rstrip("\0 \n")) from None
+            raise
         self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
-        return bytes(code)
+        return code
 
-    def _options(self, file: str, text: str) -> ProgramOptions:
-        return ProgramOptions(
-            name=str(file),  # cuda.core accepts no subclass of str
-            arch=self.target.arch,
-            std="c++17",
-            lineinfo=True,  # tells compute-sanitizer and profilers the source line
-            include_path=toolkit_headers(text),
-        )
+    def options(self, text: str) -> list[str]:
+        """Return NVRTC's options for a source."""
+        return [
+            f"--gpu-architecture={self.target.arch}",
+            "--std=c++17",
+            "--generate-line-info",  # tells compute-sanitizer and profilers the source line
+            *(f"--include-path={folder}" for folder in toolkit_headers(text)),
+        ]
 
     def announce(self, measuring: str) -> None:
         """Report what is being measured with the kernels; empty when done."""
@@ -185,6 +177,47 @@ class Compiler:
         parts = (text, self.target.arch, self.target.code, str(nvrtc.nvrtcVersion()[1:]))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return f"{key[:40]}.{self.target.code}"
+
+
+def compiled(file: str, text: str, options: Sequence[str], kind: str) -> bytes:
+    """Compile a source with NVRTC.
+
+    Args:
+        file: its name, for messages.
+        text: the source.
+        options: of NVRTC.
+        kind: ``cubin`` or ``ptx``.
+
+    Raises:
+        KernelError: the source is wrong; names file and line.
+    """
+    program = _answer(nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(
+            program, len(options), [each.encode() for each in options]
+        )
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytes(_answer(nvrtc.nvrtcGetProgramLogSize(program)))
+            _answer(nvrtc.nvrtcGetProgramLog(program, log))
+            said = log.decode(errors="replace").rstrip("\0 \n")
+            raise _kernel_error(file, f"{status.name}\n{said}")
+        size, get = {
+            "cubin": (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+            "ptx": (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
+        }[kind]
+        code = bytes(_answer(size(program)))
+        _answer(get(program, code))
+        return code
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _answer(answer: tuple[Any, ...]) -> Any:
+    """Return the result of a call of NVRTC."""
+    status, *results = answer
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise KernelError(f"NVRTC failed with {status.name}")
+    return results[0] if results else None
 
 
 def _kernel_error(file: str, log: str) -> KernelError:

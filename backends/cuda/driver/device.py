@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import local
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import (
-    Buffer,
-    Device,
-    DeviceMemoryResource,
-    DeviceMemoryResourceOptions,
-    Event,
-    EventOptions,
-    Kernel,
-    LegacyPinnedMemoryResource,
-    MemoryResource,
-    ObjectCode,
-    Stream,
-)
-from cuda.core.graph import GraphBuilder
 
 from ....runtime.base import forks
 from ....runtime.base.host_memory import memory
@@ -31,8 +18,9 @@ from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import View
 from ....runtime.plan.host import HostBuffer
 from .compile import Compiler, target_for
-from .memory import CudaBuffer, PinnedBuffer, address
-from .status import CUDAError, check, failure, translated
+from .memory import CudaBuffer, MemoryPool, PinnedBuffer, address
+from .status import check
+from .streams import CudaEvent, CudaStream, OwnStream, RecordedGraph
 
 #: Shared memory per block in bytes, static plus dynamic, available without opt-in.
 UNASKED = 48 << 10
@@ -42,69 +30,16 @@ SHARED_SHARE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_ME
 LARGE_CLUSTERS = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 #: Maximum blocks of a cluster without opt-in.
 PORTABLE = 8
-_LAUNCH = "graph launch"
 _NO_MEMORY = "OUT_OF_MEMORY"
-
-
-class CudaStream:
-    """A CUDA stream.
-
-    Attributes:
-        core: the stream of cuda.core.
-        handle: the driver's handle.
-    """
-
-    __slots__ = ("core", "handle")
-
-    def __init__(self, core: Stream) -> None:
-        self.core = core
-        self.handle = int(core.handle)
-
-    def mark(self) -> Event:
-        """Record an event after everything enqueued on the stream so far."""
-        try:
-            return self.core.record()
-        except CUDAError as error:
-            raise failure(f"recording an event failed with {error}") from error
-
-    def wait(self, event: Event) -> None:
-        """Make later work of the stream wait for an event of another stream."""
-        try:
-            self.core.wait(event)
-        except CUDAError as error:
-            raise failure(f"waiting for an event failed with {error}") from error
-
-    def synchronize(self) -> None:
-        """Wait until all work of the stream is done; see `runtime.backend.Stream`."""
-        answer = driver.cuStreamSynchronize(self.handle)
-        if answer[0]:
-            check("a kernel or copy before cuStreamSynchronize", answer)
-
-
-class Recording(CudaStream):
-    """The stream of a CUDA graph that is being recorded.
-
-    Attributes:
-        builder: the builder of the graph, or of a conditional body in it.
-    """
-
-    __slots__ = ("builder",)
-
-    def __init__(self, builder: GraphBuilder) -> None:
-        super().__init__(builder.stream)
-        self.builder = builder
-
-    def record(self, run: Callable[[CudaStream], None]) -> None:
-        """Record what `run` enqueues on the stream."""
-        # In any other mode, a garbage collection that frees memory of other models
-        # during the capture would invalidate it.
-        self.builder.begin_building("relaxed")
-        run(self)
-        self.builder.end_building()
+_ATTRIBUTES = driver.CUdevice_attribute
 
 
 class DriverDevice:
     """One GPU: its memory, streams and compiled kernels.
+
+    Args:
+        ordinal: index of the GPU.
+        cache: see `use_cache`.
 
     Attributes:
         name: such as ``cuda:0``.
@@ -114,24 +49,27 @@ class DriverDevice:
         fitting: handles of kernels with the sizes of parameters that they have been found to take.
     """
 
-    def __init__(self, core: Device, cache: Path | None) -> None:
-        about = core.properties
-        major, minor = core.compute_capability
-        self._core = core
+    def __init__(self, ordinal: int, cache: Path | None) -> None:
+        self.ordinal, self.name = ordinal, f"cuda:{ordinal}"
         self._lock = forks.lock()
         self._own = local()
         self._generation = forks.generation()
-        with translated(f"opening GPU {core.device_id}"):
-            self._service = core.create_stream()
-            self._memory = _memory_of(core)
-            self._pinned = LegacyPinnedMemoryResource()
-        self.name = f"cuda:{core.device_id}"
-        self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {driver_version()}"
-        shared = about.max_shared_memory_per_block_optin
-        self._target = target_for(major, minor, about.multiprocessor_count, shared)
+        opening = f"opening GPU {ordinal}"
+        self._context = check(opening, driver.cuDevicePrimaryCtxRetain(ordinal))
+        self.enter()
+        self._service = OwnStream()
+        self._memory = MemoryPool(ordinal, keeps=False)
+        major, minor = capability(ordinal)
+        about = f"{name_of(ordinal)}, sm_{major}{minor}"
+        self.description = f"{about}, driver CUDA {driver_version()}"
+        processors = attribute(ordinal, _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        most = _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        self._target = target_for(major, minor, processors, attribute(ordinal, most))
         self._compilers: dict[Path | None, Compiler] = {}
         self.fitting: set[tuple[int, tuple[int, ...]]] = set()
-        self._loaded: dict[tuple[object, ...], tuple[ObjectCode, Kernel]] = {}
+        # Code keeps its id as long as it is here.
+        self._libraries: dict[int, tuple[bytes, driver.CUlibrary]] = {}
+        self._kernels: dict[tuple[object, ...], driver.CUkernel] = {}
         self.use_cache(cache)
         self.allocated = 0
 
@@ -150,18 +88,14 @@ class DriverDevice:
     def allocate(self, nbytes: int) -> CudaBuffer:
         """Return new memory, aligned to 512 bytes; see `runtime.backend.Device`."""
         if nbytes == 0:
-            return CudaBuffer(None, 0, self._release)
+            return CudaBuffer(0, 0)
         self.enter()
-        core = self.obtain(nbytes, self._take)
-        self.account(nbytes)
-        return CudaBuffer(core, nbytes, self._release)
+        take = partial(self._memory.allocate, stream=self._service)
+        buffer = CudaBuffer(self.obtain(nbytes, take), nbytes, self._release)
+        self._service.synchronize()
+        return buffer
 
-    def _take(self, nbytes: int) -> Buffer:
-        core = self._memory.allocate(nbytes, stream=self._service)
-        self._service.sync()
-        return core
-
-    def obtain(self, nbytes: int, take: Callable[[int], Buffer]) -> Buffer:
+    def obtain(self, nbytes: int, take: Callable[[int], int]) -> int:
         """Return what `take` allocates, releasing cached memory and retrying if necessary.
 
         Raises:
@@ -169,41 +103,68 @@ class DriverDevice:
             DeviceError: another failure of the device.
         """
         try:
-            return take(nbytes)
-        except CUDAError as error:
+            pointer = take(nbytes)
+        except DeviceError as error:
             if _NO_MEMORY not in str(error):
-                raise self.refusal(nbytes, error) from error
+                raise
+            pointer = self._obtain_again(nbytes, take)
+        self.account(nbytes)
+        return pointer
+
+    def _obtain_again(self, nbytes: int, take: Callable[[int], int]) -> int:
         try:
-            self._service.sync()
+            self._service.synchronize()
             self.reclaim()
             return take(nbytes)
-        except CUDAError as error:
-            raise self.refusal(nbytes, error) from error
+        except DeviceError as error:
+            if _NO_MEMORY not in str(error):
+                raise
+            free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
+            raise DeviceOutOfMemory(
+                f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
+                f"{self.allocated} are in use here"
+            ) from error
 
     def reclaim(self) -> None:
         """Release memory cached for future arrays."""
-
-    def refusal(self, nbytes: int, error: Exception) -> DeviceError:
-        """Return the error for an allocation that failed with an error of cuda.core."""
-        if _NO_MEMORY not in str(error):
-            return failure(f"allocating {nbytes} bytes failed with {error}")
-        free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
-        return DeviceOutOfMemory(
-            f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
-            f"{self.allocated} are in use here"
-        )
 
     def account(self, nbytes: int) -> None:
         """Record that a buffer was allocated, or freed if negative."""
         with self._lock:
             self.allocated += nbytes
 
-    def _release(self, core: Buffer, nbytes: int) -> None:
+    def _release(self, pointer: int, nbytes: int, is_shared: bool) -> None:
+        self.give_back(self._memory, pointer, nbytes, self._service, is_shared=is_shared)
+        if not self.is_lost:
+            with suppress(DeviceError):
+                self._service.synchronize()
+
+    def give_back(
+        self,
+        pool: MemoryPool,
+        pointer: int,
+        nbytes: int,
+        stream: CudaStream,
+        *,
+        is_shared: bool,
+    ) -> None:
+        """Free memory in the order of a stream, on any thread; in a forked process, nothing.
+
+        Args:
+            pool: where it came from.
+            pointer: its address.
+            nbytes: its size.
+            stream: the stream.
+            is_shared: see `CudaBuffer`.
+        """
         if self.is_lost:
             return
-        with suppress(CUDAError):  # after a reported fault, the driver frees nothing
-            core.close(self._service)
-            self._service.sync()
+        with suppress(DeviceError):
+            self.enter()
+        if is_shared:
+            driver.cuCtxSynchronize()
+        with suppress(DeviceError):  # after a reported fault, the driver frees nothing
+            pool.free(pointer, stream)
         self.account(-nbytes)
 
     def staging(self, nbytes: int) -> HostBuffer:
@@ -212,13 +173,12 @@ class DriverDevice:
             return HostBuffer(0)
         self.enter()
         try:
-            return PinnedBuffer(self._pinned.allocate(nbytes))
-        except CUDAError as error:
-            text = f"pinning {nbytes} bytes of host memory failed with {error}"
+            return PinnedBuffer(nbytes)
+        except DeviceError as error:
             if _NO_MEMORY not in str(error):
-                raise failure(text) from error
+                raise
             raise DeviceOutOfMemory(
-                f"{text}; {memory()} bytes of host memory are available, and the system may "
+                f"{error}; {memory()} bytes of host memory are available, and the system may "
                 "allow fewer to be pinned: see `ulimit -l`"
             ) from error
 
@@ -246,8 +206,7 @@ class DriverDevice:
     def stream(self) -> CudaStream:
         """Return a new stream, independent of the default one."""
         self.enter()
-        with translated("creating a stream"):
-            return CudaStream(self._core.create_stream())
+        return OwnStream()
 
     def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
         """Return a run that copies `src` to `dst`, which have the same format."""
@@ -265,47 +224,27 @@ class DriverDevice:
 
     def record(self, run: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
         """Return a CUDA graph of what `run` enqueues; a replay is one call."""
-        stream = self.stream()
-        with translated("recording a CUDA graph"):
-            builder = stream.core.create_graph_builder()
-            try:
-                Recording(builder).record(run)
-                graph = builder.complete()
-            finally:
-                with suppress(CUDAError):  # an interrupted recording cannot be closed
-                    builder.close()
-            graph.upload(stream.core)
-            stream.core.sync()
-        replay = graph.launch
-
-        def launch(stream: CudaStream) -> None:
-            try:
-                replay(stream.core)
-            except CUDAError as error:
-                raise failure(f"{_LAUNCH} failed with {error}") from error
-
-        return launch
+        self.enter()
+        return RecordedGraph(run).launch
 
     def time(self, run: Callable[[CudaStream], None], stream: CudaStream) -> float:
         """Return the device time in seconds of what `run` enqueues, by events."""
-        with translated("timing"):
-            timed = EventOptions(timing_enabled=True)
-            begin, end = self._core.create_event(timed), self._core.create_event(timed)
-            stream.core.record(begin)
-            run(stream)
-            stream.core.record(end)
-            end.sync()
-            return (end - begin) / 1e3
+        begin, end = CudaEvent(timed=True), CudaEvent(timed=True)
+        begin.record(stream)
+        run(stream)
+        end.record(stream)
+        end.synchronize()
+        return end.seconds_since(begin)
 
     def load(
         self,
-        code: ObjectCode,
+        code: bytes,
         entry: str,
         shared: int = 0,
         *,
         prefers_shared: bool = False,
         cluster: int = 1,
-    ) -> Kernel:
+    ) -> driver.CUkernel:
         """Return one function of compiled code, which is loaded once for all equal launches.
 
         Args:
@@ -317,51 +256,50 @@ class DriverDevice:
         """
         self.enter()
         key = (id(code), entry, shared, prefers_shared, cluster)
-        if key not in self._loaded:
-            kernel = self._load(code, entry, shared, prefers_shared, cluster)
-            self._loaded[key] = code, kernel  # the code keeps its id
-        return self._loaded[key][1]
+        if key not in self._kernels:
+            self._kernels[key] = self._load(code, entry, shared, prefers_shared, cluster)
+        return self._kernels[key]
 
     def _load(
-        self, code: ObjectCode, entry: str, shared: int, prefers_shared: bool, cluster: int
-    ) -> Kernel:
-        with translated(f"loading {entry}"):
-            kernel = code.get_kernel(entry)
+        self, code: bytes, entry: str, shared: int, prefers_shared: bool, cluster: int
+    ) -> driver.CUkernel:
+        loading = f"loading {entry}"
+        if id(code) not in self._libraries:
+            library = check(loading, driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+            self._libraries[id(code)] = code, library
+        library = self._libraries[id(code)][1]
+        kernel = check(loading, driver.cuLibraryGetKernel(library, entry.encode()))
         if shared:
             self._grant(kernel, entry, shared)
-        handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+        device = driver.CUdevice(self.ordinal)
         if prefers_shared:
             call = f"asking for most of the memory as shared memory for {entry}"
-            check(call, driver.cuKernelSetAttribute(SHARED_SHARE, 100, handle, device))
+            check(call, driver.cuKernelSetAttribute(SHARED_SHARE, 100, kernel, device))
         if cluster > PORTABLE:
             call = f"asking for clusters of {cluster} blocks for {entry}"
-            check(call, driver.cuKernelSetAttribute(LARGE_CLUSTERS, 1, handle, device))
+            check(call, driver.cuKernelSetAttribute(LARGE_CLUSTERS, 1, kernel, device))
         return kernel
 
-    def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:
+    def _grant(self, kernel: driver.CUkernel, entry: str, shared: int) -> None:
         """Opt a kernel in to this much dynamic shared memory, unless it already has more."""
-        handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+        device = driver.CUdevice(self.ordinal)
         call = f"asking for {shared} bytes of shared memory for {entry}"
         own, granted = (
-            check(call, driver.cuKernelGetAttribute(attribute, handle, device))
+            check(call, driver.cuKernelGetAttribute(attribute, kernel, device))
             for attribute in (OWN_SHARED, MAX_SHARED)
         )
         if own + shared > UNASKED and shared >= granted:
-            check(call, driver.cuKernelSetAttribute(MAX_SHARED, shared, handle, device))
-
-    @property
-    def ordinal(self) -> int:
-        """Index of the GPU."""
-        return self._core.device_id
+            check(call, driver.cuKernelSetAttribute(MAX_SHARED, shared, kernel, device))
 
     @property
     def memory_bandwidth(self) -> float:
         """Bytes per second of its memory by clock and bus width, at two transfers per cycle."""
-        about = self._core.properties
-        return 2 * about.memory_clock_rate * 1e3 * about.global_memory_bus_width / 8
+        kilohertz = attribute(self.ordinal, _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
+        bits = attribute(self.ordinal, _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
+        return 2 * kilohertz * 1e3 * bits / 8
 
-    def enter(self) -> Device:
-        """Make it the thread's current device; return the device of cuda.core.
+    def enter(self) -> None:
+        """Make it the thread's current device.
 
         Raises:
             DeviceFault: the process was forked after the device was opened.
@@ -373,12 +311,9 @@ class DriverDevice:
                 "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
                 "load the first model on the GPU after the fork"
             )
-        try:
-            core = Device(self._core.device_id)  # of this thread: cuda.core asks no other one
-            core.set_current()
-        except CUDAError as error:
-            raise failure(f"making {self.name} current failed with {error}") from error
-        return core
+        answer = driver.cuCtxSetCurrent(self._context)
+        if answer[0]:
+            check(f"making {self.name} current", answer)
 
     @property
     def is_lost(self) -> bool:
@@ -386,11 +321,21 @@ class DriverDevice:
         return self._generation != forks.generation()
 
 
-def _memory_of(core: Device) -> MemoryResource:
-    """Return a pool that releases freed memory to the system; the default one if unsupported."""
-    if not core.properties.memory_pools_supported:
-        return core.memory_resource
-    return DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
+def attribute(ordinal: int, which: driver.CUdevice_attribute) -> int:
+    """Return an attribute of a GPU."""
+    return check("cuDeviceGetAttribute", driver.cuDeviceGetAttribute(which, ordinal))
+
+
+def capability(ordinal: int) -> tuple[int, int]:
+    """Return the compute capability of a GPU."""
+    major = attribute(ordinal, _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+    return major, attribute(ordinal, _ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+
+
+def name_of(ordinal: int) -> str:
+    """Return the name of a GPU, such as ``NVIDIA H200``."""
+    name = check("cuDeviceGetName", driver.cuDeviceGetName(128, ordinal))
+    return name.rstrip(b"\0").decode(errors="replace")
 
 
 def driver_version() -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from cuda.bindings import driver
 
-from .device import CudaStream, DriverDevice
+from .device import DriverDevice
 from .status import check
+from .streams import CudaStream
 
 _EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
 

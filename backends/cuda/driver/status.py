@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 from cuda.bindings import driver
-from cuda.core._utils import cuda_utils
 
 from ....runtime.errors import DeviceError, DeviceFault
-
-#: The exceptions of cuda.core, which have no public names.
-CUDAError: type[Exception] = cuda_utils.CUDAError
-NVRTCError: type[Exception] = cuda_utils.NVRTCError
 
 #: Words in the names of statuses after which the process has lost the device: a kernel corrupted
 #: the context, hardware failed, a context or server is gone, or the error is unknown. After other
@@ -55,12 +48,3 @@ def check(call: str, answer: tuple[Any, ...]) -> Any:
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
-
-
-@contextmanager
-def translated(what: str) -> Generator[None]:
-    """Convert errors of cuda.core in the block to a DeviceError that names the operation."""
-    try:
-        yield
-    except CUDAError as error:
-        raise failure(f"{what} failed with {error}") from error

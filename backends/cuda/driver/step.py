@@ -28,9 +28,9 @@ from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor
 
 if TYPE_CHECKING:
     from cuda.bindings import driver
-    from cuda.core import Kernel, ObjectCode
 
-    from .device import CudaStream, DriverDevice
+    from .device import DriverDevice
+    from .streams import CudaStream
 
 _OF_IMAGES = (ConvOp, pool.MaxPool, pool.AveragePool, pool.GlobalMaxPool, pool.GlobalAveragePool)
 
@@ -146,7 +146,7 @@ def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, in
 
 
 def bind_launch(
-    device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
+    device: DriverDevice, launch: Launch, code: Future[bytes], pointers: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
     """Load a kernel and return a function that launches it.
 
@@ -182,7 +182,7 @@ def bind_launch(
     cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
     _check_parameters(device, kernel, launch, cells)
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-    function = driver.CUfunction(int(kernel.handle))
+    function = driver.CUfunction(int(kernel))
     shape = (*launch.grid, launch.block, 1, 1, launch.shared)
     call = f"launch of {launch.title}"
     if device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1)):
@@ -257,19 +257,18 @@ def cell(argument: Argument, address: int | None) -> Any:
 
 
 def _check_parameters(
-    device: DriverDevice, kernel: Kernel, launch: Launch, cells: list[Any]
+    device: DriverDevice, kernel: driver.CUkernel, launch: Launch, cells: list[Any]
 ) -> None:
     """Raise ValueError unless the kernel's parameters have these sizes."""
     from cuda.bindings import driver
 
     from .status import check
 
-    number, wanted = int(kernel.handle), tuple(map(ctypes.sizeof, cells))
+    number, wanted = int(kernel), tuple(map(ctypes.sizeof, cells))
     if (number, wanted) in device.fitting:
         return
-    handle = driver.CUkernel(number)
     for place, given in enumerate(wanted):
-        answer = driver.cuKernelGetParamInfo(handle, place)
+        answer = driver.cuKernelGetParamInfo(kernel, place)
         _, size = check(f"parameter {place} of {launch.title}", answer)
         if size != given:
             raise ValueError(f"{launch.title}: parameter {place} has {size} bytes, not {given}")

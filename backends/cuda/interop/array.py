@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
-from cuda.core import Buffer
-from cuda.core.utils import StridedMemoryView
 
 from ....runtime.base.closable import Closable
 from ....runtime.errors import UsageError
@@ -17,9 +15,10 @@ from ....runtime.ir.dtypes import DType, bool_, name_of
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import View
 from ....runtime.session.dlpack import CODES, relabel
-from ..driver.device import CudaStream, DriverDevice
+from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
 from ..driver.status import check
+from ..driver.streams import CudaStream
 
 
 class DeviceArray(Closable):
@@ -149,6 +148,9 @@ class DeviceArray(Closable):
         consumer = stream or 1
         self.precede(consumer)
         self._share(consumer)
+        from cuda.core import Buffer  # takes as long to import as all that runs a model
+        from cuda.core.utils import StridedMemoryView
+
         carrier = np.dtype(f"u{self.dtype.itemsize}") if self.dtype in CODES else self.dtype
         start = self._pointer() if self.nbytes else 0
         memory = Buffer.from_handle(start, self.nbytes, owner=self.elements.buffer)
@@ -164,8 +166,10 @@ class DeviceArray(Closable):
         """Make later work of a stream wait for the elements; -1 means no stream."""
         if self.stream is None or handle in (-1, self.stream.handle):
             return
-        point = self.stream.core.record()
-        check("cuStreamWaitEvent", driver.cuStreamWaitEvent(handle, int(point.handle), 0))
+        device = self.elements.device
+        if isinstance(device, DriverDevice):
+            device.enter()
+        self.stream.mark().precede(CudaStream(handle))
 
     def _share(self, handle: int | None) -> None:
         """Record that others read the memory, possibly on another stream than its own."""
@@ -177,5 +181,4 @@ class DeviceArray(Closable):
     def close(self) -> None:
         """Release the memory."""
         old = self.elements
-        nothing = CudaBuffer(None, 0, lambda core, nbytes: None)
-        self.elements = View(old.device, nothing, 0, old.type)
+        self.elements = View(old.device, CudaBuffer(0, 0), 0, old.type)

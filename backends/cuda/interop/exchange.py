@@ -3,89 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import (
-    LEGACY_DEFAULT_STREAM,
-    PER_THREAD_DEFAULT_STREAM,
-    Buffer,
-    DeviceMemoryResource,
-    DeviceMemoryResourceOptions,
-    MemoryResource,
-    Stream,
-)
-from cuda.core.utils import StridedMemoryView
 
 from ....runtime.base import forks
-from ....runtime.errors import DeviceError, InputError, UsageError
+from ....runtime.errors import InputError, UsageError
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.exchange import Lent
 from ....runtime.session.dlpack import ON_CUDA, ArrayDescription, place_name, place_of, see
-from ..driver.device import CudaStream, DriverDevice
-from ..driver.memory import CudaBuffer, address, pointer
-from ..driver.status import CUDAError, check, translated
+from ..driver.device import DriverDevice
+from ..driver.memory import CudaBuffer, MemoryPool, address, pointer
+from ..driver.status import check
+from ..driver.streams import CudaEvent, CudaStream
 from .array import DeviceArray
 
 #: Maximum number of callers' streams to cache.
 _MAX_STREAMS = 64
-#: Handles of the driver's default streams.
-_DEFAULTS = {0: LEGACY_DEFAULT_STREAM, 1: LEGACY_DEFAULT_STREAM, 2: PER_THREAD_DEFAULT_STREAM}
 _HOST_MEMORY = int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
 _NOT_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-
-
-class CudaEvent:
-    """A point in the order of a stream; see `runtime.exchange.Event`."""
-
-    __slots__ = ("_generation", "_handle")
-
-    def __init__(self) -> None:
-        self._generation = forks.generation()
-        flags = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        self._handle = check("cuEventCreate", driver.cuEventCreate(flags))
-
-    def __del__(self) -> None:
-        if hasattr(self, "_handle") and self._generation == forks.generation():
-            driver.cuEventDestroy(self._handle)
-
-    def record(self, stream: CudaStream) -> None:
-        """Set the point after everything enqueued on `stream` so far."""
-        check("cuEventRecord", driver.cuEventRecord(self._handle, stream.handle))
-
-    def precede(self, stream: CudaStream) -> None:
-        """Make later work of `stream` wait for the point."""
-        check("cuStreamWaitEvent", driver.cuStreamWaitEvent(stream.handle, self._handle, 0))
-
-    def synchronize(self) -> None:
-        """Wait on the host until the point is reached."""
-        check("work before cuEventSynchronize", driver.cuEventSynchronize(self._handle))
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the device has reached the point."""
-        status = driver.cuEventQuery(self._handle)
-        if status[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        check("work before cuEventQuery", status)
-        return True
-
-
-class _CallersStream(CudaStream):
-    """A caller's stream, kept alive as long as arrays freed in its order.
-
-    A stream given as a handle must be kept alive by its owner.
-    """
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, core: Stream, owner: object) -> None:
-        super().__init__(core)
-        self._owner = owner
 
 
 class CudaExchange:
@@ -97,7 +36,8 @@ class CudaExchange:
 
     def __init__(self, device: DriverDevice) -> None:
         self.device = device
-        self._memory = _memory_of(device)
+        device.enter()
+        self._memory = MemoryPool(device.ordinal, keeps=True)
         self._streams: OrderedDict[int, CudaStream] = OrderedDict()
         self._lock = forks.lock()
 
@@ -117,9 +57,8 @@ class CudaExchange:
         with self._lock:
             stream = self._streams.get(handle)
             if stream is None:
-                core = _DEFAULTS.get(handle)
-                stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
-                self._streams[handle] = stream
+                # A stream given as a handle must be kept alive by its owner.
+                stream = self._streams[handle] = CudaStream(handle, given)
                 while len(self._streams) > _MAX_STREAMS:
                     self._streams.popitem(last=False)  # its users keep it alive as well
         if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
@@ -157,8 +96,8 @@ class CudaExchange:
                 "neither C order nor channels last; give array.contiguous() or the like"
             )
         nbytes = type_.nbytes
-        core = Buffer.from_handle(seen.pointer, nbytes, owner=seen.owner) if nbytes else None
-        return Lent(View(self.device, CudaBuffer(core, nbytes, _forget), 0, type_, format), array)
+        buffer = CudaBuffer(seen.pointer if nbytes else 0, nbytes, owner=seen.owner)
+        return Lent(View(self.device, buffer, 0, type_, format), array)
 
     def _elsewhere(self, place: str) -> str:
         return (
@@ -170,6 +109,8 @@ class CudaExchange:
         """Return the description of an array by the fastest protocol that both sides support."""
         if getattr(array, "requires_grad", False):
             raise InputError("requires a gradient, which is not supported; give tensor.detach()")
+        from cuda.core.utils import StridedMemoryView  # takes as long to import as all of tercet
+
         try:
             seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
             dtype = seen.dtype
@@ -211,22 +152,14 @@ class CudaExchange:
         Its memory comes from a pool and is freed in stream order.
         """
         nbytes = type_.nbytes
-        core = None
+        start = 0
         if nbytes:
-            take = partial(self._memory.allocate, stream=stream.core)
-            core = self.device.obtain(nbytes, take)
-            self.device.account(nbytes)
+            start = self.device.obtain(nbytes, partial(self._memory.allocate, stream=stream))
 
-        def release(core: Buffer, nbytes: int) -> None:
-            if self.device.is_lost:
-                return
-            # After a reported fault, the driver frees nothing.
-            with suppress(CUDAError, DeviceError):
-                self.device.enter()  # whichever thread releases it
-                core.close(stream.core)
-            self.device.account(-nbytes)
+        def release(start: int, nbytes: int, is_shared: bool) -> None:
+            self.device.give_back(self._memory, start, nbytes, stream, is_shared=is_shared)
 
-        view = View(self.device, CudaBuffer(core, nbytes, release), 0, type_)
+        view = View(self.device, CudaBuffer(start, nbytes, release), 0, type_)
         return DeviceArray(view, stream=stream)
 
     def handle(self, view: View, stream: CudaStream) -> DeviceArray:
@@ -263,27 +196,7 @@ class CudaExchange:
 
     def trim(self) -> None:
         """Return the memory of unreferenced arrays to the system."""
-        if isinstance(self._memory, DeviceMemoryResource):
-            check("cuMemPoolTrimTo", driver.cuMemPoolTrimTo(self._memory.handle, 0))
-
-
-def _memory_of(device: DriverDevice) -> MemoryResource:
-    """Return a pool that caches freed memory; the default resource if unsupported."""
-    core = device.enter()
-    if not core.properties.memory_pools_supported:
-        return core.memory_resource
-    with translated("creating a memory pool"):
-        pool = DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
-    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    everything = driver.cuuint64_t(2**64 - 1)
-    answer = driver.cuMemPoolSetAttribute(pool.handle, threshold, everything)
-    check("cuMemPoolSetAttribute", answer)
-    return pool
-
-
-def _forget(core: Buffer, nbytes: int) -> None:
-    """Drop a reference to memory that its owner frees."""
-    core.close()
+        self._memory.trim()
 
 
 def _handle_of(given: Any) -> int:

@@ -17,10 +17,11 @@ from ....runtime.plan.bind import sequence
 from ..algorithms.selection import Candidate, Task
 from ..codegen.copies import into_halves
 from ..driver.clock import microseconds
-from ..driver.device import CudaStream, DriverDevice
+from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
 from ..driver.status import check
 from ..driver.step import addresses, bind_launch
+from ..driver.streams import CudaStream
 from ..recipe.launch import Launch, launches_of
 from ..recipe.operands import Operand, Packed, Scratch, Tensor, ceil_div, index_type, order
 
