@@ -83,6 +83,20 @@ def test_onnxruntime_does_not_quantize_what_is_folded() -> None:
     assert api.bisect(model, ["onnxruntime", "numpy"]).fault == "none"
 
 
+@pytest.mark.parametrize("runners", [("onnxruntime", "numpy"), ("numpy", "onnxruntime")])
+def test_what_onnxruntime_refuses_is_compared_by_its_definition(runners: tuple[str, str]) -> None:
+    """Its Attention takes no mask that all queries share, as those of BERT do."""
+    model = parse_model("""<ir_version: 10, opset_import: ["" : 23]>
+        g (float[2,4,6,8] q, float[2,4,6,8] k, float[2,4,6,8] v, float[2,1,1,6] mask) => (y) {
+            x = Attention(q, k, v, mask)
+            y = Relu(x)
+        }""")
+    found = api.compare_layers(model, runners)
+    assert found.ok, found
+    assert {layer.verdict for layer in found.layers} <= {"equal", "within rounding"}
+    assert [layer.nodes for layer in found.layers if "Attention" in layer.operators]
+
+
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from ... import backends
 from ...backends.numpy import evaluate
+from ...importers.onnx.writing.expand import defined
 from ...importers.onnx.writing.export import export
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph, Node, Value
@@ -139,8 +141,19 @@ class FilePlayer:
     title: str = "the model"
 
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        """Return what it computes; operators that it refuses, by the functions that define them."""
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
+        try:
+            return self._run(graph, feeds)
+        except UnsupportedError as error:
+            refused = set(re.findall(r"\w+", str(error)))
+            plain = defined(graph, lambda node: node.kind in refused)
+            if plain is graph:
+                raise
+        return self._run(plain, feeds)
+
+    def _run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
         oldest = _OLDEST_ORT if is_onnxruntime(self.name) else _OLDEST_REFERENCE
         model = export(graph, at_least=oldest)
         settings = RunnerSettings(tuple(graph.outputs), title=self.title, as_written=True)
