@@ -56,7 +56,7 @@ from .samples import samples
 DECLARED = "COMPILES"
 EMPTY = KernelSource(
     "norm/softmax.cu",
-    (("X", "float"), ("A", "float")),
+    (("X", "float"), ("A", "float"), ("R", "float")),
     (("WARPS", 1), ("COLUMNS", 32), ("DOWN", 1), ("LOGARITHM", False)),
 )
 

@@ -18,7 +18,7 @@ from tercet.runtime.ir.types import Array, Dim, TensorType
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce as red
 from tercet.runtime.ops.conv import Col2Im, Conv
-from tercet.runtime.ops.gather import GatherND
+from tercet.runtime.ops.gather import Gather, GatherND
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
@@ -463,6 +463,6 @@ def test_matrices_that_indices_choose_are_weights(is_table: bool, dtype: DType) 
     found = [node for node in after.nodes if node.output.tensor.dims == (32, 96, 1)]
     assert [node.output.tensor.dtype for node in found if node.kind == "MatMul"] == [dtype]
     if is_table:
-        (gather,) = (node for node in after.nodes if isinstance(node.op, GatherND))
+        (gather,) = (node for node in after.nodes if isinstance(node.op, Gather))
         assert gather.operands[0].is_constant
         assert gather.output.tensor.dtype == float16
