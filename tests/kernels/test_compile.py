@@ -357,7 +357,7 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
     "other",
     [
         replace(EMPTY, constants=(("WARPS", 2), *EMPTY.constants[1:])),
-        replace(EMPTY, types=(("X", "double"), ("A", "double"))),
+        replace(EMPTY, types=(("X", "double"), ("A", "double"), ("R", "double"))),
         replace(EMPTY, code="// generated"),
     ],
     ids=["constant", "type", "code"],
