@@ -65,7 +65,10 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("attention.rotate_append", "rotate_append_at"),
         Finder("attention.sink", "sink_attention_at"),
     ),
-    Concat: (Finder("codegen.recurrences", "recurrence_at"),),
+    Concat: (
+        Finder("codegen.recurrences", "recurrence_at"),
+        Finder("conv.correlation", "correlation_at"),
+    ),
     Conv: (
         Finder("conv.image_filters", "image_filters_at"),
         Finder("conv.inverted_residual", "inverted_residual_at", ("tail",)),
