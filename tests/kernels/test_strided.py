@@ -16,6 +16,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Cast, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
@@ -150,6 +151,16 @@ def cut_anew(dtype: DType = float32) -> Graph:
     return net.done(net.add(MatMul(), a, net.add(Transpose(perm=(0, 2, 1, 3)), rows)))
 
 
+def images() -> Graph:
+    """Scores of pixels of two images that convolutions store with channels last."""
+    net, width = Net(), HEADS * 16
+    x = net.input("x", 2, 32, 5, 5)
+    weights = [net.graph.constant(normal(width, 32, 1, 1).astype(float16), "") for _ in "qk"]
+    shape = net.graph.constant(np.array([2, HEADS, 16, 25]), "")
+    q, k = (net.add(Reshape(), net.add(Conv(), x, w), shape) for w in weights)
+    return net.done(net.add(MatMul(), net.add(Transpose(perm=(0, 1, 3, 2)), q), k))
+
+
 IN_PLACE = {
     "constants": positions,
     "constants of few terms": lambda: positions(4),
@@ -185,6 +196,10 @@ def test_nor_of_any_strides(name: str) -> None:
     assert {"strided_mma"} <= entries <= {"strided_mma", "copy_strided"}
 
 
+def test_pixels_are_read_with_channels_last() -> None:
+    assert [launch.entry for launch in launches(planned(images()))] == ["mma"] * 3
+
+
 def test_windows_are_unfolded_by_one_kernel() -> None:
     entries = [launch.entry for launch in launches(planned(windows()))]
     assert len(entries) == 2
@@ -192,6 +207,7 @@ def test_windows_are_unfolded_by_one_kernel() -> None:
 
 
 OTHERS = {
+    "images": images,
     "windows": windows,
     "cut anew": cut_anew,
     "cut anew, 16 bits": lambda: cut_anew(float16),

@@ -8,7 +8,7 @@ nothing bounds a product: such nodes only bring matrices into an order that kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from math import inf, prod
 
@@ -18,6 +18,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.elementwise import in_chains
@@ -111,6 +112,10 @@ class StridedProduct(Whole):
     def reads_rows(self) -> bool:
         """Whether its kernel takes parts of rows; see `Pattern`."""
         return True
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats of its factors; see `Pattern`."""
+        return {each.x: each.format for each in self.factors if not each.x.is_constant}
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
+from ....runtime.plan.backend import Format
+from ..codegen.elementwise import in_chains
 from ..codegen.free_moves import VIEWS
 from ..codegen.moves import MAX_NODES, Movement, movement, moves
 from ..recipe.operands import Ints, Tensor, merge
@@ -29,17 +33,25 @@ class Factor:
         x: the tensor that is read.
         nodes: in order; only the next one reads the result of each.
         movement: what they do, but for the Cast; None if nothing is moved.
+        format: the format of the tensor.
     """
 
     x: Value
     nodes: tuple[Node, ...] = ()
     movement: Movement | None = None
+    format: Format = Format.CONTIGUOUS
 
     @property
     def is_strided(self) -> bool:
         """Whether its rows are equally far apart, and its columns, too."""
-        found = self.axes(Tensor(self.x), 2)
-        return found is not None and all(single_stride(axis) is not None for axis in found[0][-2:])
+        return self.strides is not None
+
+    @property
+    def strides(self) -> tuple[int, int] | None:
+        """The strides of rows and columns; None if they have several."""
+        found = self.axes(Tensor(self.x, self.format), 2)
+        row, column = (None, None) if found is None else map(single_stride, found[0][-2:])
+        return None if row is None or column is None else (row, column)
 
     def axes(self, x: Tensor, rank: int) -> tuple[list[Factors], int] | None:
         """Return the factors of each of the last `rank` axes, and the place of the first element.
@@ -81,7 +93,8 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
         reader, read = maker, maker.operands[0]
     for begin in range(len(chain)):
         nodes = tuple(chain[begin:])
-        if all(isinstance(node.op, VIEWS) for node in nodes):
+        of_image = _is_image(graph, nodes[0].operands[0], nodes[0])
+        if all(isinstance(node.op, VIEWS) for node in nodes) and not of_image:
             break
         if nodes[1:] and _is_part_of_rows(nodes[0]) and not _is_divided(nodes):
             continue
@@ -92,11 +105,34 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
         if found is None:
             continue
         factor = Factor(nodes[0].operands[0], nodes, found)
+        image = replace(factor, format=Format.CHANNELS_LAST)
+        if of_image and image.strides is not None and 1 in image.strides:
+            return image
         if factor.is_strided:
             return factor
         if found.is_worth and len(moving) == len(nodes):
             break
     return Factor(value)
+
+
+def _is_image(graph: Graph, value: Value, reader: Node) -> bool:
+    """Whether a tensor has channels last, and only this node and convolutions read it.
+
+    That is how convolutions of 16-bit floats store images; views may join axes of their pixels.
+    """
+    others = value.consumers.keys() - {reader}
+    if graph.is_output(value) or not all(isinstance(node.op, Conv) for node in others):
+        return False
+    node, dims = value.producer, value.tensor.dims
+    for _ in range(MAX_NODES):
+        if node is None or len(dims) < 3 or node.output.tensor.dims[:2] != dims[:2]:
+            return False
+        if isinstance(node.op, Conv):
+            return node.output.tensor.dtype in HALVES
+        if not in_chains(node) and not isinstance(node.op, VIEWS):
+            return False
+        node = node.operands[0].producer
+    return False
 
 
 def _is_part_of_rows(node: Node) -> bool:
