@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import hypot
+from math import hypot, inf
 from typing import Any, NamedTuple, cast
 
 import ml_dtypes
@@ -34,7 +34,7 @@ from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce,
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number
-from .ranges import Ranges, ValueRange, norm_of
+from .ranges import Ranges, ValueRange, norm_of, times
 
 #: Minimum proven distance of a divisor from 0.
 _DISTANCE = 2.0**-6
@@ -167,7 +167,22 @@ def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
         return False
     if ranges[a].means or ranges[b].means:  # linear attention: of the magnitude of scores
         return False
+    if _most(node, ranges) <= limits.greatest:
+        return False
     return not (ranges[a].shares or _comes_from_softmax(a) or _leads_to_softmax(node.output))
+
+
+def _most(product: Node, ranges: Ranges) -> float:
+    """Return what sums of products reach if one factor has a bound, as masks and features have.
+
+    The elements of the other one are at most as large as is likely.
+    """
+    a, b = product.operands[:2]
+    terms = a.tensor.dims[-1] if isinstance(product.op, matmul.MatMul) and a.tensor.rank else None
+    if not isinstance(terms, int):
+        return inf
+    pairs = (ranges[a], ranges[b]), (ranges[b], ranges[a])
+    return terms * min(times(one.bound, other.peak) for one, other in pairs)
 
 
 def _mixes_weights(value: Value) -> bool:

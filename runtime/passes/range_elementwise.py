@@ -48,7 +48,12 @@ def _sub(node: Node, ranges: Ranges) -> ValueRange:
     low, high = a.low - b.high, a.high - b.low
     greatest = input_of(node, 1).producer
     if greatest is not None and isinstance(greatest.op, ReduceMax):
-        high = min(high, 0.0) if greatest.inputs[0] is node.inputs[0] else high
+        least = input_of(node, 0)
+        while (made := least.producer) is not None and isinstance(made.op, ew.Sub):
+            if ranges[input_of(made, 1)].low < 0:
+                break
+            least = input_of(made, 0)  # random features: x - |x|² / 2 - max(x)
+        high = min(high, 0.0) if greatest.inputs[0] is least else high
     return ValueRange(a.size + b.size, low, high, a.counted or b.counted)
 
 
@@ -71,7 +76,8 @@ def _div(node: Node, ranges: Ranges) -> ValueRange:
     if divisor is not None:
         minimum = float(np.abs(divisor.astype(np.float64)).min(initial=1))
         inverse = 1 / minimum if minimum else inf
-        ends = spread((a.low, a.high), (-inverse, inverse))
+        below = 0.0 if (divisor > 0).all() else -inverse
+        ends = spread((a.low, a.high), (below, inverse))
         size = a.size / b.size if b.size else inf
         return ValueRange(size, *ends, a.counted)
     if a.low >= 0 and _sums(input_of(node, 1), input_of(node, 0)):

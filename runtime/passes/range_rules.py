@@ -296,6 +296,11 @@ def _logarithm(x: float) -> float:
     return -104.0 if x <= 0 else float(np.log(x))
 
 
+def _chosen(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of the numbers between which a OneHot chooses."""
+    return ranges[node.operands[2]]
+
+
 def _build() -> dict[type[Op], Rule]:
     rules = dict(range_elementwise.RULES)
 
@@ -314,6 +319,7 @@ def _build() -> dict[type[Op], Rule]:
     put(of_union, movement.Concat, movement.Pad)
     put(_resized, Resize)
     put(_written, gather.ScatterElements, gather.ScatterND)
+    put(_chosen, gather.OneHot)
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)
     put(fixed(-1.0, 1.0), norm.LpNormalization, recurrent.GRU)

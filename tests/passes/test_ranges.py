@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce as red
+from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
@@ -56,6 +58,13 @@ def test_a_divisor_must_not_become_zero() -> None:
     assert not fits(data, float16, of_constant(data), divides=True)
 
 
+def features(g: Graph, x: Value) -> Value:
+    """Features of a Performer: x less half of its square and its maximum, exponentiated."""
+    square = apply(g, ew.Div(), apply(g, red.ReduceSumSquare(), x, np.array([-1])), full(2.0))
+    below = apply(g, ew.Sub(), apply(g, ew.Sub(), x, square), apply(g, red.ReduceMax(), x))
+    return apply(g, ew.Exp(), below)
+
+
 BOUNDS: dict[str, tuple[Build, float, float]] = {
     "sigmoid": (lambda g, x: apply(g, ew.Sigmoid(), x), 0, 1),
     "exp below": (
@@ -63,6 +72,15 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         0,
         1,
     ),
+    "random features": (lambda g, x: features(g, x), 0, 1),
+    "one hot": (
+        lambda g, x: apply(
+            g, OneHot(), apply(g, red.ArgMax(), x), np.array(8), np.array([-1, 3], np.float32)
+        ),
+        -1,
+        3,
+    ),
+    "divided": (lambda g, x: apply(g, ew.Div(), apply(g, ew.Abs(), x), full(2.0)), 0, np.inf),
     "clip": (lambda g, x: apply(g, ew.Clip(), x, full(-3.0), full(6.0)), -3, 6),
     "abs": (lambda g, x: apply(g, ew.Add(), apply(g, ew.Abs(), x), full(2.0)), 2, np.inf),
     "quotient": (

@@ -13,7 +13,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Abs, Add, Cast, Div, Exp, Mul, Neg, Relu, Tanh
+from tercet.runtime.ops.elementwise import Abs, Add, Cast, Div, Exp, Mul, Neg, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.gather import (
     Gather,
@@ -376,3 +376,17 @@ def test_a_one_hot_writes_16_bits_for_a_layer() -> None:
     graph = halved(make(build, (4, 8)))
     assert kinds(graph) == ["ArgMax", "OneHot", "MatMul", "Cast"]
     assert dtypes_of(graph, "OneHot") == {float16}
+
+
+@pytest.mark.parametrize(("terms", "dtype"), [(32, float16), (1 << 12, float32)], ids=str)
+def test_a_sum_of_bounded_shares_of_what_a_layer_computes(terms: int, dtype: DType) -> None:
+    """Tokens that a switch dispatches: a mask multiplies them, and few are added."""
+
+    def build(g: Graph, x: Value) -> Value:
+        tokens = apply(g, MatMul(), x, normal(8, 8))
+        gates = apply(g, Sigmoid(), apply(g, MatMul(), x, normal(8, 4)))
+        return apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), gates), tokens)
+
+    after = halved(make(build, (1, terms, 8)))
+    sums = [node.output.tensor.dtype for node in after.nodes if node.kind == "MatMul"]
+    assert sums == [float16, float16, dtype]
