@@ -4,7 +4,8 @@ Networks of points join three coordinates to the features of each of them, and a
 time. Kernels read channels in words: an image of 131 channels would be copied to one of 136 before
 every convolution of it, and products would read such rows one by one. On an H200, 65536 rows of 3 +
 128 float16 numbers take 125 µs to join and to multiply by 128 columns, of 8 + 128 take 40; in
-float32 199 and 54.
+float32 199 and 54. Features of queries and keys that are joined alike (Based: 1, x and its square)
+are padded in both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Pad, Transpose
@@ -38,8 +39,52 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if path and count >= LEAST and count % 2:
             *moves, layer = path
             _pad(graph, node, node.op, moves, layer, sizes)
-            more = count + -count % WORD
-            yield f"{layer.kind} '{layer.name}' reads {more} joined channels instead of {count}"
+            yield _said(layer, count)
+    for node in list(graph.nodes):
+        if isinstance(node.op, MatMul):
+            yield from _pad_both(graph, node)
+
+
+def _pad_both(graph: Graph, product: Node) -> Iterator[str]:
+    """Append zeros to the terms of a product of two tensors whose rows and columns are joined."""
+    paths = [_from_join(graph, product, side) for side in range(2)]
+    joins = [(path[0], path[0].op) for path in paths if path]
+    first, *others = [_sizes(node, op) for node, op in joins if isinstance(op, Concat)] or [[]]
+    count = sum(first)
+    if others != [first] or not count % 2 or count < LEAST:
+        return
+    inputs, place = [*product.operands], first.index(min(first))
+    for side, (join, *moves) in enumerate(paths):
+        assert isinstance(join.op, Concat)
+        add = Builder(graph, join, join.name, (join,))
+        inputs[side] = _padded(add, join, join.op, place, -count % WORD)
+        for move in moves:
+            inputs[side] = Builder(graph, move, move.name, (move,))(move.op, inputs[side])
+    graph.set_inputs(product, inputs)
+    for path in paths:
+        drop(graph, path[-1])
+    yield _said(product, count)
+
+
+def _from_join(graph: Graph, product: Node, place: int) -> list[Node]:
+    """Return the Concat of a factor's terms, and the transposes of it that alone are read."""
+    reader, value, found = product, product.operands[place], list[Node]()
+    rank = rank_of(value) or 0
+    axis = rank - 1 - place
+    while (node := value.producer) is not None and graph.sole_consumer(value) is reader:
+        found.insert(0, node)
+        if isinstance(node.op, Concat):
+            fits = rank > 1 and normalize_axis(node.op.axis, rank) == axis
+            return found if fits else []
+        if not isinstance(node.op, Transpose):
+            return []
+        axis, reader, value = node.op.order(rank)[axis], node, node.operands[0]
+    return []
+
+
+def _said(reader: Node, count: int) -> str:
+    more = count + -count % WORD
+    return f"{reader.kind} '{reader.name}' reads {more} joined channels instead of {count}"
 
 
 def _sizes(node: Node, op: Concat) -> list[int]:
@@ -75,12 +120,7 @@ def _pad(
     graph: Graph, node: Node, op: Concat, moves: Sequence[Node], layer: Node, sizes: Sequence[int]
 ) -> None:
     more, place = -sum(sizes) % WORD, sizes.index(min(sizes))
-    add = Builder(graph, layer, node.name, (node,))
-    ends = np.zeros((2, rank_of(node.output) or 1), np.int64)
-    ends[1, op.axis] = more
-    parts = [*node.operands]
-    parts[place] = add(Pad(), parts[place], add.integers(ends.ravel().tolist()))
-    value = add(op, *parts)
+    value = _padded(Builder(graph, layer, node.name, (node,)), node, op, place, more)
     for move in moves:
         value = Builder(graph, layer, move.name, (move,))(move.op, value)
     w = layer.operands[1]
@@ -90,3 +130,12 @@ def _pad(
     filters = graph.constant(data, f"{w.name}.padded")
     graph.set_inputs(layer, [value, filters, *layer.inputs[2:]])
     drop(graph, (node, *moves)[-1])
+
+
+def _padded(add: Builder, node: Node, op: Concat, place: int, more: int) -> Value:
+    """Return what is joined with zeros behind one part."""
+    ends = np.zeros((2, rank_of(node.output) or 1), np.int64)
+    ends[1, op.axis] = more
+    parts = [*node.operands]
+    parts[place] = add(Pad(), parts[place], add.integers(ends.ravel().tolist()))
+    return add(op, *parts)

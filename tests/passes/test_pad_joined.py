@@ -7,7 +7,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Relu, Tanh
+from tercet.runtime.ops.elementwise import Neg, Relu, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.reduce import ReduceMean
@@ -81,3 +81,42 @@ def test_other_readers_see_what_was_joined() -> None:
     before.set_outputs({**before.outputs, "z": concat.output})
     after, _ = optimised(before)
     assert channels(after) == 21
+
+
+def features(g: Graph, x: Value, count: int, *, first: bool = False) -> Value:
+    """Some means beside the numbers themselves."""
+    small = apply(g, ReduceMean(keepdims=1), x, np.array([-1]))
+    small = apply(g, Concat(axis=-1), *[small] * count) if count > 1 else small
+    parts = apply(g, Tanh(), small), apply(g, Relu(), x)
+    return apply(g, Concat(axis=-1), *parts[:: 1 if first else -1])
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(1, 24), (3, 24), (2, 22), (5, 32)])
+def test_both_factors_of_a_product(count: int, wanted: int) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        keys = apply(g, Transpose(perm=(0, 2, 1)), features(g, apply(g, Neg(), x), count))
+        return apply(g, MatMul(), features(g, x, count), keys)
+
+    before = make(build, (2, 5, 20))
+    after, _ = optimised(before, PASSES)
+    (product,) = (node for node in after.nodes if isinstance(node.op, MatMul))
+    assert [value.tensor.dims for value in product.operands] == [(2, 5, wanted), (2, wanted, 5)]
+    assert_same(before, after, 2, 5, 20)
+
+
+@pytest.mark.parametrize("why", ["joined otherwise", "joined rows", "read elsewhere", "alone"])
+def test_factors_that_stay(why: str) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        queries = features(g, x, 1)
+        keys = features(g, apply(g, Neg(), x), 1, first=why == "joined otherwise")
+        if why == "alone":
+            keys = apply(g, Tanh(), keys)
+        columns = keys if why == "joined rows" else apply(g, Transpose(perm=(0, 2, 1)), keys)
+        y = apply(g, MatMul(), queries, columns)
+        return apply(g, MatMul(), y, keys) if why == "read elsewhere" else y
+
+    shape = (2, 21, 20) if why == "joined rows" else (2, 5, 20)
+    before = make(build, shape)
+    after, log = optimised(before, PASSES)
+    assert "pad_joined" not in log.counts
+    assert_same(before, after, *shape)
