@@ -7,9 +7,10 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
-from ..ops.elementwise import Mul
+from ..ops.elementwise import Clip, Max, Mul
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.reduce import ReduceL2
 from .editing import Builder, shape_of
 
 #: Exchanges the axes of heads and rows.
@@ -38,6 +39,27 @@ class HeadStep:
         if self.by is None:
             return add(self.node.op, by_head, *self.node.inputs[1:])
         return add(Mul(), by_head, add(Transpose(perm=_HEADS), self.by))
+
+
+def length_of(graph: Graph, quotient: Node) -> tuple[Node, ...]:
+    """Return the nodes that compute the length by which a quotient divides each head, or none.
+
+    The last one may limit it.
+    """
+    x, divisor = quotient.operands
+    node, limits = divisor.producer, list[Node]()
+    if node is not None and isinstance(node.op, Clip | Max):
+        limits.append(node)
+        node = node.operands[0].producer
+    if node is None or not isinstance(node.op, ReduceL2) or not node.op.keepdims:
+        return ()
+    axes = node.operands[1].data if len(node.operands) > 1 else None
+    bounds = [v for limit in limits for v in limit.inputs[1:] if v is not None]
+    inner = all(graph.sole_consumer(each.output) for each in (node, *limits, quotient))
+    is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
+    known = all(v.data is not None and v.data.size == 1 for v in bounds)
+    fits = node.operands[0] is x and is_last and known and inner
+    return (node, *limits) if fits else ()
 
 
 def step_behind(graph: Graph, y: Value) -> HeadStep | None:

@@ -13,16 +13,15 @@ from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.conv import Conv
-from ..ops.elementwise import Add, Clip, Div, Max, Mul
+from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
-from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
-from .head_steps import HeadStep, is_of_columns, of_columns, step_behind
+from .head_steps import HeadStep, is_of_columns, length_of, of_columns, step_behind
 from .joined_heads import join_rows
 from .pattern import without_addend
 
@@ -152,7 +151,7 @@ def _is_step(graph: Graph, node: Node) -> bool:
     if isinstance(node.op, RotaryEmbedding):
         return not node.op.num_heads
     if isinstance(node.op, Div):
-        return bool(_length_of(graph, node))
+        return bool(length_of(graph, node))
     if isinstance(node.op, Mul):
         return _factor_of(node) is not None
     if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
@@ -170,33 +169,12 @@ def _factor_of(product: Node) -> Value | None:
     return by if is_of_columns(by, shape) else None
 
 
-def _length_of(graph: Graph, quotient: Node) -> tuple[Node, ...]:
-    """Return the nodes that compute the length by which a quotient divides each head, or none.
-
-    The last one may limit it.
-    """
-    x, divisor = quotient.operands
-    node, limits = divisor.producer, list[Node]()
-    if node is not None and isinstance(node.op, Clip | Max):
-        limits.append(node)
-        node = node.operands[0].producer
-    if node is None or not isinstance(node.op, ReduceL2) or not node.op.keepdims:
-        return ()
-    axes = node.operands[1].data if len(node.operands) > 1 else None
-    bounds = [v for limit in limits for v in limit.inputs[1:] if v is not None]
-    inner = all(graph.sole_consumer(each.output) for each in (node, *limits, quotient))
-    is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
-    known = all(v.data is not None and v.data.size == 1 for v in bounds)
-    fits = node.operands[0] is x and is_last and known and inner
-    return (node, *limits) if fits else ()
-
-
 def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
     """Whether the rows come from a layer whose columns nothing else reads in order."""
     steps = [step for each in all_ for step in each.steps]
     inside = {attention, *steps}
     quotients = [step for step in steps if isinstance(step.op, Div)]
-    inside |= {node for step in quotients for node in _length_of(graph, step)}
+    inside |= {node for step in quotients for node in length_of(graph, step)}
     inside |= {node for each in all_ for node in each.heads.nodes}
     inside |= {node for each in all_ for node in _images_of(each.heads)}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
@@ -374,7 +352,7 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
             continue
         value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
         if isinstance(step.op, Div):
-            length, *limits = _length_of(graph, step)
+            length, *limits = length_of(graph, step)
             by = add(length.op, value, add.integers((-1,), "axis"))
             for limit in limits:
                 by = add(limit.op, by, *limit.inputs[1:])

@@ -15,7 +15,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
-from ..ops.elementwise import Add, Cast
+from ..ops.elementwise import Add, Cast, Div, Mul
 from ..ops.gather import TensorScatter
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Split, Transpose
@@ -24,6 +24,7 @@ from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, rank_of, shape_of, static_dims
+from .head_steps import length_of
 from .merge_rotations import merged_rotations
 from .pattern import without_addend
 
@@ -79,10 +80,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
             operands = list(
-                dict.fromkeys(_rows_before(value) for value in node.inputs[:3] if value)
+                dict.fromkeys(_rows_before(graph, value) for value in node.inputs[:3] if value)
             )
             yield from _merge(graph, operands)
-            for stream in _streams(operands):
+            for stream in _streams(graph, operands):
                 yield from _merge(graph, stream)
     heads: dict[Value, list[Value]] = {}
     for node in graph.nodes:
@@ -115,7 +116,7 @@ def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
         yield f"{new.kind} '{new.name}' computes {len(layers)} products with '{layers[0].x.name}'"
 
 
-def _streams(operands: Sequence[Value]) -> Iterator[list[Value]]:
+def _streams(graph: Graph, operands: Sequence[Value]) -> Iterator[list[Value]]:
     """Yield the rows that are normalized to queries and keys of each of several joined sequences.
 
     Text and image have their own layers in an MMDiT (Stable Diffusion 3.5, Flux). What is joined as
@@ -127,26 +128,32 @@ def _streams(operands: Sequence[Value]) -> Iterator[list[Value]]:
     if len(joins) < len(operands) or len({len(node.inputs) for node in joins}) != 1:
         return
     for parts in zip(*(node.operands for node in joins), strict=True):
-        stream = [rows for value in parts if (rows := _rows_before(value)) is not value]
+        stream = [rows for value in parts if (rows := _rows_before(graph, value)) is not value]
         sizes = [static_dims(shape_of(value)) for value in stream]
         if all(each is not None and prod(each[:-1]) <= _SHORT for each in sizes):
             yield stream
 
 
-def _rows_before(value: Value) -> Value:
-    """Return the rows whose heads are rotated or normalized to a value, or the value itself."""
+def _rows_before(graph: Graph, value: Value) -> Value:
+    """Return the rows whose heads are rotated, normalized or scaled to a value, or the value."""
     node = value.producer
     if node is not None and isinstance(node.op, RotaryEmbedding) and node.inputs[0] is not None:
-        return _rows_before(node.inputs[0])
+        return _rows_before(graph, node.inputs[0])
+    if node is not None and isinstance(node.op, Mul) and node.operands[1].is_constant:
+        rows = _rows_before(graph, node.operands[0])
+        return value if rows is node.operands[0] else rows
     if _is_norm(node):  # of all heads at once: OLMo 2, Wan
         return node.operands[0]
     norm = _input_of(node, Reshape)
-    cut = _input_of(norm, LayerNormalization, RMSNormalization)
-    rows = cut.inputs[0] if cut is not None and isinstance(cut.op, Reshape) else None
-    if norm is None or cut is None or rows is None or shape_of(rows) != shape_of(value):
+    inside = () if norm is None or not isinstance(norm.op, Div) else length_of(graph, norm)
+    if norm is None or not (inside or _is_norm(norm)):
         return value
-    alone = all(len(each.consumers) == 1 for each in (norm.output, cut.output))
-    return rows if _is_norm(norm) and alone else value
+    cut = norm.operands[0].producer
+    rows = cut.inputs[0] if cut is not None and isinstance(cut.op, Reshape) else None
+    if cut is None or rows is None or shape_of(rows) != shape_of(value):
+        return value
+    alone = len(norm.output.consumers) == 1 and set(cut.output.consumers) <= {norm, *inside[:1]}
+    return rows if alone else value
 
 
 def _is_norm(node: Node | None) -> TypeGuard[Node]:

@@ -13,11 +13,12 @@ from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.elementwise import Add, Div, Mul
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.packed import MatMulNBits
+from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -146,6 +147,9 @@ def heads(g: Graph, x: Value, *, normed: str) -> Value:
     if normed == "each":
         y = apply(g, LayerNormalization(axis=-1), y, normal(SIZE))
     y = apply(g, Transpose(perm=(0, 2, 1, 3)), y)
+    if normed == "length":
+        y = apply(g, Div(), y, apply(g, ReduceL2(), y, np.array([-1])))
+        y = apply(g, Mul(), y, normal(count, 1, SIZE))
     infer(g)
     return y
 
@@ -158,9 +162,9 @@ def attended(g: Graph, q: Value, k: Value, v: Value) -> Value:
     return apply(g, Reshape(), y, np.array([batch, length, count * size]))
 
 
-@pytest.mark.parametrize("normed", ["whole", "each", ""])
+@pytest.mark.parametrize("normed", ["whole", "each", "length", ""])
 def test_heads_that_are_normalized(normed: str) -> None:
-    """OLMo 2 normalizes the rows of all heads of queries and of keys."""
+    """OLMo 2 normalizes rows of all heads of queries and keys, nGPT divides each by its length."""
 
     def build(g: Graph, x: Value) -> Value:
         return attended(g, *(heads(g, x, normed=how) for how in (normed, normed, "")))
