@@ -77,6 +77,7 @@ class Rounds:
             for inner, outer in captured
         }
         self._known[op.body.inputs[0]] = self._rounds
+        self._known[op.body.inputs[1]] = self._same(np.array(True))  # or no iteration begins
         self._outer = dict(zip(op.body.captures, node.captures, strict=True))
         self._entered: dict[Value, Value] = {}
 

@@ -2,6 +2,8 @@
 
 PyTorch exports its EmbeddingBag as such a Loop: it cuts the rows of a bag at two offsets, reduces
 them, and appends the result to a sequence, or zeros for an empty bag. No bag depends on another.
+In TorchScript's, a bag is some indices, whose rows are looked up in each round, and results are
+stacked.
 """
 
 from __future__ import annotations
@@ -39,24 +41,34 @@ _Part = tuple[Value, Array]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace the concatenated results of a Loop by reductions of all bags."""
+    """Replace the concatenated or stacked results of a Loop by reductions of all bags."""
     is_reduced = False
     for node in list(graph.nodes):
-        if not isinstance(node.op, ConcatFromSequence) or node.op.new_axis or node.op.axis:
+        if isinstance(node.op, ConcatFromSequence) and not (node.op.new_axis or node.op.axis):
+            (sequence,) = node.operands
+            loop = sequence.producer
+            if loop is None or not isinstance(loop.op, Loop):
+                continue
+            row = _appended(loop, loop.op, loop.outputs.index(sequence))
+            found = [] if row is None else [(node.output, row)]
+        elif isinstance(node.op, Loop):
+            loop, states = node, len(node.inputs) - 2
+            stacked = list(node.op.body.outputs.values())[1 + states :]
+            found = list(zip(node.outputs[states:], stacked, strict=True))
+        else:
             continue
-        (sequence,) = node.operands
-        loop = sequence.producer
-        if loop is None or not isinstance(loop.op, Loop):
-            continue
-        count, row = _count(loop, loop.op), _appended(loop, loop.op, loop.outputs.index(sequence))
-        if not count or row is None:
-            continue
-        rows = _Appended(Rounds(loop, loop.op, context)).rows(row, np.arange(count))
-        if rows is not None:
-            graph.replace(node, (rows.write(Builder(graph, node, node.name, (loop, node))),))
-            drop(graph, loop)
-            is_reduced = True
-            yield f"{count} rounds of Loop '{loop.name}' are reductions of bags of rows"
+        assert isinstance(loop.op, Loop)
+        count = _count(loop, loop.op)
+        for result, row in found if count else ():
+            body = _Appended(graph, loop, Rounds(loop, loop.op, context), is_stacked=loop is node)
+            rows = body.rows(row, np.arange(count))
+            if rows is not None:
+                new = rows.write(Builder(graph, node, node.name, (loop, node)))
+                graph.redirect(result, new)
+                drop(graph, node)
+                drop(graph, loop)
+                is_reduced = True
+                yield f"{count} rounds of Loop '{loop.name}' are reductions of bags of rows"
     if is_reduced:
         infer(graph)
 
@@ -116,18 +128,27 @@ class _Rows:
 
 
 class _Appended:
-    """What the rounds of a Loop append: each value of its body for several rounds at once."""
+    """What the rounds of a Loop append: each value of its body for several rounds at once.
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    Args:
+        graph: the graph.
+        loop: the Loop.
+        rounds: its scalars.
+        is_stacked: whether each round gives a vector, not a row.
+    """
+
+    def __init__(self, graph: Graph, loop: Node, rounds: Rounds, *, is_stacked: bool) -> None:
+        self._graph, self._loop, self._rounds = graph, loop, rounds
+        self._is_stacked = is_stacked
 
     def rows(self, value: Value, at: Array) -> _Rows | None:
         """Return a value of these rounds, which has one row in each; None if that is unknown."""
         value = self._rounds.source(value)
         node, data = value.producer, value.data
         if data is not None:
-            fits = data.ndim == 2 and len(data) == 1
-            return _Rows(_constant(np.repeat(data, at.size, 0))) if fits else None
+            row = data[None] if self._is_stacked else data
+            fits = row.ndim == 2 and len(row) == 1
+            return _Rows(_constant(np.repeat(row, at.size, 0))) if fits else None
         if node is None:
             return None
         if isinstance(node.op, Identity):
@@ -193,11 +214,17 @@ class _Appended:
     def _reduced(self, node: Node, at: Array) -> _Rows | None:
         """Return reductions of the rows between two bounds."""
         op, axes = node.op, node.inputs[1] if len(node.inputs) > 1 else None
-        if not isinstance(op, _Reduction) or not op.keepdims or axes is None or not _is(axes, 0):
+        if not isinstance(op, _Reduction) or bool(op.keepdims) is self._is_stacked:
             return None
-        cuts = self._cuts(node.operands[0], at)
+        if axes is None or not _is(axes, 0):
+            return None
+        rows = self._rounds.source(node.operands[0])
+        table, read = self._looked_up(rows)
+        cuts = self._cuts(read, at)
         sources = {self._rounds.outer(cut.operands[0]) for cut, _ in cuts}
         x = sources.pop() if len(sources) == 1 else None
+        if x is not None and table is not None:
+            x = Builder(self._graph, self._loop, rows.name)(Gather(), table, x)
         dims = static_dims(shape_of(x))
         if x is None or dims is None or len(dims) != 2:
             return None
@@ -209,6 +236,17 @@ class _Appended:
         if begin is None or end is None or at.size * dims[0] > ROOM:
             return None
         return _masked(op, x, at.size, begin.write, end.write)
+
+    def _looked_up(self, rows: Value) -> tuple[Value | None, Value]:
+        """Return the table of which a round looks up rows, and their indices; or None and rows."""
+        node = rows.producer
+        if node is None or not isinstance(node.op, Gather) or node.op.axis:
+            return None, rows
+        table, indices = map(self._rounds.source, node.operands)
+        if table.data is not None:
+            return self._graph.constant(table.data, table.name), indices
+        outer = self._rounds.outer(table)
+        return outer, rows if outer is None else indices
 
     def _cuts(self, value: Value, at: Array) -> list[tuple[Node, Array]]:
         """Return the Slices of rows that a value is, each with its rounds; none if it is others."""

@@ -153,3 +153,54 @@ def assert_same(case: Case, left: int, feeds: dict[str, np.ndarray] | None = Non
         assert kinds(model.graph).count("Loop") == left
         found = model.run(feeds)["y"]
     np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
+
+
+#: Bags of which each has rows: those of none have no mean.
+FILLED = (0, 2, 5, 7, 12)
+
+
+def stacked(kind: str, offsets: tuple[int, ...] | None, *, table: bool) -> ModelProto:
+    """TorchScript's form: a round looks up the rows of its bag, and results are stacked."""
+    bags = len(offsets or FILLED) - 1
+    given = "" if offsets else f", int64[{bags + 1}] offsets"
+    given += "" if table else f", float[{TABLE}, {WIDTH}] table"
+    model = parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (int64[{COUNT}] index{given}) => (float[{bags}, {WIDTH}] y)
+    <int64 bags = {{{bags}}}, bool yes = {{1}}, int64 one = {{1}}, int64[1] first = {{0}}>
+    {{
+        y = Loop (bags, yes) <body = body (
+            int64 round, bool going
+        ) => (bool more, float[{WIDTH}] r) {{
+            more = Identity (going)
+            next = Add (round, one)
+            begin = Gather (offsets, round)
+            end = Gather (offsets, next)
+            s = Unsqueeze (begin, first)
+            e = Unsqueeze (end, first)
+            bag = Slice (index, s, e, first)
+            rows = Gather (table, bag)
+            r = {kind} <axes = [0], keepdims = 0> (rows)
+        }}>
+    }}""")
+    numbers = np.random.default_rng(3).standard_normal((TABLE, WIDTH)).astype(np.float32)
+    constants = {"table": numbers} if table else {}
+    made = [onnx.numpy_helper.from_array(data, name) for name, data in constants.items()]
+    if offsets:
+        made.append(onnx.numpy_helper.from_array(np.array(offsets), "offsets"))
+    model.graph.initializer.extend(made)
+    return model
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["table", "input"])
+@pytest.mark.parametrize("offsets", [EVEN, FILLED, None], ids=["even", "filled", "computed"])
+@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceMax"])
+def test_stacked_results(kind: str, offsets: tuple[int, ...] | None, table: bool) -> None:
+    proto = stacked(kind, offsets, table=table)
+    feeds = feeds_of(Case(SUM, offsets, table=table))
+    if offsets is None:
+        feeds["offsets"] = np.array(FILLED)
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
+        assert "Loop" not in kinds(model.graph)
+        found = model.run(feeds)["y"]
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
