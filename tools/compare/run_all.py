@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from ...api import Loadable
 from ...runtime.errors import BackendUnavailable, TercetError, UnsupportedError, UsageError
+from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import Model
 from ..common.console import Say
@@ -19,7 +22,7 @@ from ..common.measure import OwnTime, Repeat, interleave, timed
 from ..common.nested import flat
 from ..runners.onnxruntime_process import OnnxruntimeProcess
 from ..runners.onnxruntime_runner import OnnxRuntime
-from ..runners.repetition import is_repeated, run_on_others
+from ..runners.repetition import is_repeated, run_on_others, same_bits
 from ..runners.runners import Runner, RunnerSettings, is_backend, is_saved, open_runner
 from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
@@ -27,6 +30,9 @@ from ..verdict.drawn import draws_of, with_draws
 from ..verdict.error_bounds import overall
 from ..verdict.retrace import Retrace, settled
 from ..verdict.tolerances import Bounds, Chosen
+
+#: What is no rounding, as a share of the greatest element.
+_CLEARLY = 0.01
 
 
 @dataclass(slots=True)
@@ -44,6 +50,7 @@ class Entry:
         runs: number of runs.
         later: the number of the first later run with other bits, from 1, and its outputs; None if
             there is none.
+        others: its outputs for other inputs; empty if it did not run on them.
     """
 
     runner: Runner
@@ -55,6 +62,22 @@ class Entry:
     samples: list[float] = field(default_factory=list[float])
     runs: int = 1
     later: tuple[int, dict[str, Array]] | None = None
+    others: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def run_others(self, feeds: Mapping[str, HostValue]) -> None:
+        """Run on other inputs once."""
+        if not self.others and not isinstance(self.runner, Saved):
+            self.others = flat(run_on_others(self.runner.run, feeds))
+
+    def changes(self, output: str) -> bool | None:
+        """Whether other inputs give clearly something else; None between that and the same bits."""
+        a, b = self.outputs.get(output), self.others.get(output)
+        if a is None or b is None or a.dtype not in FLOATS or a.shape != b.shape or not a.size:
+            return None
+        if same_bits(a, b):
+            return False
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        return bool(np.abs(a - b).max() > _CLEARLY * np.abs(a).max()) or None
 
     def note(self, outputs: Mapping[str, HostValue]) -> None:
         """Note the outputs of a later run."""
@@ -249,6 +272,24 @@ class Race:
                     where = f"--layers --runs {3 * number} tells which step is not repeatable"
                     entry.agreements[place] = replace(new, reason=f"{said}; {new.reason}; {where}")
 
+        for name in others:
+            self._judge_others(reference, name, draws.keys())
+
+    def _judge_others(self, reference: str, name: str, random: Set[str]) -> None:
+        """Note outputs that other inputs change on one runner alone."""
+        entry, pair = self.entries[name], [self.entries[each] for each in (reference, name)]
+        outputs = [found.output for found in entry.agreements if found.output not in random]
+        if not any(one.changes(output) is False for one in pair for output in outputs):
+            return
+        for one in pair:
+            one.run_others(self.inputs.arrays)
+        for place, old in enumerate(entry.agreements):
+            changes = [one.changes(old.output) for one in pair if old.output in outputs]
+            if sorted(map(str, changes)) == ["False", "True"]:
+                stays, other = (reference, name) if changes[1] else (name, reference)
+                said = f"other inputs give the same bits on {stays}, and something else on {other}"
+                entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
+
     def _settle(
         self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
     ) -> None:
@@ -320,7 +361,7 @@ class Race:
             for name, entry in live.items():
                 if samples[name] and is_backend(name):
                     self._say(f"{name}: the same inputs after other ones")
-                    run_on_others(entry.runner.run, self.inputs.arrays)
+                    entry.run_others(self.inputs.arrays)
                     calls[name]()
         except RunnerEnded as end:
             self.ended[end.runner] = end

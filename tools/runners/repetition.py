@@ -20,8 +20,10 @@ from ...runtime.ir.types import Array, HostValue
 from ..common.nested import flat
 
 
-def run_on_others(run: Callable[[dict[str, Any]], object], feeds: Mapping[str, HostValue]) -> None:
-    """Run a model on other inputs, and drop whatever it returns, reports or refuses.
+def run_on_others(
+    run: Callable[[dict[str, Any]], Mapping[str, HostValue]], feeds: Mapping[str, HostValue]
+) -> Mapping[str, HostValue]:
+    """Run a model on other inputs; return the results, none where it refuses them.
 
     Args:
         run: the model.
@@ -29,7 +31,8 @@ def run_on_others(run: Callable[[dict[str, Any]], object], feeds: Mapping[str, H
     """
     with warnings.catch_warnings(), suppress(TercetError):
         warnings.simplefilter("ignore", TercetWarning)
-        run({name: _reversed(value) for name, value in feeds.items()})
+        return run({name: _reversed(value) for name, value in feeds.items()})
+    return {}
 
 
 def _reversed(value: HostValue) -> HostValue:

@@ -66,12 +66,12 @@ class Player(Protocol):
         ...
 
     def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
-        """Yield the results of runs on the same inputs, and of one more after others if it can.
+        """Yield the results of runs on the same inputs, and of two more after others if it can.
 
         Args:
             graph: the graph.
             feeds: its inputs.
-            runs: how many; not after others.
+            runs: how many; after others, there is one more, and the first one of another load.
 
         Raises:
             UnsupportedError: it cannot run this graph.
@@ -109,6 +109,9 @@ class BackendPlayer:
     def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
         with self._loaded(graph) as model:
             yield from (model.run(dict(feeds)) for _ in range(runs))
+            run_on_others(model.run, feeds)
+            yield model.run(dict(feeds))
+        with self._loaded(graph) as model:  # what it keeps of the first inputs would do above
             run_on_others(model.run, feeds)
             yield model.run(dict(feeds))
 
