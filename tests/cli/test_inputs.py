@@ -282,8 +282,10 @@ def test_layouts(picture: Path) -> None:
 def test_integers_take_pixels_as_they_are(picture: Path) -> None:
     data = read(picture, (1, 3, 4, 6), uint8)
     np.testing.assert_array_equal(data[0, 0, 0], np.arange(6) * 50)
-    with pytest.raises(UsageError, match="floating-point"):
-        read(picture, (1, 3, 4, 6), uint8, Pixels(scale=2))
+    stated = Pixels(scale=2, source="preprocessor_config.json")
+    np.testing.assert_array_equal(read(picture, (1, 3, 4, 6), uint8, stated), data)
+    with pytest.raises(UsageError, match="leave out --scale: .* pixels unchanged"):
+        read(picture, (1, 3, 4, 6), uint8, Pixels(scale=2, given=("--scale",)))
 
 
 def test_scaling(picture: Path) -> None:

@@ -26,12 +26,17 @@ CASES = [name.removeprefix("result/") for name in RECORDED.files if name.startsw
 SIDES = {"open": ("h", "w"), "fixed": ()}
 
 
-def folder_of(folder: Path, settings: str, sides: tuple[str, ...] | tuple[int, ...]) -> Path:
+def folder_of(
+    folder: Path,
+    settings: str,
+    sides: tuple[str, ...] | tuple[int, ...],
+    kind: int = TensorProto.FLOAT,
+) -> Path:
     """Write a folder as transformers.js has it, with a model that returns its input."""
     (folder / "onnx").mkdir()
     (folder / "preprocessor_config.json").write_text(settings, "utf-8")
     Image.fromarray(RECORDED["picture"]).save(folder / "cat.png")
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 3, *sides)) for n in "xy")
+    x, y = (helper.make_tensor_value_info(n, kind, (1, 3, *sides)) for n in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
     path = folder / "onnx" / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
@@ -57,6 +62,18 @@ def test_options_come_first(tercet: Tercet, tmp_path: Path) -> None:
     given = "--scale", "1", "--mean", "0", "--std", "1"
     tercet("run", str(path), "-i", str(picture), *given, "--repeat", "1", "--save", str(saved))
     np.testing.assert_array_equal(np.load(saved)["y"], RECORDED["result/raw"])
+
+
+@pytest.mark.parametrize("option", ["--scale", "--mean", "--std"])
+def test_options_that_integers_have_no_use_for(
+    option: str, tercet: Tercet, tmp_path: Path
+) -> None:
+    settings = str(RECORDED["settings/stretched"])
+    path = folder_of(tmp_path, settings, (8, 8), TensorProto.UINT8)
+    given = "run", str(path), "-i", str(tmp_path / "cat.png"), "--repeat", "1"
+    assert tercet(*given).code == 0
+    refused = tercet(*given, option, "2")
+    assert (refused.code, f"leave out {option}: " in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,7 @@ class ImageInputOptions(DecoderInputOptions):
 
     def _given(self, stated: Pixels) -> Pixels:
         """Return a conversion with what the options say in place of what is stated."""
+        options = {"--scale": self.scale is not None, "--mean": self.mean, "--std": self.std}
         return replace(
             stated,
             scale=stated.scale if self.scale is None else self.scale,
@@ -287,6 +288,7 @@ class ImageInputOptions(DecoderInputOptions):
             std=numbers("--std", self.std) if self.std else stated.std,
             crop=self.crop or stated.crop,
             bgr=self.bgr,
+            given=tuple(option for option, given in options.items() if given),
         )
 
 

@@ -46,6 +46,7 @@ class Pixels:
             `size`; None: none.
         filter: which of `FILTERS` resizes them.
         source: the file that says so; empty if the user does.
+        given: options of the user for `scale`, `mean` and `std`, which integer inputs refuse.
     """
 
     scale: float = 255.0
@@ -57,6 +58,7 @@ class Pixels:
     edge: int | None = None
     filter: int = _BILINEAR
     source: str = ""
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.scale == 0 or 0 in self.std:
@@ -107,8 +109,9 @@ def read_images(
         data[..., :3] = data[..., 2::-1]
     if info.dtype in FLOATS:
         data = _normalise(data.astype(np.float32), pixels)
-    elif not pixels.source and pixels != Pixels(crop=pixels.crop, bgr=pixels.bgr):
-        raise UsageError(f"--scale, --mean and --std are for floating-point inputs, not for {info}")
+    elif pixels.given:
+        asked = " and ".join(pixels.given)
+        raise UsageError(f"leave out {asked}: {info} gets pixels unchanged, from 0 to 255")
     if not frame.channels_last:
         data = data.transpose(0, 3, 1, 2)
     if rank == 2:
