@@ -197,6 +197,20 @@ def test_outputs_that_are_constants() -> None:
     assert api.compare_layers(proto, ["numpy", "onnxruntime"], freeze={"x": x}).ok
 
 
+def test_masks_of_padded_batches() -> None:
+    """onnxruntime refuses an Attention whose mask has one row for all queries."""
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 3, 4, 8)).astype(np.float32) for name in "qkv"}
+    feeds["m"] = rng.standard_normal((2, 1, 1, 4)).astype(np.float32)
+    proto = parse_model(
+        '<ir_version: 10, opset_import: ["" : 23]>\n'
+        "g (float[b,3,s,8] q, float[b,3,s,8] k, float[b,3,s,8] v, float[b,1,1,s] m)"
+        " => (float[b,3,s,8] y) { y = Attention (q, k, v, m) }"
+    )
+    for cumulative in (False, True):
+        assert api.compare_layers(proto, ["onnxruntime", "numpy"], feeds, cumulative=cumulative).ok
+
+
 def test_a_file_of_some_tensors(tercet: Tercet) -> None:
     """What it lacks is not compared; a file of other tensors proves nothing and is an error."""
     some = tercet("run", "classifier.onnx", "--outputs", "r", "--save", "some.npz", "--repeat", 0)

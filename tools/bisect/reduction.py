@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...importers.onnx.writing.export import About
+from ...importers.onnx.writing.masks import with_full_masks
 from ...importers.onnx.writing.save import save
 from ...runtime.base.files import write_text
 from ...runtime.errors import UnsupportedError
@@ -164,7 +165,8 @@ def write_reduced(
     stem = "reduced"
     files = folder / f"{stem}.onnx", folder / f"{stem}.npz", folder / "reproduce.py"
     about = About(version=__version__, metadata={"part of": model})
-    save(reduced.graph, files[0], at_least={"": _OPSET}, about=about)
+    graph = with_full_masks(reduced.graph)
+    save(graph, files[0], at_least={"": _OPSET}, about=about)
     write_archive(files[1], arrays)
     reference, runner = runners
     write_text(

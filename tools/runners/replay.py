@@ -12,6 +12,7 @@ from ... import backends
 from ...backends.numpy import evaluate
 from ...importers.onnx.writing.expand import defined
 from ...importers.onnx.writing.export import export
+from ...importers.onnx.writing.masks import with_full_masks
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.hints import Doubts
@@ -157,7 +158,9 @@ class FilePlayer:
         return self._run(plain, feeds)
 
     def _run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
-        oldest = _OLDEST_ORT if is_onnxruntime(self.name) else _OLDEST_REFERENCE
+        oldest = _OLDEST_REFERENCE
+        if is_onnxruntime(self.name):
+            graph, oldest = with_full_masks(graph), _OLDEST_ORT
         model = export(graph, at_least=oldest)
         settings = RunnerSettings(tuple(graph.outputs), title=self.title, as_written=True)
         runner = open_runner(self.name, model, settings, self.process)
