@@ -175,7 +175,7 @@ class _Moves:
 
     def _join(self, node: Node, back: Move, there: Move, origin: Value) -> str:
         norm, last, shape = self._norm_of(there), there.last, _sizes(there.top)
-        first = Builder(self.graph, last, f"{last.name}.rows", tuple(there.nodes))
+        first = Builder(self.graph, last, f"{last.name}.rows", self.graph.in_order(there.nodes))
         rows = moved(first, origin, there.index, shape)
         del self.known[there.top]
         self.known[rows] = Move(origin, rows, there.index, _between(rows, origin))
@@ -192,7 +192,7 @@ class _Moves:
         drop(self.graph, last)
         before = Builder(self.graph, node, node.name, (node,))
         total = before(Add(), back.source, as_shape(before, rows, _sizes(back.source)))
-        behind = Builder(self.graph, node, back.last.name, tuple(back.nodes))
+        behind = Builder(self.graph, node, back.last.name, self.graph.in_order(back.nodes))
         top = moved(behind, total, back.index, _sizes(node.output))
         self._redirect(node.output, top)
         del self.known[back.top]
@@ -237,7 +237,7 @@ class _Moves:
     def _rewrite(self, move: Move, region: _RowRegion, takers: Sequence[Move]) -> str:
         graph, rows = self.graph, Rows.of(move.source)
         assert rows is not None
-        head = Builder(graph, move.last, f"{move.last.name}.rows", tuple(move.nodes))
+        head = Builder(graph, move.last, f"{move.last.name}.rows", graph.in_order(move.nodes))
         image = {move.top: as_shape(head, move.source, (rows.count, rows.width))}
         made: dict[Node, Node] = {}
         for node in region.nodes:

@@ -100,6 +100,16 @@ def test_blocks_of_windows_copy_once_each() -> None:
     assert_same(graph, after)
 
 
+def test_moves_stand_for_nodes_in_their_order() -> None:
+    """Sets of nodes may have another order in each process, which reports would show."""
+    graph = make(lambda g, x: block(g, block(g, x), 1), SHAPE)
+    order = [node.name for node in graph.nodes]
+    after, _ = optimised(graph)
+    stood_for = [[order.index(name) for name in n.origin if name in order] for n in after.nodes]
+    assert max(map(len, stood_for)) > 6
+    assert all(places == sorted(places) for places in stood_for)
+
+
 def test_a_residual_is_added_before_the_rows_go_back() -> None:
     graph = make(lambda g, x: block(g, x, 1), SHAPE)
     after, _ = optimised(graph)
