@@ -284,7 +284,7 @@ def test_integers_take_pixels_as_they_are(picture: Path) -> None:
     np.testing.assert_array_equal(data[0, 0, 0], np.arange(6) * 50)
     stated = Pixels(scale=2, source="preprocessor_config.json")
     np.testing.assert_array_equal(read(picture, (1, 3, 4, 6), uint8, stated), data)
-    with pytest.raises(UsageError, match="leave out --scale: .* pixels unchanged"):
+    with pytest.raises(UsageError, match=r"leave out --scale: .* pixels unchanged"):
         read(picture, (1, 3, 4, 6), uint8, Pixels(scale=2, given=("--scale",)))
 
 

@@ -65,9 +65,7 @@ def test_options_come_first(tercet: Tercet, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--scale", "--mean", "--std"])
-def test_options_that_integers_have_no_use_for(
-    option: str, tercet: Tercet, tmp_path: Path
-) -> None:
+def test_options_that_integers_have_no_use_for(option: str, tercet: Tercet, tmp_path: Path) -> None:
     settings = str(RECORDED["settings/stretched"])
     path = folder_of(tmp_path, settings, (8, 8), TensorProto.UINT8)
     given = "run", str(path), "-i", str(tmp_path / "cat.png"), "--repeat", "1"
