@@ -347,7 +347,8 @@ class _Product:
             return tile, 0
         pitch = (ceil_div(weights.row_factors, BANKS) * BANKS + BANKS) * slots
         per_row = pitch + 4 * tile.warps * self.tile_rows * self.planes
-        tile = packed.with_scales(tile, per_row, 0, target)
+        beside = packed.between_sums(tile.warps * self.tile_rows * self.planes)
+        tile = packed.with_scales(tile, per_row, beside, target)
         if tile.eights < weights.products:
             return f"{weights.row_factors} bytes of scales per row"
         return tile, tile.eights * EIGHT * pitch

@@ -213,7 +213,8 @@ def multiply_packed_rows(
     tile = choose(op, target, count, rows)
     tiles = 1 if tile.persistent == 0 else 2  # at a time
     per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
-    tile = with_scales(tile, per_row, prologue.shared, target, count)
+    beside = prologue.shared + tiles * between_sums(tile.warps * rows * planes)
+    tile = with_scales(tile, per_row, beside, target, count)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
@@ -296,6 +297,11 @@ def _time(layer: PackedLinear, epilogue: Epilogue, target: Target) -> float:
     found = _unpacking_in_registers(packed, weights, epilogue, target)
     unpacked = time_unpacked(gemm, weights, epilogue, target)
     return unpacked if found is None else min(unpacked, found[0])
+
+
+def between_sums(columns: int) -> int:
+    """Return the bytes of shared memory between the sums of columns of all warps."""
+    return 16 * columns
 
 
 def with_scales(

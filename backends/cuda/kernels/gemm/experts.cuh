@@ -14,7 +14,7 @@ struct ChosenRows {
 };
 
 // Adds up the partial results of all warps, in their order, and stores them.
-__device__ __forceinline__ void finish_pairs(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Y* bias,
+__device__ __forceinline__ void finish_pairs(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Y* bias,
                                              const Tile& tile, const int (&pairs)[M], int n0, int n)
 {
     __syncthreads();

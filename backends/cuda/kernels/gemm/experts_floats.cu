@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 experts_floats(const T* w, const T* bias, const T* x, R* y, const L* router, const G* given,
                const int* order, const int* ends, int n)
 {
-    __shared__ float parts[WARPS][M][ROWS];
+    __shared__ float parts[WARPS][M][SUMS];
     __shared__ int pairs[M];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     const int place = lane % 4 * TERMS;

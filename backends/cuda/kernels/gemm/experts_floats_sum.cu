@@ -10,7 +10,7 @@ experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router,
                    int n)
 {
     constexpr int APART = PARTS * STEPS * STEP;
-    __shared__ float parts[WARPS][M][ROWS];
+    __shared__ float parts[WARPS][M][SUMS];
     __shared__ Experts experts;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     const int place = lane % 4 * TERMS, from = warp % PARTS * (STEPS * STEP);

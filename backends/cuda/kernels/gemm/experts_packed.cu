@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 experts_packed(const unsigned char* w, const X* scales, const X* bias, const X* x, R* y, const L* router,
                const G* given, const int* order, const int* ends, int n)
 {
-    __shared__ float parts[WARPS][COLUMNS][ROWS];
+    __shared__ float parts[WARPS][COLUMNS][SUMS];
     __shared__ int pairs[M];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     grid_dependency_launch();

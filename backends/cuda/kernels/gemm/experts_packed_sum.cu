@@ -10,7 +10,7 @@ experts_packed_sum(const unsigned char* w, const X* scales, const X* bias, const
                    const G* given, const X* z0, const X* z1, int n)
 {
     constexpr int BY_SLOT = ROWS * PITCH_SCALES, APART = PARTS * STEPS * STEP;
-    __shared__ float parts[WARPS][COLUMNS][ROWS];
+    __shared__ float parts[WARPS][COLUMNS][SUMS];
     __shared__ Experts experts;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     grid_dependency_launch();

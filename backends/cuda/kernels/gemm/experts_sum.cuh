@@ -29,7 +29,7 @@ __device__ __forceinline__ int choose(Experts& found, const L* router, const G* 
 static_assert(PRODUCTS == 1 && M == 1, "one product of one row");
 
 // Adds up the partial results of all warps, which are weighted, and the weighted biases, and applies the epilogue.
-__device__ __forceinline__ void finish_sum(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Y* bias,
+__device__ __forceinline__ void finish_sum(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Y* bias,
                                            const Experts& experts, const Y* z0, const Y* z1, int n0, int n)
 {
     __syncthreads();

@@ -35,7 +35,7 @@ __device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y*
 // Adds up the sums, times `scale_of(m)`, and stores results. A thread has read what its first result needs while products
 // were computed.
 template <typename ScaleOf>
-__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Beside& first,
+__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Beside& first,
                                             const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n,
                                             const ScaleOf& scale_of)
 {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS]
     }
 }
 
-__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y, const Beside& first,
+__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Beside& first,
                                             const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n)
 {
     finish_rows(parts, y, first, bias0, bias1, z0, z1, n0, n, [](int) { return 1.0f; });

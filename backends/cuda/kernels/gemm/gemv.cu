@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float epsilon, R* y, const T* bias0,
      const T* bias1, const T* z0, const T* z1, int n)
 {
-    __shared__ float parts[WARPS][M][ROWS];
+    __shared__ float parts[WARPS][M][SUMS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     const int place = lane % 4 * TERMS;
     const long long first = min(n0 + lane / 4, n - 1);

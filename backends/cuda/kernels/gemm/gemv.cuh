@@ -15,6 +15,8 @@
 constexpr int THREADS = 32 * WARPS, ROWS = 8 * EIGHTS, PAIRS = (EIGHTS + 1) / 2;
 constexpr int COLUMNS = M * PLANES, GROUPS = (COLUMNS + 7) / 8, RESULTS = ROWS / PRODUCTS;
 static_assert(EIGHTS % PRODUCTS == 0, "products have equally many rows of a block");
+// From the sums of a column to the next: lanes store to different banks, where that takes little memory.
+constexpr int SUMS = COLUMNS > 1 && WARPS * COLUMNS * ROWS <= 8192 ? ROWS + 4 : ROWS;
 
 #include "gemm/row_norm.cuh"
 
@@ -35,7 +37,7 @@ __device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, in
 }
 
 // Adds up the partial results of all warps of a block: four sums in the order of warps.
-__device__ __forceinline__ void add_parts(float (&sums)[PRODUCTS], const float (&parts)[WARPS][COLUMNS][ROWS],
+__device__ __forceinline__ void add_parts(float (&sums)[PRODUCTS], const float (&parts)[WARPS][COLUMNS][SUMS],
                                           unsigned m, unsigned result)
 {
     float found[PRODUCTS][4] = {};
@@ -61,7 +63,7 @@ __device__ __forceinline__ void clear(float (&sums)[PAIRS][GROUPS][4])
 }
 
 // Stores the sums of a warp's fragments in shared memory.
-__device__ __forceinline__ void leave_fragments(float (&part)[COLUMNS][ROWS],
+__device__ __forceinline__ void leave_fragments(float (&part)[COLUMNS][SUMS],
                                                 const float (&sums)[PAIRS][GROUPS][4])
 {
     const int row = threadIdx.x % 32 / 4, first = threadIdx.x % 4 * 2;

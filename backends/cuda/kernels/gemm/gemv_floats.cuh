@@ -138,12 +138,12 @@ __device__ __forceinline__ void multiply_all(Sums& sums, Buffer& now, Buffer& ne
     }
 }
 
-__device__ __forceinline__ void leave(float (&part)[M][ROWS], const Fragments& sums)
+__device__ __forceinline__ void leave(float (&part)[M][SUMS], const Fragments& sums)
 {
     leave_fragments(part, sums.of);
 }
 
-__device__ __forceinline__ void leave(float (&part)[M][ROWS], const Partial& sums)
+__device__ __forceinline__ void leave(float (&part)[M][SUMS], const Partial& sums)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll

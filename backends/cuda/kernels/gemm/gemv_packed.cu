@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
-    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][ROWS], squares[WARPS][8], squares_of_row[WARPS];
+    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][SUMS], squares[WARPS][8], squares_of_row[WARPS];
     const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
     Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
