@@ -18,8 +18,9 @@ from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.conv import ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Cast, Relu
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Cast, Neg, Relu
+from tercet.runtime.ops.movement import Concat
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
@@ -67,6 +68,26 @@ def layer(name: str, dtype: DType, stored: DType | None = None) -> Sample:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
     compare(layer(name, dtype), emulated, options=replace(OPTIONS, algorithms=BY_NAME))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_parts_of_joined_channels(stride: int, dtype: DType, emulated: CudaBackend) -> None:
+    """Each writes its own, in place, as those of a feature pyramid (SECOND, PointPillars)."""
+    graph = Graph("joined")
+    x = graph.add_input("x", TensorType(dtype, (2, 16, 5, 6)))
+    how = ConvTranspose(strides=(stride, stride))
+    weights = [graph.constant(normal(16, 8, stride, stride).astype(dtype), n) for n in "ab"]
+    images = [x, graph.insert(Neg(), [graph.insert(Relu(), [x]).output]).output]
+    sums = [graph.insert(how, list(pair)).output for pair in zip(images, weights, strict=True)]
+    parts = [graph.insert(Relu(), [each]).output for each in sums]
+    joined = graph.insert(Concat(axis=1), parts).output
+    filters = graph.constant(normal(8, 16, 1, 1).astype(dtype), "c")
+    graph.set_outputs({"y": graph.insert(Conv(), [joined, filters]).output})
+    infer(graph)
+    sample = Sample(graph, {"x": normal(2, 16, 5, 6).astype(dtype)})
+    compare(sample, emulated, options=replace(OPTIONS, algorithms=BY_NAME))
 
 
 @pytest.mark.parametrize(

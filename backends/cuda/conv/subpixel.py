@@ -125,7 +125,7 @@ def _phases(conv: ConvProblem, *, packed: bool = False) -> ConvProblem | str:
     made = replace(
         conv,
         op=inner,
-        y=Tensor(y, Format.CHANNELS_LAST),
+        y=Tensor(y, Format.CHANNELS_LAST, conv.y.pitch if count == 1 else 0),
         w=_constant(conv.w, (filters, channels, *kernel), _pack(conv) if packed else None),
         view=Window(kernel, ones, ones, begin, end, output),
         epilogue=epilogue,
