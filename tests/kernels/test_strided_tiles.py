@@ -233,3 +233,25 @@ def test_range(greatest: float, hopper: CudaBackend, monkeypatch: pytest.MonkeyP
     compare(
         sample("MatMul", [a, b]), hopper, options=replace(OPTIONS, algorithms={"MatMul": "strided"})
     )
+
+
+def mixed(batch: int, rows: int, columns: int) -> Graph:
+    """Rows of each sample, mixed by constant weights."""
+    graph = Graph("mixed")
+    x = graph.add_input("x", TensorType(float32, (batch, rows, columns)))
+    weights = graph.constant(normal(rows, rows), "weights")
+    graph.set_outputs({"y": graph.insert(MatMul(), [weights, x]).output})
+    infer(graph)
+    return graph
+
+
+def test_constant_weights_of_rows_are_a_left_factor() -> None:
+    (launch,) = launches(planned(mixed(32, 128, 256)))
+    assert launch.file == FILE
+
+
+@needs_compiler
+def test_results_of_constant_weights(hopper: CudaBackend) -> None:
+    feeds = {"x": normal(3, 20, 24)}
+    options = replace(OPTIONS, algorithms={"MatMul": "strided"})
+    compare(Sample(mixed(3, 20, 24), feeds), hopper, options=options)

@@ -391,8 +391,8 @@ def strided_formats(task: Multiplication) -> Formats | str:
     """Return the formats in which a product is computed, or why it is not."""
     if not isinstance(task.op, MatMul) or min(task.a.rank, task.b.rank) < 2:
         return "not a product of two matrices"
-    if task.a.dtype != float32 or task.is_constant or task.a.data is not None:
-        return "not two computed matrices of float32"
+    if task.a.dtype != float32 or task.is_constant:
+        return "not matrices of float32, of which the right one is computed"
     if task.shape[0] < ROWS:
         return f"{task.shape[0]} rows, fewer than an instruction has"
     if not task.setting.target.has_tf32:
@@ -407,7 +407,7 @@ def strided_time(task: Multiplication) -> float:
 
 
 def multiply_strided(task: Multiplication, variant: str) -> Answer:
-    """Return the launch of a product of two computed matrices."""
+    """Return the launch of a product with a computed right matrix."""
     factors, (y, rank) = (Factor(task.a.value), Factor(task.b.value)), (task.y, task.y.rank)
     of_a, of_b = (factor.axes(x, rank) for factor, x in zip(factors, (task.a, task.b), strict=True))
     assert of_a is not None, "it is not moved"
