@@ -159,7 +159,8 @@ class Apply:
             start = start.over(start.nodes | {node})
         rank = max((rank_of(v) or 0 for v in node.distinct_reads if v.data is None), default=0)
         orders = [node.inputs]
-        if type(node.op) in COMMUTATIVE and node.inputs[0] is not node.inputs[1]:
+        swaps = self.inputs and type(node.op) in COMMUTATIVE
+        if swaps and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])
         for inputs in orders:
             yield from _each(self.inputs, inputs, start, rank)

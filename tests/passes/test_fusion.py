@@ -105,6 +105,13 @@ def test_the_longest_match_counts() -> None:
     assert not refused
 
 
+def test_a_sum_of_anything_matches_once() -> None:
+    graph = graph_of(lambda g, x: apply(g, Add(), apply(g, Exp(), x), apply(g, Tanh(), x)))
+    (total,) = graph.outputs.values()
+    for pattern, ways in ((Apply(Add), 1), (Apply(Add, "a"), 2), (Apply(Add, Apply(Exp, "x")), 1)):
+        assert len(list(pattern.find(total, Match()))) == ways
+
+
 def test_what_stays_may_be_shared() -> None:
     rule = Fusion(Apply(Tanh, Apply(Exp, "x", stays=True)), a_relu)
     graph = graph_of(chain)
