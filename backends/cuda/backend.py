@@ -249,8 +249,8 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     }
     if group.pool is not None:
         wanted[group.pool.output] = result
-    first = group.head.inputs[0]
-    if first is None or wanted.get(first, given) is not given:
+    first = group.head.inputs[0]  # constants are contiguous
+    if first is None or first.is_constant or wanted.get(first, given) is not given:
         return {}
     return wanted | {first: given}
 

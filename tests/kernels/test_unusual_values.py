@@ -174,3 +174,23 @@ def test_elements_of_16_bytes_are_left_to_others(
 ) -> None:
     with pytest.raises(UnsupportedError, match="elements of more than 8 bytes"):
         planned(single(operator, inputs, (), 1, **attributes))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_remainders_by_zero_are_zero(dtype: str, fmod: int, emulated: CudaBackend) -> None:
+    inputs = [np.array(each, dtype) for each in ([7, 0, 9, 3], [2, 0, 0, 5])]
+    whole = sample("Mod", inputs, fmod=fmod)
+    compare(whole, emulated)
+    assert results_of(whole, (emulated,))[0].tolist() == [1, 0, 0, 3]
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1), (5, 1)])
+def test_constant_images_are_contiguous(
+    operator: str, dtype: str, kernel: tuple[int, int], emulated: CudaBackend
+) -> None:
+    """The filters are computed."""
+    inputs = [each.astype(dtype) for each in (normal(3, 8, 6, 5), normal(8, 8, *kernel))]
+    compare(sample(operator, inputs, (0,), pads=(1, 1, 1, 1)), emulated)

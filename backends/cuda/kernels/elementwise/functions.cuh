@@ -30,13 +30,13 @@ template <typename T> __device__ __forceinline__ T saturated(T x, T least, T mos
     return x > most ? most : x;
 }
 
-// The remainder with the sign of x.
+// The remainder with the sign of x; of integers by 0, it is 0.
 template <typename T> __device__ __forceinline__ T remainder_of(T x, T y)
 {
     if constexpr (IS_FLOAT<T>) {
         return fmod(x, y);
     } else {
-        return x % y;
+        return y == T(0) ? T(0) : x % y;
     }
 }
 
