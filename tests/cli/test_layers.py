@@ -97,6 +97,23 @@ def test_what_onnxruntime_refuses_is_compared_by_its_definition(runners: tuple[s
     assert [layer.nodes for layer in found.layers if "Attention" in layer.operators]
 
 
+@pytest.mark.parametrize("dtype", ["float", "bfloat16"])
+def test_bfloat16_on_onnxruntime(dtype: str) -> None:
+    """Its Python bindings neither take nor give such arrays."""
+    model = parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g ({dtype}[2,3] x, bfloat16[0] nothing) => ({dtype}[2,3] y, bfloat16[0] z) {{
+            narrow = Cast <to = 16> (x)
+            wide = Cast <to = 1> (narrow)
+            half = Sigmoid(wide)
+            y = CastLike(half, x)
+            z = Identity(nothing)
+        }}""")
+    runners = ["onnxruntime", "numpy"]
+    assert api.compare(model, runners, repeat=2).ok
+    assert api.compare_layers(model, runners).ok
+    assert api.compare_layers(model, runners[::-1]).ok
+
+
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1

@@ -6,6 +6,7 @@ tercet, so that it is ready when onnxruntime is.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import sys
@@ -28,6 +29,8 @@ _LARGE = 1 << 22
 _ALIGNMENT = 64
 #: The only type whose elements onnxruntime gives as bytes; it refuses others that numpy lacks.
 _FLOAT8 = "tensor(float8e4m3fn)"
+#: A type that it takes and gives by its address, and ONNX's number of it.
+_BFLOAT16, _NUMBER = "tensor(bfloat16)", 16
 #: Which process Linux ends first when memory runs out.
 _FIRST_TO_END = "1000"
 
@@ -76,17 +79,43 @@ class Session:
         self.outputs: list[str] = [output.name for output in self._session.get_outputs()]
         self._types = {output.name: output.type for output in self._session.get_outputs()}
         self.providers: list[str] = self._session.get_providers()
+        self._takes_bfloat16 = any(each.type == _BFLOAT16 for each in self._session.get_inputs())
+        self._run: Any = self._session.run
         self._last: tuple[list[str], dict[str, Any]] = ([], {})
 
     def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> list[Any]:
         """Return outputs in the order of their names, which may recur."""
-        self._last = list(wanted), dict(feeds)
-        found = self._session.run(*self._last)
+        if self._takes_bfloat16 or any(self._types[name] == _BFLOAT16 for name in wanted):
+            self._run = self._session.run_with_ort_values
+            self._last = list(wanted), {name: _given(data) for name, data in feeds.items()}
+            return list(map(_taken, self._run(*self._last)))
+        self._run, self._last = self._session.run, (list(wanted), dict(feeds))
+        found = self._run(*self._last)
         return [_typed(data, self._types[name]) for name, data in zip(wanted, found, strict=True)]
 
     def repeat(self) -> None:
         """Run once more on the same inputs, and drop the results."""
-        self._session.run(*self._last)
+        self._run(*self._last)
+
+
+def _given(data: Any) -> Any:
+    """Return an array as onnxruntime's value, also of bfloat16."""
+    make = import_module("onnxruntime").OrtValue
+    if data.dtype.name != "bfloat16":
+        return make.ortvalue_from_numpy(data)
+    numpy = import_module("numpy")
+    bits = numpy.ascontiguousarray(data).view(numpy.uint16).reshape(data.shape)
+    return make.ortvalue_from_numpy_with_onnx_type(bits, _NUMBER)
+
+
+def _taken(value: Any) -> Any:
+    """Return onnxruntime's value as an array, also of bfloat16."""
+    if value.element_type() != _NUMBER:
+        return value.numpy()
+    size = value.tensor_size_in_bytes()
+    bits = ctypes.string_at(value.data_ptr(), size) if size else b""
+    dtype = import_module("ml_dtypes").bfloat16
+    return import_module("numpy").frombuffer(bytearray(bits), dtype).reshape(value.shape())
 
 
 def _typed(data: Any, type_: str) -> Any:
