@@ -318,7 +318,7 @@ def _check(
             allowed = ", ".join(sorted(map(_text, constraint.allowed)))
             raise ShapeError(
                 f"{_title(names, i)} of {type(op).__name__} is {_text(element)}; "
-                f"ONNX allows {allowed}"
+                f"ONNX allows {allowed}{_remedy(element, constraint, type(op).__name__)}"
             )
         if constraint.parameter:
             wanted = bound.setdefault(constraint.parameter, element)
@@ -328,6 +328,13 @@ def _check(
                     f"{_text(wanted)}: the dtypes must agree"
                     f"{_REMEDIES.get(frozenset({element, wanted}), '')}"
                 )
+
+
+def _remedy(found: Element, constraint: Constraint, operator: str) -> str:
+    """Return what to do about a file that was converted to half precision."""
+    if found != dtypes.float16 or dtypes.float32 not in constraint.allowed:
+        return ""
+    return f" (convert to float16 with '{operator}' in op_block_list, which keeps it in float32)"
 
 
 def _title(names: Sequence[str], i: int) -> str:

@@ -18,6 +18,12 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "to float16 that leaves Casts to float32 as they are writes such files; that of "
         "onnxruntime.transformers.float16 does not)",
     ),
+    "float16 where ONNX has none": (
+        "float16[1,1,2,2] x, float16[4] s",
+        "y = Resize(x, , s)",
+        "scales of Resize is float16; ONNX allows float32 (convert to float16 with 'Resize' in "
+        "op_block_list, which keeps it in float32)",
+    ),
     "Conv channels": (
         "float[1,3,8,8] x, float[4,2,3,3] w",
         "y = Conv(x, w)",

@@ -349,8 +349,19 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
         r"'y', which .*\(Relu\) computes, too",
     ),
     "an input": ("x = Relu(x) y = Neg(x)", ModelError, "computes 'x', which is an input"),
-    "cycle": ("a = Relu(b) b = Relu(a) y = Neg(b)", ModelError, "part of a cycle"),
-    "itself": ("y = Relu(y)", ModelError, "part of a cycle"),
+    "cycle": (
+        "y = Neg(a) a = Relu(b) b = Relu(a)",
+        ModelError,
+        "'a' .*: is part of a cycle: node that computes 'b' .* reads 'a', and this node waits",
+    ),
+    "itself": ("y = Relu(y)", ModelError, "part of a cycle: it reads 'y', which the node itself"),
+    "own body": (
+        "c = Constant <value = bool {1}> () "
+        "y = If (c) <then_branch = t () => (float[2] u) { u = Neg(y) }, "
+        "else_branch = e () => (float[2] w) { w = Neg(x) }>",
+        ModelError,
+        "part of a cycle: its body reads 'y', which the node itself computes",
+    ),
     "no output": ("z = Relu(x)", ModelError, "output of graph 'g'.*reads 'y', which nothing"),
     "shapes": ("y = Add(x, k3)", ModelError, r"\(Add\): .*float32\[2\], k3: float32\[3\]"),
     "two constants": ("y = Constant <value_int = 1, value_float = 1.0> ()", ModelError, "2 attr"),

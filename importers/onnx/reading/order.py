@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from ..source.raw import RawGraph, RawNode, items
 from ..source.source import FileSource
@@ -101,6 +102,22 @@ class Names:
                 if not missing[reader]:
                     heapq.heappush(ready, reader)
         if len(order) < len(nodes):
-            stuck = next(i for i, count in enumerate(missing) if count)
-            raise self._source.error("is part of a cycle: it waits for itself", nodes[stuck].where)
+            self._refuse(nodes, waits, missing)
         return order
+
+    def _refuse(
+        self, nodes: tuple[RawNode, ...], waits: list[set[int]], missing: list[int]
+    ) -> NoReturn:
+        """Raise the error that names a node of a cycle, and the tensor by which it waits."""
+        writer = reader = next(i for i, count in enumerate(missing) if count)
+        seen = set[int]()
+        while writer not in seen:
+            seen.add(writer)
+            writer, reader = min(i for i in waits[writer] if missing[i]), writer
+        name = next(name for name in nodes[writer].outputs if name in self.reads(nodes[reader]))
+        reason = f"{nodes[reader].where} reads '{name}', and this node waits for that one"
+        if reader == writer:
+            own = name not in nodes[writer].inputs
+            what = "its body reads" if own else "it reads"
+            reason = f"{what} '{name}', which the node itself computes"
+        raise self._source.error(f"is part of a cycle: {reason}", nodes[writer].where)
