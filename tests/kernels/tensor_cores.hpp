@@ -200,45 +200,59 @@ inline void fence_proxy_async() {}
 // first chunk of each row.
 inline uint64 smem_descriptor(u32 address) { return address >> 4; }
 
-// Four bytes of a row of a tile, counted from the chunk that `form` says.
-inline u32 word_of(uint64 form, int row, int word)
+// Eight words of a row of a tile, from the chunk on that `form` says.
+struct EightWords {
+    u32 at[8];
+};
+inline EightWords words_of(uint64 form, int row)
 {
     const u32 tile = (u32)(form & ~(uint64)7) << 4;
     const int next = form >> 36 ? (int)(form >> 36) : 1024;
-    u32 found;
-    memcpy(&found, at_address(tile + row / 8 * next + swizzled(row % 8, (int)(form & 7) + word / 4) + word % 4 * 4), 4);
+    EightWords found;
+    for (int i = 0; i < 2; ++i)
+        memcpy(found.at + 4 * i, at_address(tile + row / 8 * next + swizzled(row % 8, (int)(form & 7) + i)), 16);
     return found;
 }
+
+// Of the 16 x 8 sums of a warp's product, a thread has those of this row and of the eighth after it, in
+// this column and the next one.
+inline int own_row() { return current % 32 / 4; }
+inline int own_column() { return current % 4 * 2; }
 
 // sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]' of tf32, or of sixteen terms of two bytes, by each of four warps
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
 {
     show(a, 4);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
+    u32 rows[2][8];
+    for (int k = 0; k < 8; ++k)
+        for (int i = 0; i < 2; ++i) rows[i][k] = of_lane(own_row() * 4 + k % 4)[k / 4 * 2 + i];
+    for (int j = 0; j < COUNT; ++j) {
+        const int column = j * 8 + own_column();
+        const EightWords columns[2] = {words_of(b, column), words_of(b, column + 1)};
         for (int q = 0; q < 4; ++q) {
             float sum = add ? sums[j][q] : 0;
             for (int k = 0; k < 8; ++k) {
-                const u32 left = of_lane(row * 4 + k % 4)[k / 4 * 2 + q / 2];
-                const u32 right = word_of(b, j * 8 + column + q % 2, k);
+                const u32 left = rows[q / 2][k], right = columns[q % 2].at[k];
                 sum += F16X3 ? dot(left, right) : tf32(left) * tf32(right);
             }
             sums[j][q] = sum;
         }
+    }
     __syncwarp();
 }
 
 // sums[16][8 * COUNT] += a[16][32] * b[8 * COUNT][32]', bytes, by each of four warps
 template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
 {
-    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
+    const int row = current / 32 % 4 * 16 + own_row();
+    const EightWords rows[2] = {words_of(a, row), words_of(a, row + 8)};
+    for (int j = 0; j < COUNT; ++j) {
+        const int column = j * 8 + own_column();
+        const EightWords columns[2] = {words_of(b, column), words_of(b, column + 1)};
         for (int q = 0; q < 4; ++q)
-            for (int word = 0; word < 8; ++word) {
-                const u32 left = word_of(a, row + q / 2 * 8, word);
-                const u32 right = word_of(b, j * 8 + column + q % 2, word);
-                sums[j][q] = (int)((u32)sums[j][q] + dot_of_bytes(left, right));
-            }
+            for (int k = 0; k < 8; ++k)
+                sums[j][q] = (int)((u32)sums[j][q] + dot_of_bytes(rows[q / 2].at[k], columns[q % 2].at[k]));
+    }
     __syncwarp();
 }
 
@@ -248,27 +262,78 @@ inline char* place_of(u32 address, int width)
     return at_address(address ^ (address >> 7 & (width / 16 - 1)) << 4);
 }
 
-// Element `column` of a row of a tile, which `form` describes with the place to read from.
-inline float element(uint64 form, int row, int column)
+// Element `column` of a row of a tile, which `form` describes with the place to read from. Eight
+// elements, from a multiple of eight on, lie side by side.
+inline const char* element(uint64 form, int row, int column)
 {
-    Multiplied found;
     const int width = form >> 28 ? (int)(form >> 28 & 255) : 128;
     const int next = form >> 28 ? (int)(form >> 36 & 0xffff) : 1024;
     const u32 tile = (u32)(form & ((1 << 28) - 1)) << 4;
     const int place = width == 16 ? column / 8 * (int)(form >> 52 << 4) + column % 8 * 2 : column * 2;
-    memcpy(&found, place_of(tile + row / 8 * next + row % 8 * width + place, width), 2);
-    return float(found);
+    return place_of(tile + row / 8 * next + row % 8 * width + place, width);
+}
+
+// What a thread multiplies: sixteen terms of two rows of `a`, or of two columns of `b`.
+struct TermsOfTwo {
+    float of[2][16];
+};
+
+// Two rows of a tile, `apart` from each other; those of `b` are columns.
+inline TermsOfTwo rows_of(uint64 form, int row, int apart)
+{
+    TermsOfTwo found;
+    for (int i = 0; i < 2; ++i)
+        for (int k = 0; k < 16; k += 8) {
+            Multiplied eight[8];
+            memcpy(eight, element(form, row + i * apart, k), 16);
+            for (int e = 0; e < 8; ++e) found.of[i][k + e] = float(eight[e]);
+        }
+    return found;
+}
+
+// The rows of `a` that a thread has sums of, in shared memory, or in the registers of its warp.
+inline TermsOfTwo own_rows(uint64 a) { return rows_of(a, current / 32 % 4 * 16 + own_row(), 8); }
+template <typename N> TermsOfTwo own_rows(const u32 (&a)[4])
+{
+    show(a, 4);
+    TermsOfTwo found;
+    for (int i = 0; i < 2; ++i)
+        for (int k = 0; k < 16; k += 2) {
+            N two[2];
+            memcpy(two, &of_lane(own_row() * 4 + k % 8 / 2)[k / 8 * 2 + i], 4);
+            found.of[i][k] = float(two[0]), found.of[i][k + 1] = float(two[1]);
+        }
+    return found;
+}
+
+// Two columns of a tile whose rows are terms.
+inline TermsOfTwo columns_of(uint64 form, int column)
+{
+    TermsOfTwo found;
+    for (int k = 0; k < 16; ++k) {
+        Multiplied two[2];
+        memcpy(two, element(form, k, column), 4);
+        found.of[0][k] = float(two[0]), found.of[1][k] = float(two[1]);
+    }
+    return found;
+}
+
+inline void add_products(float (&sums)[4], const TermsOfTwo& rows, const TermsOfTwo& columns)
+{
+    for (int q = 0; q < 4; ++q)
+        for (int k = 0; k < 16; ++k) sums[q] += rows.of[q / 2][k] * columns.of[q % 2][k];
 }
 
 // sums[16][8 * COUNT] += a[16][16] * b[8 * COUNT][16]', by each of four warps
-template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const TermsOfTwo& rows, uint64 b)
 {
-    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k)
-                sums[j][q] += element(a, row + q / 2 * 8, k) * element(b, j * 8 + column + q % 2, k);
+    for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, rows_of(b, j * 8 + own_column(), 1));
     __syncwarp();
+}
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b) { wgmma(sums, own_rows(a), b); }
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
+{
+    wgmma(sums, own_rows<T>(a), b);
 }
 
 // The same, in place of the sums unless `add`
@@ -276,21 +341,6 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b, int
 {
     if (!add) memset(sums, 0, sizeof(sums));
     wgmma(sums, a, b);
-}
-
-// The same; `a` in registers
-template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
-{
-    show(a, 4);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k) {
-                T two[2];
-                memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
-                sums[j][q] += float(two[k % 2]) * element(b, j * 8 + column + q % 2, k);
-            }
-    __syncwarp();
 }
 
 template <int STRIDE> uint64 smem_descriptor_apart(u32 address)
@@ -311,28 +361,18 @@ template <int STRIP> uint64 smem_descriptor_across(u32 address)
 // sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps
 template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64 b)
 {
-    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
     const uint64 first = b & ((1 << 28) - 1), strip = b >> 36 >> 4;
+    const TermsOfTwo rows = own_rows(a);
     for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k)
-                sums[j][q] += element(a, row + q / 2 * 8, k)
-                              * element(first + j / 8 * strip, k, j % 8 * 8 + column + q % 2);
+        add_products(sums[j], rows, columns_of(first + j / 8 * strip, j % 8 * 8 + own_column()));
     __syncwarp();
 }
 
 // The same; `a` in registers
 template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
 {
-    show(a, 4);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k) {
-                Multiplied two[2];
-                memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
-                sums[j][q] += float(two[k % 2]) * element(b, k, j * 8 + column + q % 2);
-            }
+    const TermsOfTwo rows = own_rows<Multiplied>(a);
+    for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, columns_of(b, j * 8 + own_column()));
     __syncwarp();
 }
 
@@ -437,10 +477,11 @@ inline void cluster_wait()
 
 inline void dsmem_wait(u32, u32) { cluster_wait(); }
 
-// Every thread brings what was sent, as no one waits for another here.
+// The first thread that comes brings what was sent, as no one waits for another here.
+inline size_t bringing_block = ~(size_t)0;
 inline void dsmem_wait(u32)
 {
     const size_t own = own_place_in_grid();
-    if (own < sent.size())
+    if (own != std::exchange(bringing_block, own) && own < sent.size())
         for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place.second, &x, sizeof(x));
 }
