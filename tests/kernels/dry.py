@@ -16,6 +16,7 @@ from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.control.bounded_outputs import bounded
+from tercet.runtime.ir.dtypes import DType, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer, specialise
 from tercet.runtime.ir.op import OPERATORS, Op
@@ -130,8 +131,10 @@ def compiled_files(backend: CudaBackend) -> set[str]:
     return {source.file for source in compiler.sources}
 
 
-def normal(*shape: int) -> Array:
-    """Return standard normal float32 numbers, the same every time; of many, `DRAWN` repeatedly."""
+def normal(*shape: int, dtype: DType = float32, scale: float = 1) -> Array:
+    """Return normal numbers, the same every time; of many, `DRAWN` repeatedly."""
     count = min(prod(shape), DRAWN)
     drawn = np.random.default_rng(sum(shape)).standard_normal(count).astype(np.float32)
-    return np.resize(drawn, shape)
+    if scale != 1:
+        drawn *= np.float32(scale)
+    return np.resize(drawn.astype(dtype, copy=False), shape)

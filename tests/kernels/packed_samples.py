@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,15 @@ import numpy as np
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 from tercet.runtime.ir.types import Array
 
-from .dry import normal
+from .dry import DRAWN, normal
 from .samples import Sample, sample
 
 DOMAIN = "com.microsoft"
 
 
 def _bytes(*shape: int) -> Array:
-    return np.random.default_rng(shape).integers(0, 256, shape).astype(np.uint8)
+    drawn = np.random.default_rng(shape).integers(0, 256, min(prod(shape), DRAWN), np.uint8)
+    return np.resize(drawn, shape)
 
 
 def nbits(
@@ -34,16 +36,16 @@ def nbits(
     """Return a MatMulNBits; `zeros` is "packed", "floats", or "" for none."""
     blocks = -(-k // block)
     inputs = [
-        normal(rows, k).astype(dtype),
+        normal(rows, k, dtype=dtype),
         _bytes(n, blocks, block * bits // 8),
-        (normal(n * blocks) / 8).astype(dtype),
+        normal(n * blocks, dtype=dtype, scale=1 / 8),
         {
             "": None,
             "packed": _bytes(n * -(-blocks * bits // 8)),
-            "floats": normal(n * blocks).astype(dtype),
+            "floats": normal(n * blocks, dtype=dtype),
         }[zeros],
         (np.arange(k) * 7 % blocks).astype(np.int32) if grouped else None,
-        normal(n).astype(dtype) if bias else None,
+        normal(n, dtype=dtype) if bias else None,
     ]
     sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
     return sample("MatMulNBits", inputs, (1, 2, 3, 4, 5), domain=DOMAIN, **sizes)
@@ -54,9 +56,9 @@ def bnb4(
 ) -> Sample:
     """Return a MatMulBnb4."""
     inputs = [
-        normal(rows, k if transposed else n).astype(dtype),
+        normal(rows, k if transposed else n, dtype=dtype),
         _bytes(-(-k * n // 2)),
-        normal(-(-k * n // 16)).astype(dtype),
+        normal(-(-k * n // 16), dtype=dtype),
     ]
     sizes = {"K": k, "N": n, "block_size": 16, "quant_type": kind, "transB": transposed}
     return sample("MatMulBnb4", inputs, (1, 2), domain=DOMAIN, **sizes)

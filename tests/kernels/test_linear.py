@@ -53,11 +53,11 @@ def layer(
 
     Its weights are a constant, or are given at run time.
     """
-    x, z = normal(m, k).astype(dtype), normal(m, n).astype(dtype)
+    x, z = normal(m, k, dtype=dtype), normal(m, n, dtype=dtype)
     graph = Graph(f"{m}x{n}x{k} {end}")
     feeds = {"x": x}
     value = graph.add_input("x", TensorType(dtype, x.shape))
-    w = (normal(k, n) / np.float32(np.sqrt(k))).astype(dtype)
+    w = normal(k, n, dtype=dtype, scale=k**-0.5)
     if run_time:
         feeds["w"] = w
         weights = graph.add_input("w", TensorType(dtype, w.shape))
