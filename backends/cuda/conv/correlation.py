@@ -92,7 +92,7 @@ def _product(graph: Graph, total: Node, free: Set[Node]) -> Node | None:
     node = x.producer
     known = axes and axes[0].data is not None and axes[0].data.reshape(-1).tolist() in ([1], [-3])
     keeps = getattr(total.op, "keepdims", 0) == 1
-    if not known or not keeps or node not in free or not isinstance(node.op, Mul):
+    if not known or not keeps or node is None or node not in free or not isinstance(node.op, Mul):
         return None
     alone = graph.sole_consumer(x) is total and graph.sole_consumer(total.output) is not None
     return node if alone and len(node.distinct_reads) == 2 else None
@@ -117,6 +117,7 @@ def _of(
         nodes |= {product, *slices}
     if len(sources) > 1 or not all(parts):
         return None
+    (b,) = sources
     inside = all(
         value.consumers.keys() <= nodes and not graph.is_output(value)
         for slices in parts
@@ -124,7 +125,7 @@ def _of(
     )
     (total,) = {type(node.op) for node in taken if not isinstance(node.op, Concat)}
     scale = 1 / max(*channels, 1) if total is ReduceMean else 1.0
-    return Correlation(frozenset(nodes), a, *sources, tuple(parts), y, scale) if inside else None
+    return Correlation(frozenset(nodes), a, b, tuple(parts), y, scale) if inside else None
 
 
 def _slices(value: Value, free: Set[Node]) -> Iterator[Node]:
