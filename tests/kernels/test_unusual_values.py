@@ -178,11 +178,14 @@ def test_elements_of_16_bytes_are_left_to_others(
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64"])
 @pytest.mark.parametrize("fmod", [0, 1])
-def test_remainders_by_zero_are_zero(dtype: str, fmod: int, emulated: CudaBackend) -> None:
+def test_integers_by_zero_are_zero(dtype: str, fmod: int, emulated: CudaBackend) -> None:
     inputs = [np.array(each, dtype) for each in ([7, 0, 9, 3], [2, 0, 0, 5])]
-    whole = sample("Mod", inputs, fmod=fmod)
-    compare(whole, emulated)
-    assert results_of(whole, (emulated,))[0].tolist() == [1, 0, 0, 3]
+    for whole, expected in (
+        (sample("Mod", inputs, fmod=fmod), [1, 0, 0, 3]),
+        (sample("Div", inputs), [3, 0, 0, 0]),
+    ):
+        compare(whole, emulated)
+        assert results_of(whole, (emulated,))[0].tolist() == expected
 
 
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])

@@ -100,7 +100,7 @@ ROWS: dict[type[Op], Formula] = {
     ops.Add: Formula("x + y", NUMBERS),
     ops.Sub: Formula("x - y", NUMBERS),
     ops.Mul: Formula("x * y", NUMBERS),
-    ops.Div: Formula("x / y", NUMBERS),
+    ops.Div: Formula("quotient_of(x, y)", NUMBERS),
     ops.Mod: Formula(_mod, NUMBERS),
     ops.Pow: Formula("power(x, y)", NUMBERS),
     ops.Max: Formula("x > y || x != x ? x : y", NUMBERS),

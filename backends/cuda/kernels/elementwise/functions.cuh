@@ -30,6 +30,16 @@ template <typename T> __device__ __forceinline__ T saturated(T x, T least, T mos
     return x > most ? most : x;
 }
 
+// x / y; of integers by 0, it is 0.
+template <typename T> __device__ __forceinline__ T quotient_of(T x, T y)
+{
+    if constexpr (IS_FLOAT<T>) {
+        return x / y;
+    } else {
+        return y == T(0) ? T(0) : x / y;
+    }
+}
+
 // The remainder with the sign of x; of integers by 0, it is 0.
 template <typename T> __device__ __forceinline__ T remainder_of(T x, T y)
 {
