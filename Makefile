@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test docs wheel sbom format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -67,10 +67,16 @@ docs: .venv/dev.stamp  ## run the examples of the documentation and check its li
 wheel: .venv/core.stamp  ## build dist/*.whl, install it into an empty environment and import it
 	rm -rf build/lib build/bdist.* build/wheel dist
 	$(VENV_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	$(VENV_PYTHON) -m venv build/wheel
-	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	$(VENV_PYTHON) -m venv --without-pip build/wheel
+	$(VENV_PYTHON) -m pip --python build/wheel/bin/python install --quiet --disable-pip-version-check dist/*.whl
 	cd build/wheel && bin/python -I -c "import tercet; print(tercet.__version__, tercet.__file__)"
 	cd build/wheel && bin/python -I -m tercet doctor
+
+sbom: wheel  ## list what that environment contains in dist/tercet.cdx.json, in CycloneDX's format
+	$(VENV_PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom
+	build/sbom/bin/python -m cyclonedx_py environment --pyproject pyproject.toml --mc-type library \
+	  --output-reproducible --output-file dist/tercet.cdx.json build/wheel/bin/python
 
 format: .venv/dev.stamp  ## format the code and fix what ruff can fix
 	$(VENV_PYTHON) -m ruff check --fix
