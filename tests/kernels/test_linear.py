@@ -103,7 +103,9 @@ def layer(
         ((128, 768, 3072), "residual", "mma w64x64 split 4 Add+Add"),
         ((384, 768, 3072), "residual", "mma_linear 64x64 deep Add+Add"),
         ((160, 1024, 4096), "residual", "swap_ab w80x64/2 split 3, 16 bits Add+Add"),
-        ((197, 3072, 768), "gelu", "mma_linear 128x64 Add+Gelu"),
+        ((197, 3072, 768), "gelu", "swap_ab w40x128/2, 16 bits Add+Gelu"),
+        ((197, 768, 768), "residual", "swap_ab w24x64/3, 16 bits Add+Add"),
+        ((128, 768, 768), "residual", "swap_ab w16x64/3, 16 bits Add+Add"),
         ((1600, 768, 3072), "residual", "mma_linear 64x192 Add+Add"),
         ((1024, 1280, 5120), "residual", "mma_linear 128x128 Add+Add"),  # seven columns of 192
         ((32, 8192, 2048), "", "swap_ab w32x64/2, 16 bits Add"),

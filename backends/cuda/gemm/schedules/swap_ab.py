@@ -62,6 +62,17 @@ FEW_ROWS, JOIN_MORE, ALONE_MEMORY = 64, 1.1, 150e3
 PACKED_MEMORY, PACKED_CACHED = 2.9e6, 85e3
 QUARTER, QUARTER_ROW, FITTED = 0.0068, 0.000117, 4
 AROUND, SLICED, JOIN = (1.85, 1.35), 0.16, 0.31
+#: Tiles of fewer rows than there are: warpgroups with weights of their own, and slices; shared
+#: memory beside which a neighbour finds room; steps per stage, at most; and terms, at least: with
+#: sums of 384 ViT-S takes 10 % more time. Microseconds of a block
+#: besides what it reads, at first and per row; bytes per microsecond that one multiprocessor reads,
+#: and that all read of the L2 cache, fitted to 18 products of ViT-B and BERT-base on an H200.
+WIDE, ROOMY, NEARLY, LONG = ((1, 3), (2, 2), (3, 1)), 160 << 10, 1.25, 768
+AROUND_FEW, OF_ROW, OF_PROCESSOR, OF_CACHE = 0.95, 0.016, 105e3, 11e6
+#: Steps whose weights are requested before the kernel waits: packed ones, 16-bit floats, and with
+#: more than few rows all, or, of large weights, fewer, as memory takes longer to deliver them than
+#: the kernel before still runs: ViT-B's first product of the feed-forward layer takes 0.25 us less.
+EARLY_PACKED, EARLY, EARLY_LARGE, SMALL_WEIGHTS = 2, 6, 2, 2 << 20
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
 
@@ -145,11 +156,17 @@ class SwapAb:
         return Weights.of(self.gemm, self.packed)
 
     def _fitted(
-        self, groups: int, slices: int, resident: int, splits: int, target: Target
+        self,
+        groups: int,
+        slices: int,
+        resident: int,
+        splits: int,
+        target: Target,
+        rows: int = 0,
     ) -> CtaTile | None:
-        """Return a tile with all rows, or an equal part of them, and as many stages as fit."""
+        """Return a tile with so many rows, or an equal part of all, and as many stages as fit."""
         (m, _, k), weights = self.gemm.shape, self.weights
-        rows = ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
+        rows = rows or ceil_div(ceil_div(m, ceil_div(m, MAX_ROWS)), 8) * 8
         steps = ceil_div(ceil_div(k, weights.terms), splits)
         for stages in range(min(STAGES, max(2, steps)), 1, -1):
             warps, cost = (4, groups), Cost(0, 0, 0)
@@ -202,10 +219,40 @@ class SwapAb:
                 ):
                     yield Config(tile, splits)
 
+    def few_rows(self, target: Target) -> Iterator[Config]:
+        """Yield tiles of fewer rows than there are, whose blocks run at once, without splits.
+
+        What a block loads after it has stopped waiting is little, then. With up to `MAX_ROWS`
+        rows, neighbours are as small, and find room beside such a block.
+        """
+        m, n, k = self.gemm.shape
+        if k < LONG:
+            return
+        for parts in range(2, ceil_div(m, 8) + 1):
+            rows = ceil_div(ceil_div(m, parts), 8) * 8
+            for groups, slices in WIDE:
+                blocks = ceil_div(m, rows) * ceil_div(n, 64 * groups)
+                if blocks > target.processors or rows > MAX_ROWS:
+                    continue
+                tile = self._fitted(groups, slices, 1, 1, target, rows)
+                room = ROOMY if m <= MAX_ROWS else target.shared
+                whole = tile is not None and ceil_div(k, tile.bk) <= NEARLY * tile.stages
+                if tile and whole and resources(tile, self.weights, 1).shared <= room:
+                    yield Config(tile)
+
     def choose(self, target: Target) -> TimedConfig | None:
         """Return the tile and splits with the lowest estimate; None if nothing fits."""
         found = ranked(self.configs(target), lambda config: self.expected(config, target))
-        return found[0] if found else None
+        if self._more_rows and target.has_wgmma and self.gemm.a.vector >= VECTOR:
+            found += ranked(self.few_rows(target), self._expected_of_few)
+        return min(found, key=lambda way: way.microseconds, default=None)
+
+    def _expected_of_few(self, config: Config) -> float:
+        """Return the estimate for one of `few_rows`, which waits for what it reads."""
+        (m, n, k), tile = self.gemm.shape, config.tile
+        nbytes = ceil_div(k, tile.bk) * (tile.bm + tile.bn) * WIDTH
+        reading = max(nbytes / OF_PROCESSOR, tile.count(m, n) * nbytes / OF_CACHE)
+        return AROUND_FEW + OF_ROW * tile.bm + reading
 
     def expected(self, config: Config, target: Target) -> float:
         """Return the estimate for a configuration in microseconds."""
@@ -229,6 +276,14 @@ class SwapAb:
         time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25
         join = JOIN_MORE if self._more_rows else JOIN
         return LAUNCH + time + (join if splits > 1 else 0.0)
+
+    def _early(self, tile: CtaTile) -> int:
+        """Return of how many steps weights are requested before the kernel waits."""
+        if self.weights.packed:
+            return EARLY_PACKED
+        if not self._more_rows:
+            return EARLY
+        return tile.stages if self.weights.nbytes <= SMALL_WEIGHTS else EARLY_LARGE
 
     def launch(self, epilogue: Epilogue, config: Config, target: Target) -> Launch:
         """Return the launch of the product, with `epilogue` applied to every result."""
@@ -257,6 +312,7 @@ class SwapAb:
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
                 *tile.constants("BM", "GROUPS", "SLICES", "STAGES", "RESIDENT"),
+                *(("EARLY", self._early(tile)), ("LAUNCHES", not self._more_rows)),
                 *zip(("REGISTERS", "OTHER_REGISTERS"), block.registers, strict=True),
                 *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
                 *(packed.constants if packed else ()),

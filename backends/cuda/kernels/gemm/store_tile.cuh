@@ -73,10 +73,25 @@ template <int PRODUCTS> struct FinishProducts {
         } while (first < end);
     }
 
+    // Reads the operands of a thread's first items.
+    __device__ __forceinline__ void begin(Several& some, const Inbox<BM, BN / 8>& inbox, const Block& block) const
+    {
+        if constexpr (SPLIT == CLUSTER) read(some, inbox.begin() / PRODUCTS + threadIdx.x, inbox.end() / PRODUCTS, block);
+        else read(some, threadIdx.x, RESULTS, block);
+    }
+
     // Stores the sums in shared memory. The blocks of a cluster send them to one another, and each stores its share.
     __device__ __forceinline__ void store(unsigned char* shared, const Inbox<BM, BN / 8>& inbox, const Block& block) const
     {
-        int begin = 0, end = RESULTS;
+        Several some;
+        store<true>(some, shared, inbox, block);
+    }
+
+    // The same; READS: the operands of the first items, too.
+    template <bool READS>
+    __device__ __forceinline__ void store(Several& some, unsigned char* shared, const Inbox<BM, BN / 8>& inbox,
+                                          const Block& block) const
+    {
         __syncthreads();
         if constexpr (SPLIT == CLUSTER) {
             inbox.wait_open();
@@ -84,12 +99,12 @@ template <int PRODUCTS> struct FinishProducts {
                 const int row = i / (BN / 4), column = i % (BN / 4) * 4;
                 inbox.send(row, column / 8, column % 8, *(const float4*)((const float*)shared + row * PITCH + column));
             }
-            begin = inbox.begin() / PRODUCTS, end = inbox.end() / PRODUCTS;
         }
-        Several some;
-        read(some, begin + threadIdx.x, end, block);
+        if constexpr (READS) begin(some, inbox, block);
         if constexpr (SPLIT == CLUSTER) inbox.wait_received();
-        store_all(some, begin, end, block, [&](float (&values)[8], int item) {
+        const int first = SPLIT == CLUSTER ? inbox.begin() / PRODUCTS : 0;
+        const int last = SPLIT == CLUSTER ? inbox.end() / PRODUCTS : RESULTS;
+        store_all(some, first, last, block, [&](float (&values)[8], int item) {
             if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
             else read_sums(values, (const float*)shared + row_of_item(item) * PITCH + column_of_item(item));
         });

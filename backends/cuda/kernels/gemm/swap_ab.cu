@@ -15,7 +15,7 @@
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
-// consumers with rows of their own; SLICES; STAGES; RESIDENT, blocks per multiprocessor; WIDTH, bytes of a row of weights
+// consumers with rows of their own; SLICES; STAGES; EARLY, steps whose weights are requested first; RESIDENT, blocks per multiprocessor; LAUNCHES, whether the next kernel may start before this one stops waiting; WIDTH, bytes of a row of weights
 // in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
 // whose weights take turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
 // BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
@@ -68,10 +68,11 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 
+// Operands of the epilogue are read before the products, if registers are left.
+constexpr bool EARLY_OPERANDS = FinishProducts<PRODUCTS>::ONCE && !PACKED;
+
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
 
-constexpr int MOST_EARLY = PACKED ? 2 : 6;
-constexpr int EARLY = STAGES < MOST_EARLY ? STAGES : MOST_EARLY;  // steps whose weights are requested first
 
 // What one thread requests of the copy engine.
 struct Requests {
@@ -107,7 +108,7 @@ struct Requests {
     // for all weights that are requested before them.
     __device__ __forceinline__ void begin() const
     {
-        for (int step = 0; step < min(block.end - block.first, EARLY); ++step) bring_weights(step);
+        for (int step = 0; step < min(block.end - block.first, min(STAGES, EARLY)); ++step) bring_weights(step);
     }
 
     // Brings all other weights, and the rows of `a`.
@@ -119,7 +120,7 @@ struct Requests {
                 mbarrier_wait(ring.empty(freed.stage), freed.parity);
                 freed.next();
             }
-            if (step >= EARLY) bring_weights(step);
+            if (step >= min(STAGES, EARLY)) bring_weights(step);
             bring_rows(step);
         }
     }
@@ -265,7 +266,6 @@ __device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice
 __device__ __forceinline__ void multiply(unsigned char* shared, const Block& block)
 {
     const int group = __reduce_max_sync(~0u, threadIdx.x / 128), slice = group / GROUPS, row = group % GROUPS * 64;
-    grid_dependency_sync();
     Steps steps(shared, slice, row);
     Sums sums = {};
     for (int step = block.first + slice; step < block.end; step += SLICES) steps.add(sums);
@@ -287,7 +287,9 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
     const Pipeline<PHASED> ring(shared_address(shared) + BARRIERS);
     const Requests requests{&a, &w, &factors, shared_address(shared), block, ring};
     const bool requesting = threadIdx.x == CONSUMERS;
-    grid_dependency_launch();
+    const FinishProducts<PRODUCTS> finish{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0};
+    typename FinishProducts<PRODUCTS>::Several some;
+    if constexpr (LAUNCHES) grid_dependency_launch();
     if (requesting) {
         prefetch_map(&a);
         ring.begin(1, GROUPS * 4);
@@ -301,9 +303,12 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         grid_dependency_sync();
         if (requesting) requests.bring_all();
         __syncwarp();
+        if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
+        grid_dependency_sync();
+        if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
         multiply(shared, block);
     }
-    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, inbox, block);
+    finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block);
 }
