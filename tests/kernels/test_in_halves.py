@@ -196,7 +196,7 @@ def cut_heads() -> tuple[Graph, dict[str, Array]]:
 def test_products_of_few_rows_that_store_halves_compile(cache: Path) -> None:
     """Of as few rows as these, three products of TF32 would be faster, but cut nothing."""
     graph, _ = cut_heads()
-    products = [x for x in launches(planned(graph)) if x.file == "gemm/wgmma_rs.cu"]
+    products = [x for x in launches(planned(graph)) if x.file == "gemm/swap_f16x3.cu"]
     assert len(products) == 2
     assert all("#define IN_HALVES 1" in launch.code for launch in products)
     all_compile([launch.source for launch in products], H200, cache)

@@ -179,7 +179,8 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
             ["rows_in_parts", "split_wgmma"],
         ),
         (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
-        (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
+        (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["swap_f16x3"]),
+        (single("MatMul", [normal(300, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
         (single("MatMul", [normal(8, 64, 32), normal(8, 32, 64)]), ["gemm"]),
     ],
     ids=lambda value: value if isinstance(value, list) else None,
@@ -314,7 +315,9 @@ def test_light_models_run_natively(name: str) -> None:
 def test_resnet50_has_one_row_per_convolution() -> None:
     with tercet.load(light_file("resnet50")) as model:
         rows = [row for row in planned_model(model, DryDevice()).rows if row.kind == "step"]
-    of_filters = {"few_channels_wgmma", "split_wgmma", "split_linear", "convolve_halves"}
+    of_filters = {
+        *("few_channels_wgmma", "split_wgmma", "split_linear", "convolve_halves", "swap_f16x3")
+    }
     products = [row for row in rows if of_filters & set(row.kernel.split())]
     assert len(products) == 53
     assert len(rows) == 53 + 3  # AveragePool, Gemm, Softmax; the first one has the MaxPool

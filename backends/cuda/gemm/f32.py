@@ -41,7 +41,7 @@ from .problem import (
     widest,
 )
 from .resources import Resources
-from .schedules import multistage, wgmma_rs, wgmma_rs_tma
+from .schedules import multistage, swap_f16x3, wgmma_rs, wgmma_rs_tma
 from .tables import f16x3, tf32
 from .tile import (
     CACHE,
@@ -125,17 +125,8 @@ def fastest(problem: Problem, constant: bool, setting: Setting) -> Atom:
     halves, words = (choose(problem, atom, target) for atom in (F16X3, TF32X3))
     blocks = words.tile.blocks(problem) * words.config.splits
     margin = SHORT_MARGIN if blocks <= SHORT * target.processors else MARGIN
-    least = min(halves.microseconds, by_tma(problem, target))
+    least = min(halves.microseconds, wgmma_rs_tma.time_of(problem, target))
     return F16X3 if least < margin * words.microseconds else TF32X3
-
-
-def by_tma(problem: Problem, target: Target) -> float:
-    """Return the estimate of a product of many rows by `wgmma_rs_tma.cu`; infinite if not."""
-    shape = problem.m, problem.n, problem.k
-    if problem.batch > 1 or problem.windows or problem.n % 4 or problem.k % 4:
-        return inf
-    found = wgmma_rs_tma.best(shape, target)
-    return found.microseconds if found else inf
 
 
 def arithmetic_of(
@@ -236,7 +227,9 @@ def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
     ways = ways_of(problem, atom, target)
     others = f16x3.WGMMA_RS_TMA if atom is F16X3 and not problem.windows else ()
     large = (str(t) for t in others if t.count(problem.m, problem.n) >= target.processors)
-    return *(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds), *large
+    few = swap_f16x3.tried(problem, target) if atom is F16X3 else ()
+    found = (str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
+    return *found, *large, *few
 
 
 def time_of(problem: Problem, constant: bool, setting: Setting) -> float:
@@ -306,6 +299,9 @@ def form_of(
     other = wgmma_rs_tma.choose(gemm, epilogue, target)
     if other and other.microseconds < best.microseconds + wgmma_rs_tma.exposed(gemm, epilogue):
         best = other
+    swapped = swap_f16x3.choose(gemm, target) if atom is F16X3 and not problem.concurrent else None
+    if swapped and swapped.microseconds < swap_f16x3.most_of(best.microseconds):
+        return f"{swap_f16x3.PREFIX}{swapped.config}"
     return str(best.config)
 
 
@@ -325,6 +321,9 @@ def packed_product(
     tiles = tiles_of(arithmetic.atom, setting.target)
     if not wgmma_rs_tma.refusal(gemm, epilogue):
         tiles += f16x3.WGMMA_RS_TMA
+    swapped = swap_f16x3.named(form, gemm, setting.target) if arithmetic.atom is F16X3 else None
+    if swapped is not None:
+        return (swap_f16x3.launch(gemm, epilogue, swapped, setting.target),)
     named = form and form.partition(" split ")[0] in map(str, tiles)
     config = Config.parse(form, tiles) if named else None
     return sharing(*packing, *multiply(gemm, epilogue, setting, arithmetic, used, config))
@@ -476,7 +475,7 @@ def convolution_time(conv: ConvProblem) -> float:
     constant = conv.w.data is not None
     time = time_of(problem, constant, setting)
     if fastest(problem, constant, setting) is F16X3:
-        time = min(time, by_tma(problem, setting.target))
+        time = min(time, wgmma_rs_tma.time_of(problem, setting.target))
     return packing + time + packing_time(conv.w)
 
 

@@ -19,9 +19,9 @@ from .f16x3 import in_halves, matrix_refusal, scales_of
 from .linear import linear_of
 from .multiplication import Multiplication
 from .problem import GemmArguments, Linear, Matrix, Problem, packed_matrix
-from .schedules import halves
+from .schedules import halves, swap_f16x3
 from .tables.f16x3 import HALVES
-from .tile import MAX_KEPT, MEMORY, Config, TimedConfig
+from .tile import MARGIN, MAX_KEPT, MEMORY, Config, TimedConfig
 
 #: Minimum rows. With fewer the products alone are faster, but not networks. On an H200 BERT-base
 #: takes 1 % longer with 128 rows than with `f32`, but 4 to 8 % less time with 256 to 512 rows, and
@@ -59,13 +59,17 @@ def time(task: Multiplication) -> float:
     """Return the estimate in microseconds, with cutting unless the kernel before does that."""
     m, n, k = task.shape
     cutting = 0.0 if task.is_cut else CUTTING + 8 * m * k / MEMORY
-    return ways_of(Problem(m, n, k), task.setting.target)[0].microseconds + cutting
+    problem, target = Problem(m, n, k), task.setting.target
+    found = ways_of(problem, target)[0].microseconds
+    return min(found, swap_f16x3.time_of(problem, target, ready=True)) + cutting
 
 
 def variants(task: Multiplication) -> tuple[str, ...]:
     """Return the tiles with the splits worth trying."""
-    ways = ways_of(Problem(*task.shape), task.setting.target)
-    return tuple(str(w.config) for w in ways if w.microseconds < 1.5 * ways[0].microseconds)
+    target = task.setting.target
+    ways = ways_of(Problem(*task.shape), target)
+    found = (str(w.config) for w in ways if w.microseconds < 1.5 * ways[0].microseconds)
+    return *found, *swap_f16x3.tried(Problem(*task.shape), target, ready=True)
 
 
 def make(task: Multiplication, variant: str) -> Answer:
@@ -77,13 +81,17 @@ def make(task: Multiplication, variant: str) -> Answer:
     refused = matrix_refusal(layer.b.data, *layer.form)
     if refused:
         return refused
-    if variant:
-        config = Config.parse(variant, HALVES)
-    else:
-        config = ways_of(Problem(*layer.shape), target, whole=task.epilogue.halves is not None)[
-            0
-        ].config
-    return halves.multiply(_arguments(layer), task.epilogue, config, target)
+    gemm = _arguments(layer)
+    swapped = swap_f16x3.named(variant, gemm, target, ready=True)
+    if variant and swapped is None:
+        return halves.multiply(gemm, task.epilogue, Config.parse(variant, HALVES), target)
+    ways = ways_of(Problem(*layer.shape), target, whole=task.epilogue.halves is not None)
+    few = swap_f16x3.choose(gemm, target, ready=True)
+    if swapped is None and few and few.microseconds < MARGIN * ways[0].microseconds:
+        swapped = few.config
+    if swapped is not None:
+        return swap_f16x3.launch(gemm, task.epilogue, swapped, target, ready=True)
+    return halves.multiply(gemm, task.epilogue, ways[0].config, target)
 
 
 def _arguments(layer: Linear) -> GemmArguments:

@@ -6,7 +6,7 @@ TMA loads the rows and the operand of the epilogue, and stores the results.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from .....runtime.ir.dtypes import float16, float32
 from .....runtime.plan.backend import Format
@@ -73,6 +73,14 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
     if refusal(gemm, epilogue):
         return None
     return best(gemm.shape, target, len(epilogue.along), whole=epilogue.halves is not None)
+
+
+def time_of(problem: Problem, target: Target) -> float:
+    """Return the estimate of a product of many rows; infinite if there is none."""
+    if problem.batch > 1 or problem.windows or problem.n % 4 or problem.k % 4:
+        return inf
+    found = best((problem.m, problem.n, problem.k), target)
+    return found.microseconds if found else inf
 
 
 def best(

@@ -1,0 +1,371 @@
+// c[m][n] = epilogue(sum over k of a[m][k] * w[n][k] + bias[n]) in float32, as three float16 products, on the tensor cores of
+// Hopper: products of few rows of `a` with constant weights. K is a multiple of 64.
+//
+// Weights, in halves (step_f16x3.cuh), are the left operand of wgmma, so that few rows fill the right one. One thread requests
+// them STAGES steps of 64 terms ahead, the first ones before the preceding kernel has ended. SLICES warpgroups multiply the
+// same 64 rows of weights and alternate between the steps (sliced-K).
+//
+// Rows of `a` that are in halves, as store_halves.cuh says, come with the weights (A_IN_HALVES). Others each warpgroup loads a
+// step ahead, and cuts while the products of the step before are under way; it has two tiles of shared memory for them.
+//
+// The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
+//
+// Compile-time: BM, rows of `a` of a block; SLICES; STAGES; EACH, steps of a block, at most; K; A_IN_HALVES; SPLIT and the
+// constants of the epilogue, see multistage.cu.
+
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/load.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/pipeline.cuh"
+#include "gemm/halves.cuh"
+
+constexpr int STEP = 64, STEPS = K / STEP, HALVES = 2;  // terms of a step, which has one scale per row; tiles of 32 terms
+constexpr int BN = 64, CONSUMERS = SLICES * 128, THREADS = CONSUMERS + 32, BUFFERS = 2;
+constexpr int PITCH = BN + 4;  // of the sums in shared memory
+constexpr int TILE_A = BM * 128, TILE_W = BN * 128, BYTES_A = HALVES * TILE_A, BYTES_W = HALVES * TILE_W;
+constexpr int TILES_A = A_IN_HALVES ? STAGES : SLICES * BUFFERS;  // of a step
+constexpr int OF_W = TILES_A * BYTES_A, BYTES_TILES = OF_W + STAGES * BYTES_W, BYTES_SUMS = SLICES * BM * PITCH * 4;
+constexpr int SCALES = BYTES_TILES > BYTES_SUMS ? BYTES_TILES : BYTES_SUMS;  // of rows of each buffer
+constexpr int BARRIERS = SCALES + TILES_A * BM * 4, INBOX = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;
+enum { WHOLE, PARTIAL, CLUSTER };
+
+struct Block {  // the tile of a block, and which of the blocks that share it this one is
+    int m0, n0, split, splits, first, end;
+    static constexpr int batch = 0;
+
+    // Tiles of the same weights are adjacent.
+    __device__ __forceinline__ Block(int tiles_m) : split(blockIdx.y), splits(gridDim.y)
+    {
+        const int tile_n = blockIdx.x / tiles_m;
+        n0 = tile_n * BN, m0 = (blockIdx.x - tile_n * tiles_m) * BM;
+        first = STEPS * split / splits, end = STEPS * (split + 1) / splits;  // its steps
+    }
+};
+
+#include "gemm/epilogue.cuh"
+#include "gemm/store_tile.cuh"
+#if IN_HALVES
+#include "gemm/store_halves.cuh"
+#endif
+
+typedef float Sums[BM / 8][4];
+
+// The barriers of each step: its weights are there, and are not needed any more.
+struct Barriers {
+    u32 start;
+    __device__ __forceinline__ u32 full(int step) const { return start + step * 8; }
+    __device__ __forceinline__ u32 empty(int step) const { return start + (EACH + step) * 8; }
+};
+
+// Rows of `a` that are in halves already, from `from` on.
+struct ReadyRows {
+    const T *from, *scales;
+    int rows, all;
+    u32 shared;
+
+    // Requests those of a step.
+    __device__ __forceinline__ void bring(int step, u32 full) const
+    {
+        const int stage = step % STAGES;
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+            bulk_copy(shared + stage * BYTES_A + half * TILE_A, from + (long long)(step * HALVES + half) * all * BK, rows * 128, full);
+        bulk_copy(shared + SCALES + stage * BM * 4, scales + (long long)step * all, rows * 4, full);
+    }
+};
+
+// Requests the weights of some steps, of the rows from `from` on.
+struct Weights {
+    const T* from;
+    int rows, rows_w;
+    u32 to;
+    Barriers barriers;
+    ReadyRows of_a;
+
+    __device__ __forceinline__ void bring(int step) const
+    {
+        mbarrier_expect_tx(barriers.full(step), HALVES * rows * 128 + (A_IN_HALVES ? of_a.rows * (HALVES * 128 + 4) : 0));
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+            bulk_copy(to + step % STAGES * BYTES_W + half * TILE_W, from + (long long)(step * HALVES + half) * rows_w * BK,
+                      rows * 128, barriers.full(step));
+    }
+};
+
+// Rows of `a` of a step, as two float16 numbers each. Eight neighbouring threads have a row: in each tile of 32 terms, the
+// first or last two of each of two neighbouring fours, which are a word of high parts and one of low ones.
+struct Rows {
+    static constexpr int AT_ONCE = 128 / 8, PER = (BM + AT_ONCE - 1) / AT_ONCE;
+    const T* from;
+    int lda, rows;  // of the tile, from this thread's first one on
+    ShortWord found[PER][HALVES][2];
+
+    static __device__ __forceinline__ int first() { return threadIdx.x % 128 / 8; }
+
+    __device__ __forceinline__ Rows(const T* a, const Block& block, int m, int lda)
+        : from(a + (long long)(block.m0 + first()) * lda + block.first * STEP + threadIdx.x % 8 / 2 * 8 + threadIdx.x % 2 * 2),
+          lda(lda), rows(min(BM, m - block.m0) - first())
+    {
+        if constexpr (!A_IN_HALVES) pin(from);
+    }
+
+    __device__ __forceinline__ void load(int step)
+    {
+#pragma unroll
+        for (int i = 0; i < PER; ++i)
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+#pragma unroll
+                for (int four = 0; four < 2; ++four)
+                    found[i][half][four] = global_short(
+                        from + (long long)i * AT_ONCE * lda + step * STEP + half * 32 + four * 4, i * AT_ONCE < rows);
+    }
+
+    // Stores them in halves, and the inverses of their scales.
+    __device__ __forceinline__ void cut(unsigned char* tiles, float* scales) const
+    {
+        const int part = threadIdx.x % 8;
+        u32 most[PER] = {};
+#pragma unroll
+        for (int i = 0; i < PER; ++i)
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) most[i] = max(most[i], found[i][half][e / 2].at[e % 2] & 0x7fffffff);
+#pragma unroll
+        for (int other = 1; other < 8; other *= 2)
+#pragma unroll
+            for (int i = 0; i < PER; ++i) most[i] = max(most[i], __shfl_xor_sync(~0u, most[i], other));
+#pragma unroll
+        for (int i = 0; i < PER; ++i) {
+            const RowScale by(most[i]);
+            const int row = first() + i * AT_ONCE;
+            if (BM % AT_ONCE && row >= BM) continue;
+            if (part == 0) scales[row] = by.inverse * LESS;
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) {
+                u32 high[2], low[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const float x = __uint_as_float(found[i][half][0].at[e]) * by.scale;
+                    const float y = __uint_as_float(found[i][half][1].at[e]) * by.scale;
+                    high[e] = pair_of_finite(x, y);
+                    const float2 rounded = halves_of(high[e]);
+                    low[e] = pair_of(x - rounded.x, y - rounded.y);
+                }
+                unsigned char* const to = tiles + half * TILE_A + part % 2 * 8;
+                *(uint2*)(to + swizzled(row, part / 2)) = make_uint2(high[0], high[1]);
+                *(uint2*)(to + swizzled(row, 4 + part / 2)) = make_uint2(low[0], low[1]);
+            }
+        }
+    }
+};
+
+// Issues the products of a step, the small ones first.
+__device__ __forceinline__ void multiply(Sums& sums, u32 of_w, u32 of_a)
+{
+    const uint64 w = smem_descriptor(of_w), rows = smem_descriptor(of_a);
+    constexpr int NEXT_W = TILE_W / 16, NEXT_A = TILE_A / 16;
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 2 * HALVES; ++i) {
+        const int at_w = i / 2 * NEXT_W + i % 2 * 2, at_a = i / 2 * NEXT_A + i % 2 * 2;
+        wgmma(sums, w + (at_w + 4), rows + at_a, i > 0);
+        wgmma(sums, w + at_w, rows + (at_a + 4), true);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * HALVES; ++i)
+        wgmma(sums, w + (i / 2 * NEXT_W + i % 2 * 2), rows + (i / 2 * NEXT_A + i % 2 * 2), true);
+    wgmma_commit();
+}
+
+// Multiplies the steps of a slice.
+__device__ __forceinline__ void multiply_all(Sums& totals, Rows& rows, unsigned char* shared, const Barriers& barriers, int slice,
+                                             int count)
+{
+    unsigned char* const tiles = shared + slice * (BUFFERS * BYTES_A);
+    float* const scales = (float*)(shared + SCALES) + slice * (BUFFERS * BM);
+    const u32 of_w = shared_address(shared) + OF_W, of_a = shared_address(tiles);
+    if (slice < count) rows.cut(tiles, scales);
+    if (slice + SLICES < count) rows.load(slice + SLICES);
+    int buffer = 0;
+#pragma unroll 1
+    for (int step = slice; step < count; step += SLICES, buffer ^= 1) {
+        Sums sums;
+        fence_proxy_async();
+        named_barrier_sync<128>(2 + slice);  // all have cut their rows, and nothing reads the other buffer
+        mbarrier_wait(barriers.full(step), 0);
+        multiply(sums, of_w + step % STAGES * BYTES_W, of_a + buffer * BYTES_A);
+        if (step + SLICES < count) {
+            rows.cut(tiles + (buffer ^ 1) * BYTES_A, scales + (buffer ^ 1) * BM);
+            if (step + 2 * SLICES < count) rows.load(step + 2 * SLICES);
+        }
+        wgmma_wait<0>();
+        settle(sums);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < BM / 8; ++j) {
+            const float2 by = *(const float2*)(scales + buffer * BM + j * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+            for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q] * (q % 2 ? by.y : by.x);
+        }
+    }
+}
+
+// The same of rows in halves.
+__device__ __forceinline__ void multiply_ready(Sums& totals, unsigned char* shared, const Barriers& barriers, int slice, int count)
+{
+    const u32 of_a = shared_address(shared), of_w = of_a + OF_W;
+#pragma unroll 1
+    for (int step = slice; step < count; step += SLICES) {
+        const int stage = step % STAGES;
+        Sums sums;
+        mbarrier_wait(barriers.full(step), 0);
+        multiply(sums, of_w + stage * BYTES_W, of_a + stage * BYTES_A);
+        float2 by[BM / 8];
+#pragma unroll
+        for (int j = 0; j < BM / 8; ++j)
+            by[j] = *(const float2*)((float*)(shared + SCALES) + stage * BM + j * 8 + threadIdx.x % 4 * 2);
+        wgmma_wait<0>();
+        settle(sums);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
+#pragma unroll
+        for (int j = 0; j < BM / 8; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q] * (q % 2 ? by[j].y : by[j].x);
+    }
+}
+
+// Stores the sums of a warp in shared memory as rows of results; `n` is its first column.
+__device__ __forceinline__ void gather(float* parts, const Sums& sums, const float (&scale)[2], int slice, int n)
+{
+    const int lane = threadIdx.x % 32;
+    float* const own = parts + slice * (BM * PITCH) + lane % 4 * 2 * PITCH + n + lane / 4;
+#pragma unroll
+    for (int j = 0; j < BM / 8; ++j)
+#pragma unroll
+        for (int q = 0; q < 4; ++q) own[(j * 8 + q % 2) * PITCH + q / 2 * 8] = sums[j][q] * scale[q / 2];
+}
+
+// Returns four adjacent sums of all slices.
+__device__ __forceinline__ float4 gathered(const float* parts, int row, int column)
+{
+    const float* const at = parts + row * PITCH + column;
+    float4 sum = *(const float4*)at;
+#pragma unroll
+    for (int slice = 1; slice < SLICES; ++slice) {
+        const float4 found = *(const float4*)(at + slice * (BM * PITCH));
+        sum.x += found.x, sum.y += found.y, sum.z += found.z, sum.w += found.w;
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
+           int m, int n, int lda, int ldc, int rows_w, int tiles_m)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const Block block(tiles_m);
+    const Barriers barriers{shared_address(shared) + BARRIERS};
+    const int count = block.end - block.first;
+    const Weights weights{w + ((long long)block.first * HALVES * rows_w + block.n0) * BK, min(BN, rows_w - block.n0), rows_w,
+                          shared_address(shared) + OF_W, barriers,
+                          {a + ((long long)block.first * HALVES * lda + block.m0) * BK,
+                           a + (long long)lda * K + (long long)block.first * lda + block.m0, min(BM, lda - block.m0), lda,
+                           shared_address(shared)}};
+    if (threadIdx.x == CONSUMERS) {
+        for (int step = 0; step < count; ++step) {
+            mbarrier_init(barriers.full(step), 1);
+            mbarrier_init(barriers.empty(step), 4);
+        }
+        mbarrier_init_fence();
+        for (int step = 0; step < min(count, STAGES); ++step) weights.bring(step);
+    }
+    const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
+    if constexpr (SPLIT == CLUSTER) inbox.open();
+    __syncthreads();
+
+    const int begin = SPLIT == CLUSTER ? inbox.begin() : 0, end = SPLIT == CLUSTER ? inbox.end() : ITEMS;
+    const Finish finish{c, bias, z0, z1, m, n, ldc, 0, 0};
+    Finish::Several some;
+    constexpr bool EARLY = Finish::ONCE && !IN_HALVES;  // operands of the epilogue are read before the products
+    if (threadIdx.x >= CONSUMERS) {
+        grid_dependency_sync();
+        if (threadIdx.x == CONSUMERS) {
+            if constexpr (A_IN_HALVES)
+                for (int step = 0; step < min(count, STAGES); ++step) weights.of_a.bring(step, barriers.full(step));
+            for (int step = STAGES; step < count; ++step) {
+                mbarrier_wait(barriers.empty(step - STAGES), 0);
+                weights.bring(step);
+                if constexpr (A_IN_HALVES) weights.of_a.bring(step, barriers.full(step));
+            }
+        }
+        __syncwarp();
+        if constexpr (EARLY) finish.read(some, begin + threadIdx.x, end, block);
+    } else {
+        const int slice = __reduce_max_sync(~0u, threadIdx.x / 128), lane = threadIdx.x % 32;
+        const int column = threadIdx.x / 32 % 4 * 16;
+        float of_column[2];
+#pragma unroll
+        for (int q = 0; q < 2; ++q) of_column[q] = scales[min(block.n0 + column + lane / 4 + q * 8, rows_w - 1)];
+        Sums totals = {};
+        Rows rows(a, block, m, lda);
+        grid_dependency_sync();
+        if (!A_IN_HALVES && slice < count) rows.load(slice);
+        if constexpr (EARLY) finish.read(some, begin + threadIdx.x, end, block);
+        if constexpr (A_IN_HALVES) multiply_ready(totals, shared, barriers, slice, count);
+        else multiply_all(totals, rows, shared, barriers, slice, count);
+        named_barrier_sync<CONSUMERS>(1);  // the tiles are read, and sums take their place
+        gather((float*)shared, totals, of_column, slice, column);
+    }
+    __syncthreads();
+    if constexpr (SPLIT == CLUSTER) {
+        inbox.wait_open();
+        for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
+            const int at = i / (BN / 4), four = i % (BN / 4) * 4;
+            inbox.send(at, four / 8, four % 8, gathered((const float*)shared, at, four));
+        }
+    }
+#if IN_HALVES
+    const RowsInHalves to{halves, OF_PIXELS ? m : (m + 7) / 8 * 8, n};
+    if constexpr (SPLIT == CLUSTER) inbox.wait_received();
+    for (int first = begin * 2; first < end * 2; first += CONSUMERS) {
+        const int item = first + threadIdx.x, at = item / (BN / 4), row = block.m0 + at, term = block.n0 + item % (BN / 4) * 4;
+        const bool there = item < end * 2 && row < m && term < n;
+        if (threadIdx.x >= CONSUMERS) break;
+        float results[4] = {};
+        if (there) {
+            float sums[4] = {};
+            if constexpr (SPLIT == CLUSTER) {
+                for (int other = 0; other < block.splits; ++other) {
+                    const float4 four = inbox.received(item / 2, item % 2 * 4, other);
+                    sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
+                }
+            } else {
+                *(float4*)sums = gathered((const float*)shared, at, term - block.n0);
+            }
+            const long long place = (long long)row * ldc + term;
+            const auto found = with_epilogue<4>(sums, operands_at<4>(place, row, term, n - term, bias, z0, z1));
+            if (PLAIN) keep(c + place, found, n - term);
+#pragma unroll
+            for (int q = 0; q < 4; ++q) results[q] = found.at[q];
+        }
+        store_halves(to, results, there ? row : to.rows, term);
+    }
+#else
+    if constexpr (!EARLY) finish.read(some, begin + threadIdx.x, end, block);
+    if constexpr (SPLIT == CLUSTER) inbox.wait_received();
+    finish.store_all(some, begin, end, block, [&](float (&values)[8], int item) {
+        if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
+        else
+#pragma unroll
+            for (int q = 0; q < 8; q += 4)
+                *(float4*)(values + q) = gathered((const float*)shared, Finish::row_of_item(item), Finish::column_of_item(item) + q);
+    });
+#endif
+}
