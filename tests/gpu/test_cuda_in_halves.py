@@ -49,6 +49,13 @@ def test_every_tile(
     check_product(normal(m, k) * powers(-60, 60, m, 1), normal(k, n))
 
 
+@pytest.mark.parametrize("m", [128, 197])
+@pytest.mark.parametrize(("n", "k"), [(2304, 768), (768, 768), (3072, 768), (768, 3072)])
+def test_few_rows(m: int, n: int, k: int) -> None:
+    """Weights are the left operand; see swap_f16x3.cu."""
+    check_product(normal(m, k) * powers(-60, 60, m, 1), normal(k, n))
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(6304, 768, 3072), (4096, 3072, 768), (1000, 640, 64)])
 def test_large_products(m: int, n: int, k: int) -> None:
     check_product(normal(m, k), normal(k, n))
