@@ -30,6 +30,8 @@ from ..common.roofline import Rates
 from ..profile.device_time import device_times
 
 if TYPE_CHECKING:
+    from cuda.bindings.driver import CUkernel
+
     from ...backends.cuda.driver.streams import CudaStream
 
 Dims = tuple[int, ...]
@@ -375,21 +377,41 @@ class Lab:
                 continue
             code = self.device.compiler.submit(launch.source).result()
             kernel = self.device.load(code, launch.entry, launch.shared)
-            about = kernel.attributes
-            blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(
-                launch.block, launch.shared
-            )
+            registers, own, spilled, blocks = self._made(kernel, launch.block, launch.shared)
             found[key] = {
                 "kernel": launch.title,
                 "times": 1,
                 "threads": launch.block,
-                "registers": about.num_regs,
-                "shared": about.shared_size_bytes + launch.shared,
-                "spilled": about.local_size_bytes,
+                "registers": registers,
+                "shared": own + launch.shared,
+                "spilled": spilled,
                 "blocks": blocks,
                 "occupancy": blocks * launch.block / MAX_THREADS,
             }
         return list(found.values())
+
+    def _made(self, kernel: CUkernel, threads: int, shared: int) -> tuple[int, ...]:
+        """Return the registers, own shared memory and spilled bytes of a kernel.
+
+        The fourth number is that of its blocks on a multiprocessor.
+        """
+        from cuda.bindings import driver
+
+        from ...backends.cuda.driver.status import check
+
+        asked, call = driver.CUfunction_attribute, "reading what was compiled"
+        device = driver.CUdevice(self.device.ordinal)
+        numbers = (
+            check(call, driver.cuKernelGetAttribute(each, kernel, device))
+            for each in (
+                asked.CU_FUNC_ATTRIBUTE_NUM_REGS,
+                asked.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                asked.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+            )
+        )
+        function = check(call, driver.cuKernelGetFunction(kernel))
+        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+        return (*numbers, check(call, answer))
 
     def network(self, model: Model, feeds: Mapping[str, Array]) -> float:
         """Return the median seconds of a whole model on the device, as one graph."""
