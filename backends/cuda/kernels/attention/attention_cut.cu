@@ -133,8 +133,7 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         WeightHalves<KEYS> weights;
         weights.read(scores, [&](int eight) { return *(const float2*)(scales + KEYS + eight * 8); }, KEYS / 16);
         multiply_values(results, weights, shared_address(stage + BYTES_K));
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barriers.empty(pipe.stage));
+        release_what_was_loaded(barriers.empty(pipe.stage));
         pipe.next();
     }
 

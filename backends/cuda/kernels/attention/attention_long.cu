@@ -221,8 +221,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 const MaskOfWarp of_warp(shared + (at.masks - at.queries) + pipe.stage * BYTES_MASK,
                                                group * 64 + warp * 16);
                 weigh(scores, peak, sum, of_warp, seen, s, scale, softcap, rescale);
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(at.of_k.empty(pipe.stage));
+                release_what_was_loaded(at.of_k.empty(pipe.stage));
             } else {
                 const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
                 weigh(scores, peak, sum, in_place, seen, s, scale, softcap, rescale);

@@ -54,8 +54,7 @@ struct Consumer {
         for (int half = 0; half < 2; ++half) scale[half] = scales[adding.stage * BM + row + half * 8];
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(adding.stage));
+            release_what_was_loaded(barriers.empty(adding.stage));
             adding.next();
         }
 #pragma unroll

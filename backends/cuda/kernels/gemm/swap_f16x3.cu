@@ -232,8 +232,7 @@ __device__ __forceinline__ void multiply_ready(Sums& totals, unsigned char* shar
             by[j] = *(const float2*)((float*)(shared + SCALES) + stage * BM + j * 8 + threadIdx.x % 4 * 2);
         wgmma_wait<0>();
         settle(sums);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
+        release_what_was_loaded(barriers.empty(step));
 #pragma unroll
         for (int j = 0; j < BM / 8; ++j)
 #pragma unroll

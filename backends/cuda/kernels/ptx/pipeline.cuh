@@ -1,6 +1,16 @@
 // The pipeline of a warp-specialized kernel: stages in shared memory that producers fill and consumers release.
+// Included after ptx/wgmma.cuh.
 
 #include "ptx/mbarrier.cuh"
+
+// Releases a stage for a warp that read it with ordinary loads, not with wgmma alone. These may still be under way when
+// the warp arrives, even long after they were issued: the barrier does not order them before a copy of the async proxy.
+__device__ __forceinline__ void release_what_was_loaded(u32 empty)
+{
+    fence_proxy_async();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
+}
 
 // A full and an empty barrier for each of N stages.
 template <int N> struct Pipeline {
