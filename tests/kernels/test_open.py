@@ -113,7 +113,7 @@ def test_no_run_time_compiler(driver: SimpleNamespace, monkeypatch: pytest.Monke
 
 
 def test_a_gpu_that_is_too_old(driver: SimpleNamespace) -> None:
-    driver.cuDeviceGetName = lambda length, ordinal: (OK, b"Tesla V100\0\0")
+    driver.cuDeviceGetName = lambda length, ordinal: (OK, b"Tesla V100\0\0  ")
     driver.cuDeviceGetAttribute = lambda which, ordinal: (OK, 7 if "MAJOR" in which.name else 0)
     error = refusal()
     assert "Tesla V100 has compute capability 7.0; the kernels need 8.0 (Ampere)" in error.missing

@@ -335,7 +335,7 @@ def capability(ordinal: int) -> tuple[int, int]:
 def name_of(ordinal: int) -> str:
     """Return the name of a GPU, such as ``NVIDIA H200``."""
     name = check("cuDeviceGetName", driver.cuDeviceGetName(128, ordinal))
-    return name.rstrip(b"\0").decode(errors="replace")
+    return name.partition(b"\0")[0].decode(errors="replace")
 
 
 def driver_version() -> str:
