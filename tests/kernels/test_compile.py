@@ -292,7 +292,7 @@ def test_a_syntax_error_names_file_and_line(
     with pytest.raises(
         KernelError, match=r"^broken\.cu:2: error: expected an expression"
     ) as caught:
-        Compiler(H200).compile(KernelSource("broken.cu", (("T", "float"),)))
+        Compiler(H200).code(KernelSource("broken.cu", (("T", "float"),)))
     assert (caught.value.file, caught.value.line) == ("broken.cu", 2)
     assert "int a = ;" in str(caught.value)
 
@@ -304,7 +304,7 @@ def test_an_error_in_a_header_names_the_header(
     (tmp_path / "a.cu").write_text('// begin\n#include "a.cuh"\nint y = nothing_either;\n')
     monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     with pytest.raises(KernelError, match=r"^a\.cuh:3:") as caught:
-        Compiler(H200).compile(KernelSource("a.cu"))
+        Compiler(H200).code(KernelSource("a.cu"))
     assert "a.cu(3)" in str(caught.value)
 
 
@@ -315,7 +315,7 @@ def test_what_must_not_be_compiled_is_named(
     for name in ("a.cu", "b.cu", "c.cu"):
         (tmp_path / name).write_text('extern "C" __global__ void f() {}\n')
     monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
-    Compiler(H200, tmp_path / "cache").compile(KernelSource("a.cu"))
+    Compiler(H200, tmp_path / "cache").code(KernelSource("a.cu"))
     compiler = Compiler(H200, tmp_path / "cache")
     monkeypatch.setenv("TERCET_COMPILE", "never")
     there, first, _ = (compiler.submit(KernelSource(f"{name}.cu")) for name in "abc")

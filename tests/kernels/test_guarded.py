@@ -66,7 +66,7 @@ def run(
     launch = Launch("misplaced.cu", "misplaced", (2, 1, 1), 64, args, scratch=scratch)
     pointers = {"x": at or start + 256 * 4, "y": start + 512 * 4}
     emulator.emulated(device, launch, device.compiler.submit(launch.source), pointers)(None)
-    return memory.buffer.core.buffer.memory.view(np.float32)
+    return memory.buffer.owner.buffer.memory.view(np.float32)
 
 
 def test_what_is_right_is_no_error(emulated: CudaBackend) -> None:
