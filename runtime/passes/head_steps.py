@@ -53,12 +53,13 @@ def length_of(graph: Graph, quotient: Node) -> tuple[Node, ...]:
         node = node.operands[0].producer
     if node is None or not isinstance(node.op, ReduceL2) or not node.op.keepdims:
         return ()
-    axes = node.operands[1].data if len(node.operands) > 1 else None
+    measured, *given = node.operands
+    axes = given[0].data if given else None
     bounds = [v for limit in limits for v in limit.inputs[1:] if v is not None]
     inner = all(graph.sole_consumer(each.output) for each in (node, *limits, quotient))
     is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
     known = all(v.data is not None and v.data.size == 1 for v in bounds)
-    fits = node.operands[0] is x and is_last and known and inner
+    fits = measured is x and is_last and known and inner
     return (node, *limits) if fits else ()
 
 

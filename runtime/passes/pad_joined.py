@@ -69,9 +69,11 @@ def _pad_both(graph: Graph, product: Node) -> Iterator[str]:
 def _from_join(graph: Graph, product: Node, place: int) -> list[Node]:
     """Return the Concat of a factor's terms, and the transposes of it that alone are read."""
     reader, value, found = product, product.operands[place], list[Node]()
-    rank = rank_of(value) or 0
-    axis = rank - 1 - place
+    axis = (rank_of(value) or 0) - 1 - place
     while (node := value.producer) is not None and graph.sole_consumer(value) is reader:
+        rank = rank_of(value)
+        if rank is None:
+            return []
         found.insert(0, node)
         if isinstance(node.op, Concat):
             fits = rank > 1 and normalize_axis(node.op.axis, rank) == axis

@@ -410,8 +410,9 @@ class _Narrow:
             views.append(node)
             before, reader = node.operands[0], node
         maker = before.producer
-        computes = maker is not None and _module_of(maker) in _COMPUTING | {reduce.__name__}
-        if not views or not computes or not self._is_read_by(before, reader):
+        if maker is None or _module_of(maker) not in _COMPUTING | {reduce.__name__}:
+            return
+        if not views or not self._is_read_by(before, reader):
             return
         value = self._cast(before, float32, views[-1])
         for node in reversed(views):

@@ -32,7 +32,7 @@ from .dry import DryDevice, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS
 
-HEADS, SIZE, BATCH, LENGTH = 3, 64, 2, 37
+HEADS, SIZE, BATCH, LENGTH = 3, 64, 2, 31
 SHAPE = WarpShape(1, 2, 2, 16)
 #: Terms of products that are estimated to be faster as three of float16.
 TERMS = 768

@@ -52,7 +52,7 @@ def expanded(graph: Graph, version: int) -> Graph:
     for _ in range(_MAX_ROUNDS):
         graph = restated(graph, version)
         lacking = _lacking(graph, version)
-        model = _calling(graph, [node for node in lacking if _schema(node) is not None])
+        model = _calling(graph, [n for n in lacking if _schema(n) is not None], centered=True)
         if model is None:
             return graph
         graph = _read_back(model)
@@ -103,8 +103,14 @@ def _schema(node: Node) -> Any:
     return schema
 
 
-def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
-    """Return the graph as a model with function calls; None if no node can be one."""
+def _calling(graph: Graph, nodes: Sequence[Node], *, centered: bool = False) -> ModelProto | None:
+    """Return the graph as a model with function calls; None if no node can be one.
+
+    Args:
+        graph: the graph.
+        nodes: those that become calls.
+        centered: whether variances are means of squared deviations, see `_center`.
+    """
     if not nodes:
         return None
     lacking = set(nodes)
@@ -114,7 +120,8 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
         function = _function(proto, node, schema) if schema else None
         if function is None or schema is None:
             continue
-        _center(function)
+        if centered:
+            _center(function)
         function.domain, function.name = _DOMAIN, f"{proto.op_type}.{len(model.functions)}"
         _write_defaults(proto, function, schema)
         proto.domain, proto.op_type = function.domain, function.name
