@@ -356,9 +356,8 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
     ),
     "itself": ("y = Relu(y)", ModelError, "part of a cycle: it reads 'y', which the node itself"),
     "own body": (
-        "c = Constant <value = bool {1}> () "
-        "y = If (c) <then_branch = t () => (float[2] u) { u = Neg(y) }, "
-        "else_branch = e () => (float[2] w) { w = Neg(x) }>",
+        "c = Constant <value = bool {1}> () y = If (c) <then_branch = t () => (float[2] u)"
+        "{ u = Neg(y) }, else_branch = e () => (float[2] w) { w = Neg(x) }>",
         ModelError,
         "part of a cycle: its body reads 'y', which the node itself computes",
     ),

@@ -50,21 +50,8 @@ constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS
 // others could be two phases ahead of one. So each is a single slice's: the steps take turns among that many.
 constexpr int PHASED = (STAGES + SLICES - 1) / SLICES * SLICES;
 constexpr int INBOX = BARRIERS + PHASED * 16;
-enum { WHOLE, PARTIAL, CLUSTER };
 
-struct Block {  // the tile of a block, and which of the blocks that share it this one is
-    int m0, n0, split, splits, first, end;
-    static constexpr int batch = 0;
-
-    // Tiles of the same weights are adjacent.
-    __device__ __forceinline__ Block(int tiles_m) : split(blockIdx.y), splits(gridDim.y)
-    {
-        const int tile_n = blockIdx.x / tiles_m;
-        n0 = tile_n * BN, m0 = (blockIdx.x - tile_n * tiles_m) * BM;
-        first = STEPS * split / splits, end = STEPS * (split + 1) / splits;  // its steps
-    }
-};
-
+#include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 
@@ -128,7 +115,6 @@ struct Requests {
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────
 
-typedef float Sums[BM / 8][4];
 
 // Multiplies steps with the rows of weights of a warpgroup, the first of which in the block is `row`.
 struct Steps {
@@ -252,17 +238,6 @@ struct Steps {
     }
 };
 
-// Stores the sums of a warp in shared memory as rows of results; `n` is its first column.
-__device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice, int n)
-{
-    const int lane = threadIdx.x % 32;
-    float* const own = parts + slice * (BM * PITCH) + lane % 4 * 2 * PITCH + n + lane / 4;
-#pragma unroll
-    for (int j = 0; j < BM / 8; ++j)
-#pragma unroll
-        for (int q = 0; q < 4; ++q) own[(j * 8 + q % 2) * PITCH + q / 2 * 8] = sums[j][q];
-}
-
 __device__ __forceinline__ void multiply(unsigned char* shared, const Block& block)
 {
     const int group = __reduce_max_sync(~0u, threadIdx.x / 128), slice = group / GROUPS, row = group % GROUPS * 64;
@@ -270,7 +245,7 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
     Sums sums = {};
     for (int step = block.first + slice; step < block.end; step += SLICES) steps.add(sums);
     named_barrier_sync<CONSUMERS>(1);  // the stages are read, and sums take their place
-    gather((float*)shared, sums, slice, row + threadIdx.x / 32 % 4 * 16);
+    gather((float*)shared, sums, {1, 1}, slice, row + threadIdx.x / 32 % 4 * 16);
     if constexpr (SLICES > 1) {
         named_barrier_sync<CONSUMERS>(1);
         add_slices<SLICES>((float*)shared, threadIdx.x, CONSUMERS);

@@ -30,28 +30,13 @@ constexpr int TILES_A = A_IN_HALVES ? STAGES : SLICES * BUFFERS;  // of a step
 constexpr int OF_W = TILES_A * BYTES_A, BYTES_TILES = OF_W + STAGES * BYTES_W, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int SCALES = BYTES_TILES > BYTES_SUMS ? BYTES_TILES : BYTES_SUMS;  // of rows of each buffer
 constexpr int BARRIERS = SCALES + TILES_A * BM * 4, INBOX = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;
-enum { WHOLE, PARTIAL, CLUSTER };
 
-struct Block {  // the tile of a block, and which of the blocks that share it this one is
-    int m0, n0, split, splits, first, end;
-    static constexpr int batch = 0;
-
-    // Tiles of the same weights are adjacent.
-    __device__ __forceinline__ Block(int tiles_m) : split(blockIdx.y), splits(gridDim.y)
-    {
-        const int tile_n = blockIdx.x / tiles_m;
-        n0 = tile_n * BN, m0 = (blockIdx.x - tile_n * tiles_m) * BM;
-        first = STEPS * split / splits, end = STEPS * (split + 1) / splits;  // its steps
-    }
-};
-
+#include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
 #endif
-
-typedef float Sums[BM / 8][4];
 
 // The barriers of each step: its weights are there, and are not needed any more.
 struct Barriers {
@@ -238,17 +223,6 @@ __device__ __forceinline__ void multiply_ready(Sums& totals, unsigned char* shar
 #pragma unroll
             for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q] * (q % 2 ? by[j].y : by[j].x);
     }
-}
-
-// Stores the sums of a warp in shared memory as rows of results; `n` is its first column.
-__device__ __forceinline__ void gather(float* parts, const Sums& sums, const float (&scale)[2], int slice, int n)
-{
-    const int lane = threadIdx.x % 32;
-    float* const own = parts + slice * (BM * PITCH) + lane % 4 * 2 * PITCH + n + lane / 4;
-#pragma unroll
-    for (int j = 0; j < BM / 8; ++j)
-#pragma unroll
-        for (int q = 0; q < 4; ++q) own[(j * 8 + q % 2) * PITCH + q / 2 * 8] = sums[j][q] * scale[q / 2];
 }
 
 // Returns four adjacent sums of all slices.
