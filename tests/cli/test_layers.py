@@ -228,6 +228,16 @@ def test_masks_of_padded_batches() -> None:
         assert api.compare_layers(proto, ["onnxruntime", "numpy"], feeds, cumulative=cumulative).ok
 
 
+def test_what_onnxruntime_lacks_is_computed_as_it_is_defined() -> None:
+    """It has no Softplus of float64."""
+    proto = parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]>\n'
+        "g (double[2,4] x) => (double[2,4] y) { y = Softplus (x) }"
+    )
+    x = {"x": np.random.default_rng(0).standard_normal((2, 4))}
+    assert api.compare_layers(proto, ["onnxruntime", "numpy"], x).ok
+
+
 def test_a_file_of_some_tensors(tercet: Tercet) -> None:
     """What it lacks is not compared; a file of other tensors proves nothing and is an error."""
     some = tercet("run", "classifier.onnx", "--outputs", "r", "--save", "some.npz", "--repeat", 0)
