@@ -66,6 +66,7 @@ if _TYPE_CHECKING:
     from .tools.inspect.inspection import Inspection, inspect
     from .tools.profile.profiling import Profile, profile
     from .tools.report.report import Report, report
+    from .tools.tune.compilation import Compilation, compile
 
 __all__ = [
     "Availability",
@@ -74,6 +75,7 @@ __all__ = [
     "Bisection",
     "BoundModel",
     "Comparison",
+    "Compilation",
     "Compression",
     "CudaKernel",
     "CustomOperator",
@@ -113,6 +115,7 @@ __all__ = [
     "bisect",
     "compare",
     "compare_layers",
+    "compile",
     "compress",
     "decode_inputs",
     "diagnose",
@@ -135,6 +138,7 @@ _LAZY = {
     "Bisection": ".tools.bisect.bisection",
     "BoundModel": ".runtime.session.bound_plan",
     "Comparison": ".tools.compare.compare",
+    "Compilation": ".tools.tune.compilation",
     "Compression": ".tools.compress.compress",
     "CudaKernel": ".backends.cuda.custom",
     "CustomOperator": ".runtime.ir.custom",
@@ -155,6 +159,7 @@ _LAZY = {
     "bisect": ".tools.bisect.bisection",
     "compare": ".tools.compare.compare",
     "compare_layers": ".tools.compare.layers",
+    "compile": ".tools.tune.compilation",
     "compress": ".tools.compress.compress",
     "decode_inputs": ".tools.common.decode_inputs",
     "diagnose": ".tools.doctor.doctor",

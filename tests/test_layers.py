@@ -66,6 +66,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "group_recipes": "recipe codegen algorithms gemm conv fusion families",
         "backend": "recipe codegen driver algorithms device gemm conv fusion"
         " smaller_groups cutting families tuning group_recipes",
+        "on_paper": "recipe codegen driver control",
     },
     "backends/numpy": {
         "numerics": "",
@@ -97,7 +98,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "inspect": "common report verdict export",
         "profile": "common export",
         "doctor": "common profile",
-        "tune": "common inspect",
+        "tune": "common export inspect",
         "bench": "common runners verdict export compare profile",
         "bisect": "common runners verdict export compare",
         "commands": "common demo generate run report conformance runners verdict export compress "

@@ -139,7 +139,9 @@ COMMANDS = {
     "Inspect and write models": (
         *(files.inspect, files.export, files.simplify, files.extract, files.compress),
     ),
-    "Measure": (measuring.profile, measuring.bench, measuring.report, tuning.tune),
+    "Measure and tune": (
+        *(measuring.profile, measuring.bench, measuring.report, tuning.tune, tuning.compile),
+    ),
     "Check": (machine.doctor, machine.conformance, machine.demo),
 }
 for topic, commands in COMMANDS.items():

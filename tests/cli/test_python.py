@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "profile": lambda: tercet.profile(FILE, repeat=2, peaks=False),
     "bench": lambda: tercet.bench(FILE, PAIR, schedule=BRIEF),
     "report": lambda: tercet.report([tercet.compare(FILE, PAIR, repeat=1).to_dict()]),
+    "compile": lambda: tercet.compile(FILE, target="sm_80"),
     "doctor": lambda: tercet.diagnose(0.5),
 }
 #: Those whose results are tables.

@@ -40,6 +40,7 @@ LINES = [
     "profile m.onnx --no-peaks --repeat 1",
     "bench m.onnx -b numpy --duration 0.01 --warm-up 0",
     "tune m.onnx --show-space --target sm_80",
+    "compile m.onnx --target sm_80 --fallback numpy",
 ]
 
 

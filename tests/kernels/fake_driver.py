@@ -23,7 +23,7 @@ from cuda.bindings import driver as real
 from tercet.backends.cuda import device as device_module
 from tercet.backends.cuda.control import conditional_nodes
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import events, memory, status, streams, wake
+from tercet.backends.cuda.driver import events, launching, memory, status, streams, wake
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
 from tercet.runtime.ir.types import Array
@@ -443,7 +443,7 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     """
     gpu = FakeGpu(compiler, gate)
     # The package is for `step`, which imports the driver when it binds a launch.
-    for module in (device_module, driver_device, events, memory, status, streams):
+    for module in (device_module, driver_device, events, launching, memory, status, streams):
         patch(module, "driver", gpu)
     for module in (array, exchange, bindings):
         patch(module, "driver", gpu)

@@ -1,4 +1,4 @@
-"""The command that measures the algorithms of a model's nodes."""
+"""The commands that measure the algorithms of a model's nodes, and compile its kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import AlgorithmOptions, Common, ShapeOptions
-from .options import File, show, size_option
+from .options import Fallback, File, KeepFloat32, SkipPasses, names_of, show, size_option, split
 
 
 def tune(
@@ -63,3 +63,40 @@ def tune(
     with progress() as say, all_or_nothing(common.timeout, say) as tell:
         found = tune_model(model, again=again, say=tell, **chosen)
     show(found, show_report if report else show_tuned, json=common.json)
+
+
+def compile(
+    model: File,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCH[:N]",
+            help="The GPU to compile for, such as sm_90a; it need not be present. Default: the "
+            "one that is.",
+        ),
+    ] = None,
+    fallback: Fallback = None,
+    keep: KeepFloat32 = "",
+    skip_passes: SkipPasses = "",
+    options: AlgorithmOptions,
+    shapes: ShapeOptions,
+    common: Common,
+) -> None:
+    """Compile a model's kernels for a GPU that need not be present, and keep them in the cache.
+
+    Examples:
+        tercet compile model.onnx --target sm_90a --precision float16
+        tercet compile model.onnx --target sm_86:46 --dim batch=8
+    """
+    from ..common.console import progress
+    from ..tune.compilation import compile as compile_model
+    from ..tune.compilation_view import show_compilation
+
+    chosen = {
+        **{**options.as_options(), **shapes.as_options(), "fallback": fallback},
+        **{"keep_float32": names_of(keep), "skip": split(skip_passes)},
+    }
+    with progress() as say:
+        found = compile_model(model, target=target, timeout=common.timeout, say=say, **chosen)
+    show(found, show_compilation, json=common.json)

@@ -17,6 +17,7 @@ VIEWS = {
     "PrecisionResult": ("bisect.precision_view", "show_kept"),
     "Comparison": ("compare.compare_view", "show_comparison"),
     "Layers": ("compare.layers_view", "show_layers"),
+    "Compilation": ("tune.compilation_view", "show_compilation"),
     "Compression": ("compress.compress_view", "show_compression"),
     "ExportResult": ("export.export_view", "show_exported"),
     "Inspection": ("inspect.inspection_view", "show_inspection"),

@@ -1,1 +1,1 @@
-"""`tercet tune`, and the algorithms that `tercet inspect` lists."""
+"""`tercet tune`, `tercet compile`, and the algorithms that `tercet inspect` lists."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...api import load
+from ...api import Loadable, load
 from ...runtime.errors import BackendUnavailable
 from ...runtime.ir.graph import Node
 from ...runtime.options import Options
@@ -128,7 +128,7 @@ def algorithms(
 
 
 @contextmanager
-def on_paper(file: Path, options: Mapping[str, Any]) -> Iterator[tuple[Model, Options]]:
+def on_paper(file: Loadable, options: Mapping[str, Any]) -> Iterator[tuple[Model, Options]]:
     """Load a model for numpy to plan it for a GPU, with the options that apply to the GPU.
 
     Raises:

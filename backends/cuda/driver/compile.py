@@ -94,6 +94,16 @@ class Compiler:
                 self._codes[source] = self._pool.submit(self.code, source)
             return self._codes[source]
 
+    def finish(self) -> tuple[bytes, ...]:
+        """Return the code of all kernels submitted so far, each once; waits for it.
+
+        Raises:
+            KernelError: a source is wrong; names file and line.
+        """
+        with self._lock:
+            submitted = list(self._codes.values())
+        return tuple(code.result() for code in submitted)
+
     def uncompiled(self) -> UncompiledError:
         """Return the error that names all kernels submitted so far that must not be compiled."""
         with self._lock:
@@ -109,7 +119,7 @@ class Compiler:
         kernels = tuple(dict.fromkeys(files))
         return UncompiledError(
             f"{COMPILE}=never, and the cache {self.cache} has no code for {self.target.arch} of "
-            f"{', '.join(kernels)}; run the model once without {COMPILE}",
+            f"{', '.join(kernels)}; run the model once without {COMPILE}, or `tercet compile` it",
             kernels,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import View
 from ....runtime.plan.host import HostBuffer
+from ..recipe.launch import Launch
+from . import launching
 from .compile import Compiler, target_for
 from .memory import CudaBuffer, MemoryPool, PinnedBuffer, address
 from .status import check
@@ -235,6 +237,12 @@ class DriverDevice:
         end.record(stream)
         end.synchronize()
         return end.seconds_since(begin)
+
+    def launcher(
+        self, launch: Launch, code: bytes, pointers: Mapping[str, int]
+    ) -> Callable[[CudaStream], None]:
+        """Return a function that launches a kernel; see `launching.launcher`."""
+        return launching.launcher(self, launch, code, pointers)
 
     def load(
         self,

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,8 +27,6 @@ from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor, TensorMap
 
 if TYPE_CHECKING:
-    from cuda.bindings import driver
-
     from .device import DriverDevice
     from .streams import CudaStream
 
@@ -161,10 +159,6 @@ def bind_launch(
         DeviceError: it does not load, or its parameters differ from the recipe's.
         ValueError: a tensor map has no address, which would hang the GPU.
     """
-    from cuda.bindings import driver
-
-    from .status import check
-
     for name, argument in launch.arguments.items():
         if isinstance(argument, TensorMap) and not pointers.get(name):
             raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
@@ -172,60 +166,7 @@ def bind_launch(
         made = code.result()
     except UncompiledError:
         raise device.compiler.uncompiled() from None
-    kernel = device.load(
-        made,
-        launch.entry,
-        launch.shared,
-        prefers_shared=launch.prefers_shared,
-        cluster=prod(launch.cluster),
-    )
-    cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
-    _check_parameters(device, kernel, launch, cells)
-    table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-    function = driver.CUfunction(int(kernel))
-    shape = (*launch.grid, launch.block, 1, 1, launch.shared)
-    call = f"launch of {launch.title}"
-    if device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1)):
-        config = _config(launch)
-
-        def run_early(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
-            config.hStream = driver.CUstream(stream.handle)
-            answer = driver.cuLaunchKernelEx(config, function, ctypes.addressof(table), 0)
-            if answer[0]:
-                check(call, answer)
-
-        return run_early
-
-    def run(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
-        answer = driver.cuLaunchKernel(function, *shape, stream.handle, ctypes.addressof(table), 0)
-        if answer[0]:
-            check(call, answer)
-
-    return run
-
-
-def _config(launch: Launch) -> driver.CUlaunchConfig:
-    """Return the launch configuration of a kernel with a cluster or with PDL."""
-    from cuda.bindings import driver
-
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
-    config.sharedMemBytes = launch.shared
-    kinds, attributes = driver.CUlaunchAttributeID, list[driver.CUlaunchAttribute]()
-    if launch.early:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        attributes.append(attribute)
-    if launch.cluster != (1, 1, 1):
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        extent = attribute.value.clusterDim
-        extent.x, extent.y, extent.z = launch.cluster
-        attributes.append(attribute)
-    config.attrs, config.numAttrs = attributes, len(attributes)
-    return config
+    return device.launcher(launch, made, pointers)
 
 
 _SCALARS: dict[DType, Any] = {
@@ -254,22 +195,3 @@ def cell(argument: Argument, address: int | None) -> Any:
 
         return (ctypes.c_uint64 * 16)(*(encoded(argument, address) if address else ()))
     return ctypes.c_void_p(address)
-
-
-def _check_parameters(
-    device: DriverDevice, kernel: driver.CUkernel, launch: Launch, cells: list[Any]
-) -> None:
-    """Raise ValueError unless the kernel's parameters have these sizes."""
-    from cuda.bindings import driver
-
-    from .status import check
-
-    number, wanted = int(kernel), tuple(map(ctypes.sizeof, cells))
-    if (number, wanted) in device.fitting:
-        return
-    for place, given in enumerate(wanted):
-        answer = driver.cuKernelGetParamInfo(kernel, place)
-        _, size = check(f"parameter {place} of {launch.title}", answer)
-        if size != given:
-            raise ValueError(f"{launch.title}: parameter {place} has {size} bytes, not {given}")
-    device.fitting.add((number, wanted))

@@ -1,0 +1,98 @@
+"""Kernels that are compiled ahead of time are those with which a GPU runs the model."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda import on_paper
+from tercet.backends.cuda.driver import launching
+from tercet.backends.cuda.driver.compile import Statistics
+from tercet.backends.cuda.recipe.source import KernelSource
+from tercet.backends.cuda.recipe.targets import Target
+
+from ..control.flows import FLOWS
+from .fake_driver import FAKE, Gate, plant
+
+DIGITS = Path(tercet.__file__).parent / "demo" / "digits.onnx"
+#: In half precision, a GPU looks for infinities in large results.
+LARGE = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[512, 512] x) => (float[512, 512] y) { y = Exp (x) }"""
+#: The sizes of the results of NonZero are known only from data.
+LATE = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[8] x) => (int64[1, n] y) { z = Exp (x) i = NonZero (z) y = Neg (i) }"""
+
+
+@dataclass(eq=False)
+class Named:
+    """A compiler that only remembers what it is asked for."""
+
+    target: Target = FAKE
+    gpu: Any = None
+    sources: set[KernelSource] = field(default_factory=set[KernelSource])
+    statistics: Statistics = field(default_factory=Statistics)
+
+    def submit(self, source: KernelSource) -> Future[bytes]:
+        self.sources.add(source)
+        future = Future[bytes]()
+        future.set_result(b"")
+        return future
+
+    def finish(self) -> tuple[bytes, ...]:
+        return (b"",) * len(self.sources)
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["digits", "large", *(flow.name for flow in FLOWS)])
+def test_a_gpu_asks_for_the_same(
+    name: str, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = {flow.name: flow.model for flow in FLOWS}
+    model = parse_model(LARGE) if name == "large" else flows.get(name)
+    file = DIGITS if model is None else saved(model, tmp_path)
+    ahead, there = Named(), Named()
+    monkeypatch.setattr(on_paper, "Compiler", lambda target, cache: ahead)
+    tercet.compile(file, target="sm_80", fallback="numpy", precision=precision)
+    compiler: Any = there
+    monkeypatch.setattr(launching, "launcher", lambda *_: lambda stream: None)
+    plant(compiler, Gate(), monkeypatch.setattr)
+    with tercet.load(file, "cuda", fallback="numpy", precision=precision) as model:
+        model.prepare()
+    assert ahead.sources == there.sources
+    assert bool(ahead.sources) or name not in ("digits", "large")
+
+
+def compiled(file: Path, folder: Path, **options: Any) -> tercet.Compilation:
+    return tercet.compile(file, target="sm_90a", cache=folder, **options)
+
+
+def test_they_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = compiled(DIGITS, tmp_path), compiled(DIGITS, tmp_path)
+    assert first.kernels == first.compiled == second.kernels > 1
+    assert second.compiled == 0
+    assert (second.nbytes, second.later) == (first.nbytes, ())
+    monkeypatch.setenv("TERCET_COMPILE", "never")
+    assert compiled(DIGITS, tmp_path).compiled == 0
+    with pytest.raises(tercet.UncompiledError, match="or `tercet compile` it"):
+        compiled(DIGITS, tmp_path / "empty")
+
+
+def test_what_only_a_run_knows_is_named(tmp_path: Path) -> None:
+    found = compiled(saved(parse_model(LATE), tmp_path), tmp_path, fallback="numpy")
+    assert found.later == ("y",)

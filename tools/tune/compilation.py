@@ -1,0 +1,172 @@
+"""Compilation of a model's kernels ahead of time, for a GPU that need not be present."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from ...api import Loadable, Operators
+from ...arguments import freezing, in_data_dir, public
+from ...backends import open_backends
+from ...backends.numpy import evaluate
+from ...runtime.base.arguments import dims as dim_texts
+from ...runtime.base.arguments import shapes as shape_texts
+from ...runtime.base.cache import Cache
+from ...runtime.base.notebook import Shown
+from ...runtime.control.program import Program
+from ...runtime.errors import BackendUnavailable, UsageError
+from ...runtime.options import Options
+from ...runtime.session.model import Model
+from ...runtime.session.program_cache import Optimised
+from ..common.console import Say, announce_compiling, silent
+from ..common.deadline import limited
+from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
+from ..common.views import shown
+from ..export.export import model_title
+from ..inspect.paper import describe_target, target_of
+from .algorithms import on_paper
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Compilation(Shown):
+    """The result of `compile`.
+
+    Attributes:
+        model: the file.
+        target: the GPU.
+        folder: the cache that has the machine code.
+        kernels: number of kernels.
+        compiled: number of those that the cache lacked.
+        nbytes: bytes of the machine code of all.
+        seconds: duration.
+        later: names of nodes that are planned, or whose bodies are, when they first run, because
+            only a run knows the shapes or what is decided; their kernels are compiled then.
+    """
+
+    model: str
+    target: str
+    folder: str
+    kernels: int
+    compiled: int
+    nbytes: int
+    seconds: float
+    later: tuple[str, ...]
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.kernels} kernels for {self.target}"
+
+    def __str__(self) -> str:
+        return shown(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return asdict(self)
+
+
+@public()
+@in_data_dir
+@freezing
+@limited
+def compile(
+    source: Loadable,
+    *,
+    target: str | None = None,
+    fallback: str | None = None,
+    precision: str = "float32",
+    shapes: Shapes = (),
+    dims: Dims = (),
+    freeze: Mapping[str, Any] | None = None,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Compilation:
+    """Compile the kernels with which the cuda backend runs a model, and keep them in the cache.
+
+    Options and sizes must be those of the run.
+
+    Args:
+        source: what `tercet.load` takes.
+        target: a GPU that need not be present, such as ``sm_90a`` or ``sm_86:46`` (46
+            multiprocessors); if None, the present one.
+        fallback: backend for nodes that cuda declines.
+        precision: compute precision of float32 tensors.
+        shapes: input shapes by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 if not given.
+        freeze: arrays by name for inputs that become constants; see `tercet.load`.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the model's external data; its own if None.
+        timeout: time limit in seconds; None for no limit.
+        say: called with progress messages.
+        **options: further fields of `Options`.
+
+    Raises:
+        BackendUnavailable: the packages for CUDA are missing, or there is neither target nor GPU.
+        UsageError: the target is unknown, or the cache cannot be trusted.
+        ModelError: the model cannot be read, or rejects these input shapes.
+        UnsupportedError: no backend takes some nodes; lists each with the reasons.
+        KernelError: a kernel does not compile.
+    """
+    say("loading")
+    begin = perf_counter()
+    given = {"precision": precision, "operators": operators, **options}
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    with (
+        on_paper(source, given) as (host, chosen),
+        explained(assumed_dims(host.inputs, *texts)),
+    ):
+        device = _device(chosen, target)
+        if reason := Cache(chosen.cache / "cuda").refusal():
+            raise UsageError(f"nothing would be kept: {reason}")
+        from ...backends.cuda.backend import CudaBackend
+
+        behind = () if fallback is None else open_backends(fallback, chosen)
+        made = Optimised(host.graph, host.rewrites)
+        about = replace(host.source, mapped=())  # the files stay open
+        backends = (CudaBackend(device), *behind)
+        with Model(host.imported, backends, chosen, evaluate, about, made) as model:
+            announce_compiling(model, say)
+            program = model.prepare(input_shapes(host.inputs, *texts))
+            codes = device.compiler.finish()
+            return Compilation(
+                model=model_title(source),
+                target=describe_target(device.compiler.target),
+                folder=str(chosen.cache),
+                kernels=len(codes),
+                compiled=device.compiler.statistics.compiled,
+                nbytes=sum(map(len, codes)),
+                seconds=perf_counter() - begin,
+                later=tuple(_later(program)),
+            )
+
+
+def _later(program: Program) -> Iterator[str]:
+    """Yield the names of nodes that are planned, or whose bodies are, when they first run."""
+    for stage in program.stages:
+        yield from (name for node in stage.nodes if node.op.graphs() for name in node.origin)
+    if program.tail is not None:
+        yield from (name for node in program.tail.graph.nodes for name in node.origin)
+
+
+def _device(options: Options, name: str | None) -> Any:
+    """Return a GPU to plan for; see `PaperDevice`."""
+    try:
+        from ...backends.cuda.device import open_device
+        from ...backends.cuda.on_paper import PaperDevice
+    except ImportError as error:
+        from ...backends.cuda import REMEDY
+
+        missing = f"the CUDA packages for Python are missing ({error})"
+        raise BackendUnavailable("cuda", missing, REMEDY) from None
+    if name is not None:
+        return PaperDevice(target_of(name), options.cache)
+    try:
+        found = open_device(options.cache, ordinal=options.device)
+    except BackendUnavailable as error:
+        error.add_note("or give a target, such as sm_90a, to compile for a GPU that is not here")
+        raise
+    return PaperDevice(found.compiler.target, options.cache)
