@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -61,12 +62,32 @@ def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Begin with an empty $TERCET_TEST_CACHE where kernels of long ago have piled up in it."""
+    """Use $TERCET_TEST_CACHE until the session ends."""
     kept = os.environ.get("TERCET_TEST_CACHE")
     if kept and not hasattr(session.config, "workerinput"):
-        sizes = (file.stat().st_size for file in Path(kept).rglob("*") if file.is_file())
-        if sum(sizes) > MAX_KEPT:
-            shutil.rmtree(kept)
+        session.config.add_cleanup(in_use(Path(kept)))
+
+
+def in_use(folder: Path, room: int = MAX_KEPT) -> Callable[[], None]:
+    """Begin to use a folder of compiled kernels; return what ends it.
+
+    Where those of long ago have piled up, it is emptied first, unless another session uses it.
+
+    Args:
+        folder: may not exist yet.
+        room: bytes that it may hold.
+    """
+    import fcntl
+
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
+    with suppress(BlockingIOError):
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > room:
+            for each in filter(Path.is_dir, folder.iterdir()):
+                shutil.rmtree(each)
+    fcntl.flock(users, fcntl.LOCK_SH)
+    return lambda: os.close(users)
 
 
 @pytest.fixture(
