@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <csignal>
+#include <map>
 #include <ucontext.h>
 #include <vector>
 
@@ -54,6 +55,149 @@ void meet(Meeting& at, unsigned first, unsigned last)
     }
 }
 
+// ── clusters ──────────────────────────────────────────────────────────────────────────────────
+
+static std::vector<std::vector<char>> left;
+// What was written to each block: by the number of waits before it, and by place in its memory.
+static std::vector<std::map<std::pair<unsigned, size_t>, float>> sent;
+// How often the block that runs has waited for its cluster, and the most that any has.
+static unsigned waits, most_waits;
+static bool has_received;
+
+// For emulator.py, which lets the grid run again.
+extern "C" unsigned cluster_waits() { return most_waits; }
+extern "C" void forget_clusters()
+{
+    left.clear();
+    sent.clear();
+    most_waits = 0;
+}
+
+static size_t place_in_grid(unsigned x, unsigned y, unsigned z)
+{
+    return ((size_t)z * gridDim.y + y) * gridDim.x + x;
+}
+
+static size_t own_place_in_grid() { return place_in_grid(blockIdx.x, blockIdx.y, blockIdx.z); }
+
+// The place of a block of the cluster that runs.
+static size_t place_in_grid(unsigned block)
+{
+    const dim3 c = clusterDim;
+    return place_in_grid(blockIdx.x / c.x * c.x + block % c.x, blockIdx.y / c.y * c.y + block / c.x % c.y,
+                         blockIdx.z / c.z * c.z + block / (c.x * c.y));
+}
+
+static size_t blocks_in_grid() { return (size_t)gridDim.x * gridDim.y * gridDim.z; }
+
+void leave_behind(const char* shared)
+{
+    left.resize(blocks_in_grid());
+    left[own_place_in_grid()].assign(shared, shared + DYNAMIC_SHARED);
+}
+
+const char* left_behind(unsigned block)
+{
+    const std::vector<char>& there = left[place_in_grid(block)];
+    return there.empty() ? nullptr : there.data();
+}
+
+void send(unsigned block, size_t place, float x)
+{
+    sent.resize(blocks_in_grid());
+    sent[place_in_grid(block)][{waits, place}] = x;
+}
+
+void receive(char* shared)
+{
+    if (!sent.empty()) {
+        const auto& all = sent[own_place_in_grid()];
+        for (auto x = all.lower_bound({waits, 0}); x != all.end() && x->first.first == waits; ++x)
+            memcpy(shared + x->first.second, &x->second, sizeof(x->second));
+    }
+    most_waits = std::max(most_waits, ++waits);
+}
+
+void receive_all(char* shared)
+{
+    if (!has_received && !sent.empty())
+        for (const auto& [place, x] : sent[own_place_in_grid()]) memcpy(shared + place.second, &x, sizeof(x));
+    has_received = true;
+}
+
+// ── copies that signal a barrier ──────────────────────────────────────────────────────────────
+
+// Copies may end in any order, here as late as possible: the last one first, once all threads that wait for barriers
+// have waited in vain.
+
+struct Barrier {
+    int arrivals, pending, bytes, copies;  // copies that have begun
+    unsigned phase;
+
+    void arrive(int count)
+    {
+        if (count > pending && copies) abort();  // the phase is not complete
+        pending -= count;
+        if (pending == 0 && bytes == 0) {
+            pending = arrivals;
+            ++phase;
+        }
+    }
+};
+static std::map<unsigned, Barrier> barriers;
+
+struct Copy {
+    dim3 block;
+    unsigned barrier;
+    int bytes;
+    Ending ending;
+};
+static std::vector<Copy> copies;  // that have not ended
+static unsigned vain;             // waits since a thread went on
+
+void begin_copy(unsigned barrier, int bytes, const Ending& ending)
+{
+    copies.push_back({blockIdx, barrier, bytes, ending});
+    ++barriers[barrier].copies;
+}
+
+static void end_copy()
+{
+    const Copy last = copies.back();
+    copies.pop_back();
+    last.ending.end(last.ending.given);
+    Barrier& barrier = barriers[last.barrier];
+    barrier.bytes -= last.bytes;
+    barrier.arrive(0);
+    --barrier.copies;
+}
+
+void mbarrier_init(unsigned barrier, int count)
+{
+    if (!copies.empty() && memcmp(&copies.back().block, &blockIdx, sizeof(blockIdx))) abort();  // its block has ended
+    barriers[barrier] = {count, count};
+}
+
+void mbarrier_arrive(unsigned barrier) { barriers[barrier].arrive(1); }
+
+void mbarrier_expect_tx(unsigned barrier, int bytes)
+{
+    barriers[barrier].bytes += bytes;
+    barriers[barrier].arrive(1);
+}
+
+void mbarrier_wait(unsigned barrier, unsigned parity)
+{
+    while (barriers[barrier].phase % 2 == parity) {
+        if (++vain > 2 * blockDim.x && !copies.empty()) end_copy(), vain = 0;
+        else if (vain < 1 << 25) give_way();
+        else abort();  // no thread can go on
+    }
+    vain = 0;
+}
+
+// ── launches ──────────────────────────────────────────────────────────────────────────────────
+
 static void (*body)(void**);
 static void** body_arguments;
 
@@ -87,6 +231,8 @@ static void place(unsigned thread) { threadIdx.x = current = thread; }
 static void run_block(bool barriers)
 {
     const unsigned threads = blockDim.x;
+    waits = 0;
+    has_received = false;
     if (!barriers) {
         for (unsigned t = 0; t < threads; ++t) place(t), body(body_arguments);
         return;
@@ -138,7 +284,7 @@ void* run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, u
     handler.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &handler, &before);
     if (!_setjmp(outside)) run_blocks(threads, barriers);
-    else fibers.clear();
+    else fibers.clear(), copies.clear();
     sigaction(SIGSEGV, &before, nullptr);
     return fault;
 }

@@ -12,10 +12,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -222,6 +220,40 @@ extern "C" inline void cudaGraphSetConditional(unsigned long long node, unsigned
 {
     *(unsigned*)node = value;
 }
+
+// ── clusters ──────────────────────────────────────────────────────────────────────────────────
+
+// The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
+// the others had in shared memory in the first, or wrote there; if they wait for one another more often, as often.
+
+// Keeps the shared memory of the block that runs for the others of its cluster.
+void leave_behind(const char* shared);
+
+// What another block of the cluster has left behind; null if it has not run.
+const char* left_behind(unsigned block);
+
+// Writes to a place in the shared memory of a block of the cluster.
+void send(unsigned block, size_t place, float x);
+
+// Waits for the cluster, which brings what was sent after as many waits.
+void receive(char* shared);
+
+// Brings all that was sent, for the first thread that comes.
+void receive_all(char* shared);
+
+// ── copies that signal a barrier ──────────────────────────────────────────────────────────────
+
+// What ends a copy, as a function and what it is given.
+struct Ending {
+    void (*end)(const char*);
+    alignas(16) char given[256];
+};
+
+void begin_copy(unsigned barrier, int bytes, const Ending& ending);
+void mbarrier_init(unsigned barrier, int count);
+void mbarrier_arrive(unsigned barrier);
+void mbarrier_expect_tx(unsigned barrier, int bytes);
+void mbarrier_wait(unsigned barrier, unsigned parity);
 
 // ── launches ──────────────────────────────────────────────────────────────────────────────────
 

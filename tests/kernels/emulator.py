@@ -127,6 +127,10 @@ class Library:
 
         return run
 
+    def forget_clusters(self) -> None:
+        """Forget what blocks have left for others of their cluster."""
+        self._loaded.forget_clusters()
+
     def cluster_waits(self) -> int:
         """Return how often a block has waited for its cluster."""
         return self._loaded.cluster_waits()
@@ -323,8 +327,9 @@ def emulated(
             raise KernelError(f"{launch.title}: {where}") from error
 
     def run_again(stream: Any) -> None:
-        """See tensor_cores.hpp; the second time reads what the first may have overwritten."""
+        """See emulator.hpp; the second time reads what the first may have overwritten."""
         before = [(one.address, ctypes.string_at(one.address, one.nbytes)) for one in places]
+        library.forget_clusters()
         run(stream)
         for _ in range(max(1, library.cluster_waits() - 1)):
             for at, content in before:

@@ -82,7 +82,7 @@ inline u32 pair_of(float first, float second)
 }
 inline u32 pair_of_finite(float first, float second)
 {
-    const auto finite = [](float x) { return x != x ? x : std::min(std::max(x, -65504.0f), 65504.0f); };
+    const auto finite = [](float x) { return x != x ? x : min(max(x, -65504.0f), 65504.0f); };
     return pair_of(finite(first), finite(second));
 }
 inline u32 pair_fma(u32 a, u32 b, u32 c)
@@ -385,65 +385,24 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4
 
 // ── clusters ─────────────────────────────────────────────────────────────────────────────────────
 
-// The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
-// the others had in shared memory in the first, or wrote there; if they wait for one another more often, as often.
-inline std::vector<std::vector<char>> left_behind;
-
-// The number of a block of this cluster in the grid.
-inline size_t place_in_grid(unsigned block)
-{
-    const dim3 c = clusterDim;
-    const unsigned x = blockIdx.x / c.x * c.x + block % c.x, y = blockIdx.y / c.y * c.y + block / c.x % c.y;
-    const unsigned z = blockIdx.z / c.z * c.z + block / (c.x * c.y);
-    return ((size_t)z * gridDim.y + y) * gridDim.x + x;
-}
-
-inline size_t own_place_in_grid()
-{
-    return ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-}
-
-inline size_t blocks_in_grid() { return (size_t)gridDim.x * gridDim.y * gridDim.z; }
+inline size_t place_in_shared(u32 address) { return at_address(address) - dynamic_shared; }
 
 inline void cluster_sync()
 {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        left_behind.resize(blocks_in_grid());
-        left_behind[own_place_in_grid()].assign(dynamic_shared, dynamic_shared + DYNAMIC_SHARED);
-    }
+    if (threadIdx.x == 0) leave_behind(dynamic_shared);
     __syncthreads();
 }
 
 inline float4 dsmem_load(u32 address, int block)
 {
-    const std::vector<char>& there = left_behind[place_in_grid(block)];
     float4 found = {};
-    if (!there.empty()) memcpy(&found, there.data() + (at_address(address) - dynamic_shared), sizeof(found));
+    if (const char* there = left_behind(block)) memcpy(&found, there + place_in_shared(address), sizeof(found));
     return found;
 }
 
-// What was written to a block of a cluster: by the number of waits before it, and by place in its memory.
-inline std::vector<std::map<std::pair<unsigned, size_t>, float>> sent;
-// The block that runs, and how often it has waited for its cluster.
-inline size_t waiting_block = ~(size_t)0;
-inline unsigned waits;
-// The most that any block has waited, for emulator.py.
-inline unsigned most_waits;
-extern "C" unsigned cluster_waits() { return most_waits; }
-
-inline unsigned waits_of_block()
-{
-    if (own_place_in_grid() != waiting_block) waiting_block = own_place_in_grid(), waits = 0;
-    return waits;
-}
-
 inline void dsmem_expect(u32, int) {}
-inline void dsmem_send(u32 address, u32, int block, float x)
-{
-    sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
-    sent[place_in_grid(block)][{waits_of_block(), at_address(address) - dynamic_shared}] = x;
-}
+inline void dsmem_send(u32 address, u32, int block, float x) { send(block, place_in_shared(address), x); }
 inline void dsmem_send(u32 address, u32, int block, float2 x)
 {
     assert_aligned(at_address(address), sizeof(x));
@@ -464,24 +423,9 @@ inline void cluster_arrive_relaxed() {}
 inline void cluster_wait()
 {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        const size_t own = own_place_in_grid();
-        const unsigned now = waits_of_block();
-        if (own < sent.size())
-            for (auto x = sent[own].lower_bound({now, 0}); x != sent[own].end() && x->first.first == now; ++x)
-                memcpy(dynamic_shared + x->first.second, &x->second, sizeof(x->second));
-        most_waits = std::max(most_waits, ++waits);
-    }
+    if (threadIdx.x == 0) receive(dynamic_shared);
     __syncthreads();
 }
 
 inline void dsmem_wait(u32, u32) { cluster_wait(); }
-
-// The first thread that comes brings what was sent, as no one waits for another here.
-inline size_t bringing_block = ~(size_t)0;
-inline void dsmem_wait(u32)
-{
-    const size_t own = own_place_in_grid();
-    if (own != std::exchange(bringing_block, own) && own < sent.size())
-        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place.second, &x, sizeof(x));
-}
+inline void dsmem_wait(u32) { receive_all(dynamic_shared); }
