@@ -178,7 +178,7 @@ def _most(product: Node, ranges: Ranges) -> float:
     The elements of the other one are at most as large as is likely.
     """
     a, b = product.operands[:2]
-    terms = a.tensor.dims[-1] if isinstance(product.op, matmul.MatMul) and a.tensor.rank else None
+    terms = a.tensor.shape[-1] if isinstance(product.op, matmul.MatMul) and a.tensor.shape else None
     if not isinstance(terms, int):
         return inf
     pairs = (ranges[a], ranges[b]), (ranges[b], ranges[a])

@@ -47,7 +47,7 @@ def _sub(node: Node, ranges: Ranges) -> ValueRange:
     a, b = (ranges[input_of(node, i)] for i in (0, 1))
     low, high = a.low - b.high, a.high - b.low
     greatest = input_of(node, 1).producer
-    if greatest is not None and isinstance(greatest.op, ReduceMax):
+    if greatest is not None and _is_maximum(greatest):
         least = input_of(node, 0)
         while (made := least.producer) is not None and isinstance(made.op, ew.Sub):
             if ranges[input_of(made, 1)].low < 0:
@@ -55,6 +55,12 @@ def _sub(node: Node, ranges: Ranges) -> ValueRange:
             least = input_of(made, 0)  # random features: x - |x|² / 2 - max(x)
         high = min(high, 0.0) if greatest.inputs[0] is least else high
     return ValueRange(a.size + b.size, low, high, a.counted or b.counted)
+
+
+def _is_maximum(node: Node) -> bool:
+    """Whether results are maxima of what they are beside: without kept axes they may be others'."""
+    is_beside = isinstance(node.op, ReduceMax) and (node.op.keepdims or shape_of(node.output) == ())
+    return bool(is_beside)
 
 
 def _mul(node: Node, ranges: Ranges) -> ValueRange:

@@ -72,6 +72,11 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         0,
         1,
     ),
+    "exp below of another row": (
+        lambda g, x: apply(g, ew.Sub(), x, apply(g, red.ReduceMax(keepdims=0), x, np.array([-1]))),
+        -np.inf,
+        np.inf,
+    ),
     "random features": (lambda g, x: features(g, x), 0, 1),
     "one hot": (
         lambda g, x: apply(

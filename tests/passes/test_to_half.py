@@ -13,9 +13,22 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Abs, Add, Cast, Div, Exp, Mul, Neg, Relu, Sigmoid, Tanh
+from tercet.runtime.ops.elementwise import (
+    Abs,
+    Add,
+    Cast,
+    Div,
+    Exp,
+    Greater,
+    Mul,
+    Neg,
+    Relu,
+    Sigmoid,
+    Tanh,
+)
 from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.gather import (
+    Compress,
     Gather,
     GatherElements,
     GatherND,
@@ -390,3 +403,17 @@ def test_a_sum_of_bounded_shares_of_what_a_layer_computes(terms: int, dtype: DTy
     after = halved(make(build, (1, terms, 8)))
     sums = [node.output.tensor.dtype for node in after.nodes if node.kind == "MatMul"]
     assert sums == [float16, float16, dtype]
+
+
+def test_a_product_whose_sizes_only_a_run_tells() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        chosen = apply(
+            g,
+            Greater(),
+            apply(g, ReduceMax(keepdims=0), x, np.array([1])),
+            np.zeros((), np.float32),
+        )
+        rows = apply(g, Compress(axis=0), apply(g, Relu(), x), chosen)
+        return apply(g, MatMul(), rows, apply(g, Transpose(perm=(1, 0)), rows))
+
+    assert "MatMul" in kinds(halved(make(build, (4, 8))))
