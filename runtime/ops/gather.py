@@ -141,6 +141,8 @@ class ScatterElements(Op):
 class ScatterND(Op):
     """`data` with `updates`, elements or slices, written at the coordinates `indices`.
 
+    Without coordinates, an update is of the whole tensor.
+
     Attributes:
         reduction: how updates combine with old elements: none, add, mul, max, min.
     """
@@ -156,12 +158,12 @@ class ScatterND(Op):
             raise ShapeError(f"indices is {indices}; expected one axis or more")
         if data.shape is None or indices.shape is None or not isinstance(depth, int):
             return result
-        if not 1 <= depth <= len(data.shape):
+        if depth > len(data.shape):
             raise ShapeError(f"{depth} coordinates into {data}")
         expected = (*indices.shape[:-1], *data.shape[depth:])
         same_shape(updates.shape, expected, "updates and the slices at the indices")
         places = _known_indices(indices, *data.shape[:depth])
-        if places is None or self.reduction != "none":
+        if places is None or not depth or self.reduction != "none":
             return result
 
         def scatter(arrays: list[Array]) -> Array:

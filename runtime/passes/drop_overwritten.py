@@ -60,7 +60,7 @@ def _is_exact(shape: Shape) -> bool:
 def _columns(indices: Value, depth: int) -> Iterator[Value | Array | None]:
     """Yield the coordinates along each axis, with a last axis of 1."""
     made = indices.producer
-    if indices.data is not None:
+    if indices.data is not None and depth:
         if indices.data.size <= _ELEMENTS:
             yield from np.split(indices.data, depth, -1)
     elif made and isinstance(made.op, Concat) and normalize_axis(made.op.axis, depth + 1) == depth:

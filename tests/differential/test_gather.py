@@ -95,7 +95,7 @@ def scatter_nd(op: str, dice: Dice) -> Sample:
     shape = dice.shape(1, empty=False)
     how = reduction(op, dice, opset)
     dtype = scatter_dtype(op, dice, opset, how)
-    depth = dice.randint(1, len(shape))
+    depth = dice.randint(0, len(shape))
     count = int(np.prod(shape[:depth]))
     unique = how.get("reduction", "none") == "none"
     outer = (dice.randint(0, count),) if unique or dice.chance(0.5) else dice.shape(1, 2)
@@ -103,9 +103,9 @@ def scatter_nd(op: str, dice: Dice) -> Sample:
     flat = (
         dice.numbers.permutation(count)[:size] if unique else dice.array(INT64, outer, 0, count - 1)
     )
-    parts = np.unravel_index(flat.reshape(outer), shape[:depth])
+    parts = np.unravel_index(flat.reshape(outer), shape[:depth]) if depth else ()
     parts = [p - d * (dice.chance(0.3) and opset >= 11) for p, d in zip(parts, shape, strict=False)]
-    where = np.stack(parts, -1).astype(INT64)
+    where = np.stack(parts, -1).astype(INT64) if depth else np.zeros((*outer, 0), INT64)
     updates = dice.array(dtype, (*outer, *shape[depth:]))
     x = dice.array(dtype, shape)
     bound = smooth(size) if dtype in FLOATS and not unique else None

@@ -115,6 +115,14 @@ GATHERS = [
         for r in ("none", "add", "mul", "max", "min")
     ),
     fixed("ScatterND", draw(1, (4, 3)), np.array([[1, 2], [3, -3]]), draw(2, (2,))),
+    fixed("ScatterND", draw(1, (4, 3)), np.zeros((0,), I64), draw(2, (4, 3))),
+    fixed(
+        "ScatterND",
+        draw(1, (4, 3)),
+        np.zeros((2, 3, 0), I64),
+        draw(2, (2, 3, 4, 3)),
+        reduction="add",
+    ),
     *(
         fixed("OneHot", np.array([[0, 2], [-1, 5]]), ints(4), draw(1, (2,)), constants=(1,), axis=a)
         for a in (-1, 0, 1)

@@ -251,6 +251,8 @@ def scatter_elements(
 def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Answer:
     """Write slices at coordinates."""
     depth = indices.dims[-1]
+    if not depth:
+        return "no coordinates: each update is of the whole tensor"
     inner, rows = prod(x.dims[depth:]), prod(indices.dims[:-1])
     if not inner or not rows:
         return copied_unless_same(y, x)

@@ -98,9 +98,11 @@ def scatter_elements(
 def scatter_nd(
     op: ops.ScatterND, data: Array, indices: Array, updates: Array, *, out: Array
 ) -> None:
-    """Write slices at coordinates."""
+    """Write slices at coordinates; without these, the whole tensor."""
     np.copyto(out, data)
-    _scatter(out, _coordinates(data.shape, indices), updates, op.reduction)
+    if not indices.shape[-1]:
+        out, indices = out[np.newaxis], np.zeros((*indices.shape[:-1], 1), np.int64)
+    _scatter(out, _coordinates(out.shape, indices), updates, op.reduction)
 
 
 @kernel(ops.TensorScatter, in_place=True)
