@@ -17,7 +17,7 @@ import numpy as np
 from ...runtime.ir.dtypes import DType
 from ...runtime.ir.types import Array
 from .agreement import Word, tolerance_for
-from .operators import SMALLEST
+from .operators import BITS, SMALLEST
 from .spread import SLACK, RoundingSpread, distance, slices
 
 #: What is allowed of a slice's differences taken together, by the average of the rough samples.
@@ -39,6 +39,10 @@ _ORDINARY_SLICE = 4.0
 #: of 1 %, because an error of 1 % may be on top of as much rounding of the other sign.
 CAP = {"float32": 2.0**-11, "tf32": 0.005, "float16": 0.005, "bfloat16": 0.005}
 _COARSE = ("tf32", "float16", "bfloat16")
+#: Formats that runtimes round to nearest, and what a mean may be off by there because functions are
+#: polynomials, in units of a rounding error. Truncation makes it 0.64 at least: uniform numbers of
+#: one power of two, weighted by their magnitude. Tensor cores truncate factors to TF32.
+_NEAREST, _BIASED = ("float16", "bfloat16"), 0.4
 #: Elements beyond what samples allow are looked at in many more samples if they are so few, as a
 #: share of all, and beyond it by so little: of a few samples all may be small there by chance. A
 #: third as many samples are so by the cube of the factor.
@@ -141,7 +145,7 @@ def rule_ordinary(a: Array, b: Array, evidence: Evidence) -> Ruling:
     slice_ = _ORDINARY_SLICE * evidence.scarce
     said = spread.excess_of_slices(apart, together, slice_, whole=evidence.jumps)
     if evidence.arithmetic in _COARSE:
-        said = said or spread.excess_of_mean(b - a, slice_, whole=evidence.jumps)
+        said = said or spread.excess_of_bias(b - a, slice_, whole=evidence.jumps)
     said = said or _top_flipped(a, b, spread)
     if not said and evidence.jumps:
         said = _unlike_samples((a, b), exact, evidence.fair, evidence.tiny)
@@ -192,12 +196,22 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         )
     if whole := spread.excess_of_slices(apart, _TOGETHER, _TOGETHER, whole=evidence.jumps):
         return _but(known, "MISMATCH", whole, final=False)
+    if bias := _bias(a, b, spread, evidence):
+        return _but(known, "MISMATCH", bias, final=False)
     if flipped := _top_flipped(a, b, spread):
         return _but(known, "MISMATCH", flipped, final=False)
     rough, exact = evidence.rough, evidence.exact
     if evidence.jumps and (unlike := _unlike_samples((a, b), exact, rough, evidence.tiny)):
         return _but(known, "MISMATCH", unlike, final=False)
     return _beyond_ordinary(ordinary, a, b, evidence)
+
+
+def _bias(a: Array, b: Array, spread: RoundingSpread, evidence: Evidence) -> str:
+    """Name what is off to one side, or by a factor, in a format that is rounded to nearest."""
+    floor = _BIASED * 2.0 ** -BITS.get(evidence.arithmetic, 0)
+    if evidence.arithmetic not in _NEAREST:
+        return ""
+    return spread.excess_of_bias(b - a, _TOGETHER, floor, whole=evidence.jumps)
 
 
 def _at_most(excess: float) -> str:

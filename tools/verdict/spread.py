@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -116,24 +117,43 @@ class RoundingSpread:
                 return f"{where} is off by more than rounding explains, taken as a whole"
         return ""
 
-    def excess_of_mean(self, signed: Array, times: float, *, whole: bool) -> str:
-        """Name a slice whose differences have one sign more than those of the samples do.
+    def excess_of_bias(
+        self, signed: Array, times: float, floor: float = 0.0, *, whole: bool
+    ) -> str:
+        """Name a slice whose differences have one sign, or are one share, more than the samples'.
 
-        Rounding to nearest moves a mean by far less than it moves an element.
+        Rounding to nearest moves a mean, and a factor between two results, by far less than it
+        moves an element; truncation moves every element towards zero.
 
         Args:
             signed: the differences.
-            times: by how much they may.
+            times: by how many times they may.
+            floor: a share of the elements that they may be in addition. Where there is one, those
+                that samples move by half of themselves do not count: they may all become zero.
             whole: whether only the tensor as a whole is looked at.
         """
+        exact, signed = _finite(self._exact), _finite(signed)
+        noise = [_finite(x - self._exact) for x in self._samples]
+        counts = self._counts
+        if floor:
+            counts = (2 * self.maximum < np.abs(exact)) & ~self.breaks
         for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
-            means = [np.abs(self._mean(_finite(x - self._exact), axes)) for x in self._samples]
-            square = np.mean(np.square(means), 0) if means else np.zeros(())
-            usual = np.sqrt(np.maximum(square, square.mean())) + self._tiny
-            over = np.abs(self._mean(_finite(signed), axes)) / usual
-            if float(np.max(over, initial=0.0)) > times:
-                where = "the tensor" if axes is None else _slice_text(axes, over)
-                return f"{where} is off to one side by more than rounding explains"
+            mean = partial(self._mean, axes=axes, counts=counts)
+            size = np.abs(exact)
+            length = np.sqrt(mean(size * size))
+            unit = np.conj(exact) / np.maximum(length, self._tiny)
+            along = [np.real(unit * x) for x in (signed, *noise)]
+            for how, (first, *others), scale in (
+                ("to one side", (signed, *noise), mean(size)),
+                ("by a factor", along, length),
+            ):
+                square = sum((np.square(np.abs(mean(x))) for x in others), np.zeros(()))
+                square = square / max(len(others), 1)
+                usual = np.sqrt(np.maximum(square, square.mean())) + self._tiny
+                over = np.abs(mean(first)) / (times * usual + floor * scale)
+                if float(np.max(over, initial=0.0)) > 1:
+                    where = "the tensor" if axes is None else _slice_text(axes, over)
+                    return f"{where} is off {how} by more than rounding explains"
         return ""
 
     def has_top(self, row: int, at: int) -> bool:
@@ -142,13 +162,16 @@ class RoundingSpread:
         rows = (x.reshape(-1, width)[row] for x in (self._exact, *self._samples))
         return any(int(np.where(np.isnan(x), -np.inf, x).argmax()) == at for x in rows)
 
-    def _mean(self, data: Array, axes: tuple[int, ...] | None = None) -> Array:
-        """Return the mean of a tensor or of slices, of elements alone that no sample breaks."""
+    def _mean(
+        self, data: Array, axes: tuple[int, ...] | None = None, counts: Array | None = None
+    ) -> Array:
+        """Return the mean of a tensor or of slices, by default of what no sample breaks."""
         keep = axes is not None
-        if self._counts is None:
+        counts = self._counts if counts is None else counts
+        if counts is None:
             return np.asarray(np.mean(data, axes, keepdims=keep)) if data.size else np.zeros(())
-        count = np.count_nonzero(self._counts, axes, keepdims=keep)
-        return np.sum(data, axes, keepdims=keep, where=self._counts) / np.maximum(count, 1)
+        count = np.count_nonzero(counts, axes, keepdims=keep)
+        return np.sum(data, axes, keepdims=keep, where=counts) / np.maximum(count, 1)
 
 
 def distance(a: Array, b: Array) -> Array:
