@@ -12,6 +12,7 @@ import pytest
 from tercet import backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
+from tercet.runtime.plan.plan import Plan
 from tercet.tools.bisect.bisection import bisect
 from tercet.tools.compare.compare import compare
 from tercet.tools.compare.layers import compare_layers
@@ -199,6 +200,28 @@ def test_inputs_that_are_read_only_once_are_seen(
     (output,) = found.results[1].agreements
     assert output.verdict == "MISMATCH"
     assert "the same bits on faulty, and something else on numpy" in output.reason
+
+
+def test_indices_that_are_read_only_once_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other inputs change what both give, but not alike."""
+    feed, fed = Plan.feed, set[int]()
+
+    def feed_once(plan: Plan, name: str, data: Array) -> None:
+        if name != "rows" or id(plan) not in fed:
+            feed(plan, name, data)
+        fed.add(id(plan))
+
+    monkeypatch.setattr(Plan, "feed", feed_once)
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        g (int64[3] rows, float[5, 6] x) => (float[3, 6] y) { y = Gather(x, rows) }"""
+    )
+    feeds = {"rows": np.array([0, 3, 1]), "x": np.random.default_rng(0).random((5, 6), np.float32)}
+    found = compare(model, ("onnx.reference", "numpy"), feeds, repeat=2)
+    (output,) = found.results[1].agreements
+    assert output.verdict == "MISMATCH"
+    assert "with their elements in reverse order: 12 of 18 elements differ" in output.reason
+    assert bisect(model, ("onnx.reference", "numpy"), feeds).fault == "later"
 
 
 @pytest.mark.parametrize("damage", [of_the_last_run, of_the_first_run, not_reset])

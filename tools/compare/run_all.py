@@ -50,7 +50,8 @@ class Entry:
         runs: number of runs.
         later: the number of the first later run with other bits, from 1, and its outputs; None if
             there is none.
-        others: its outputs for other inputs; empty if it did not run on them.
+        other_inputs: other inputs that it ran on; empty if there are none.
+        others: its outputs for these.
     """
 
     runner: Runner
@@ -62,22 +63,21 @@ class Entry:
     samples: list[float] = field(default_factory=list[float])
     runs: int = 1
     later: tuple[int, dict[str, Array]] | None = None
+    other_inputs: Mapping[str, HostValue] = field(default_factory=dict[str, HostValue])
     others: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def run_others(self, feeds: Mapping[str, HostValue]) -> None:
         """Run on other inputs once."""
         if not self.others and not isinstance(self.runner, Saved):
-            self.others = flat(run_on_others(self.runner.run, feeds))
+            self.other_inputs, others = run_on_others(self.runner.run, feeds)
+            self.others = flat(others)
 
     def changes(self, output: str) -> bool | None:
         """Whether other inputs give clearly something else; None between that and the same bits."""
         a, b = self.outputs.get(output), self.others.get(output)
-        if a is None or b is None or a.dtype not in FLOATS or a.shape != b.shape or not a.size:
+        if a is None or b is None or a.dtype not in FLOATS or not a.size:
             return None
-        if same_bits(a, b):
-            return False
-        a, b = a.astype(np.float64), b.astype(np.float64)
-        return bool(np.abs(a - b).max() > _CLEARLY * np.abs(a).max()) or None
+        return False if same_bits(a, b) else _is_clear(a, b) or None
 
     def note(self, outputs: Mapping[str, HostValue]) -> None:
         """Note the outputs of a later run."""
@@ -276,11 +276,9 @@ class Race:
             self._judge_others(reference, name, draws.keys())
 
     def _judge_others(self, reference: str, name: str, random: Set[str]) -> None:
-        """Note outputs that other inputs change on one runner alone."""
+        """Note outputs that other inputs change on one runner alone, or to something else."""
         entry, pair = self.entries[name], [self.entries[each] for each in (reference, name)]
         outputs = [found.output for found in entry.agreements if found.output not in random]
-        if not any(one.changes(output) is False for one in pair for output in outputs):
-            return
         for one in pair:
             one.run_others(self.inputs.arrays)
         for place, old in enumerate(entry.agreements):
@@ -289,6 +287,27 @@ class Race:
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
                 entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
+        self._compare_others(*pair, outputs)
+
+    def _compare_others(self, reference: Entry, entry: Entry, outputs: Sequence[str]) -> None:
+        """Compare outputs for other inputs; what is no more than rounding needs no float64."""
+        first, feeds = reference.other_inputs, entry.other_inputs
+        if any(
+            not _same(np.asarray(data), np.asarray(feeds[name])) for name, data in first.items()
+        ):
+            return  # one refuses what the other takes
+        feeds = reference.other_inputs
+        bounds = Bounds(self._model.imported, feeds, Chosen(), self._settings.outputs, self._say)
+        precisions = reference.runner.precision, entry.runner.precision
+        for place, old in enumerate(entry.agreements):
+            a, b = (one.others.get(old.output) for one in (reference, entry))
+            if old.output not in outputs or not old.ok or a is None or b is None:
+                continue
+            if _is_clear(a, b):
+                new = bounds.compare(old.output, a, b, precisions)
+                if new.verdict == "MISMATCH":
+                    said = f"the same inputs with their elements in reverse order: {new.reason}"
+                    entry.agreements[place] = replace(new, reason=said)
 
     def _settle(
         self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
@@ -387,6 +406,17 @@ class Race:
         """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()
+
+
+def _is_clear(a: Array, b: Array) -> bool:
+    """Whether two results differ by what is no rounding in any format."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return True
+    if a.dtype not in FLOATS or not a.size:
+        return False
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinities are left to other comparisons
+        return bool(np.abs(a - b).max() > _CLEARLY * np.abs(a).max())
 
 
 def _same(data: Array, other: Array | None) -> bool:

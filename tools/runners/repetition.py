@@ -22,22 +22,31 @@ from ..common.nested import flat
 
 def run_on_others(
     run: Callable[[dict[str, Any]], Mapping[str, HostValue]], feeds: Mapping[str, HostValue]
-) -> Mapping[str, HostValue]:
-    """Run a model on other inputs; return the results, none where it refuses them.
+) -> tuple[Mapping[str, HostValue], Mapping[str, HostValue]]:
+    """Run a model on other inputs; return these and the results, none where it refuses them.
+
+    Vectors of integers are others as well, unless it refuses that: they may be sizes or axes.
 
     Args:
         run: the model.
         feeds: its inputs; the others have the same types.
     """
-    with warnings.catch_warnings(), suppress(TercetError):
-        warnings.simplefilter("ignore", TercetWarning)
-        return run({name: _reversed(value) for name, value in feeds.items()})
-    return {}
+    others = {name: _reversed(value) for name, value in feeds.items()}
+    as_before = {n: feeds[n] if _may_be_sizes(value) else value for n, value in others.items()}
+    for each in (others, as_before):
+        with warnings.catch_warnings(), suppress(TercetError):
+            warnings.simplefilter("ignore", TercetWarning)
+            return each, run(each)
+    return {}, {}
+
+
+def _may_be_sizes(value: HostValue) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim < 2 and value.dtype not in FLOATS
 
 
 def _reversed(value: HostValue) -> HostValue:
-    """Return the elements in reverse order, unless they may be sizes or axes."""
-    if not isinstance(value, np.ndarray) or (value.ndim < 2 and value.dtype not in FLOATS):
+    """Return the elements in reverse order."""
+    if not isinstance(value, np.ndarray):
         return value
     return np.ascontiguousarray(value.ravel()[::-1].reshape(value.shape))
 
