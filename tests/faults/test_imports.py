@@ -47,3 +47,19 @@ def test_layers_tell_that_importing_is_wrong(
     found = bisect(proto, runners, FEEDS)
     assert (found.fault, found.verdict) == ("import", "MISMATCH")
     assert "importing changes y" in str(found)
+
+
+OLD = """<ir_version: 3, opset_import: ["" : 6]>
+g (float[4, 4] x, float[4] b) => (float[4, 4] y) { y = Add <axis = 0, broadcast = 1> (x, b) }"""
+
+
+def test_a_file_that_the_other_program_does_not_run_is_named() -> None:
+    """What was read of it, it runs: nothing says that this is what the file says."""
+    proto = onnx.parser.parse_model(OLD)
+    feeds = {"x": np.ones((4, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
+    for tool in (compare_layers, bisect):
+        found = tool(proto, ("onnxruntime", "numpy"), feeds)
+        assert found.ok
+        assert "onnxruntime does not load this model" in found.unread
+        assert "importing the file changes has not been compared: onnxruntime" in str(found)
+        assert found.to_dict()["unread"] == found.unread

@@ -74,6 +74,8 @@ class Bisection(Judged):
         findings: the outputs with the fault.
         runs: number of runs.
         reduced: the smallest part that is wrong or ends the runner; None if there is none.
+        unread: why the other program does not run the file itself, so that an error of importing it
+            is not seen; empty if it does.
         stopped, ended, allow_inconclusive: see `Judged`.
     """
 
@@ -88,6 +90,7 @@ class Bisection(Judged):
     findings: tuple[Finding, ...] = ()
     runs: int = 0
     reduced: Reduced | None = None
+    unread: str = ""
 
     def _about(self) -> str:
         return f"{self.model}: fault {self.fault}; {self.runner} against {self.reference}"
@@ -120,6 +123,7 @@ class Bisection(Judged):
             "outputs": [finding.to_dict() for finding in self.findings],
             "runs": self.runs,
             "reduced": None if self.reduced is None else self.reduced.to_dict(),
+            "unread": self.unread,
             "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
@@ -286,7 +290,8 @@ class _Trial:
             return
         self.say(f"{foreign.name}: running the file itself")
         graph = as_written(imported, feeds)
-        changed = changed_by_import(source, graph, foreign, feeds)
+        changed, unread = changed_by_import(source, graph, foreign, feeds)
+        self._note(unread=unread)
         if _wrong(changed):
             self._note(fault="import", findings=changed)
 

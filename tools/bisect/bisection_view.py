@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..common.console import counted, facts, lines, listed
+from ..compare.importing import NOT_READ
 from .bisection import Bisection
 
 
@@ -15,6 +16,8 @@ def show_bisection(console: Console, found: Bisection) -> None:
     wrong = [finding.agreement for finding in found.findings if not finding.ok]
     if wrong:
         console.print(lines(listed([f"  {each.output}: {each.reason}" for each in wrong])))
+    if found.unread:
+        console.print(Text(f"{NOT_READ}: {found.unread}", "bold yellow"))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print()

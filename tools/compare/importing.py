@@ -21,35 +21,44 @@ from ..runners.replay import FilePlayer
 from ..runners.runners import RunnerSettings, open_runner
 from ..verdict.error_bounds import Finding, Judge
 
+#: What is said of a file that only tercet reads.
+NOT_READ = "what importing the file changes has not been compared"
+
 
 def changed_by_import(
     source: Loadable, graph: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
-) -> tuple[Finding, ...]:
+) -> tuple[tuple[Finding, ...], str]:
     """Return the outputs that a program gives for a file, and not for what was read of it.
+
+    Returns:
+        What differs, and why the program does not run the file itself; empty if it does.
 
     Args:
         source: the file.
         graph: all that was read of it.
-        player: the program; nothing is found where it does not run both.
+        player: the program; nothing is found where it does not run what was read.
         feeds: the inputs.
     """
     if not all(node.op.deterministic for node in graph.walk()):
-        return ()
+        return (), ""
     settings = RunnerSettings(tuple(graph.outputs), title=player.title, as_written=True)
     try:
         found = player.run(graph, feeds)
+    except (UnsupportedError, RunnerEnded):
+        return (), ""
+    try:
         runner = open_runner(player.name, source, settings, player.process)
         try:
             given: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
             wanted = dict(runner.run(given))
         finally:
             runner.close()
-    except (UnsupportedError, RunnerEnded):
-        return ()
+    except (UnsupportedError, RunnerEnded) as error:
+        return (), str(error)
     if _same(flat(wanted), flat(found)):
-        return ()
+        return (), ""
     judge = Judge(graph, feeds, "float32", own=False)
-    return tuple(finding for finding in judge.findings(wanted, found) if not finding.ok)
+    return tuple(found for found in judge.findings(wanted, found) if not found.ok), ""
 
 
 def _same(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:

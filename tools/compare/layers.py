@@ -61,6 +61,8 @@ class Layers(Judged):
             the reference.
         imported: outputs that differ between the graph that was read and the file, both run by
             onnxruntime or onnx.reference, if they take part.
+        unread: why the other program does not run the file itself, so that an error of importing it
+            is not seen; empty if it does.
         stopped, ended, allow_inconclusive: see `Judged`.
     """
 
@@ -75,6 +77,7 @@ class Layers(Judged):
     runs: int = 1
     rewritten: tuple[Finding, ...] = ()
     imported: tuple[Finding, ...] = ()
+    unread: str = ""
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
@@ -147,6 +150,7 @@ class Layers(Judged):
             "others": [found.to_dict() for found in self.others],
             "rewritten": [finding.to_dict() for finding in self.rewritten],
             "imported": [finding.to_dict() for finding in self.imported],
+            "unread": self.unread,
             "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
@@ -230,6 +234,7 @@ def compare_layers(
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
     rewritten = imported = tuple[Finding, ...]()
+    unread = ""
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -271,7 +276,7 @@ def compare_layers(
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
             written = as_written(model.imported, feeds.arrays)
-            imported = changed_by_import(source, written, foreign, feeds.arrays)
+            imported, unread = changed_by_import(source, written, foreign, feeds.arrays)
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
@@ -285,6 +290,7 @@ def compare_layers(
         others=tuple(others),
         rewritten=rewritten,
         imported=imported,
+        unread=unread,
         stopped=limit.stopped,
         ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,

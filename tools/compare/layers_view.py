@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..common.console import counted, facts, grid
+from .importing import NOT_READ
 from .layer_matcher import Layer
 from .layers import Layers
 
@@ -36,6 +37,8 @@ def show_layers(console: Console, found: Layers) -> None:
         said = f"importing changes {finding.agreement.output}: {finding.agreement.reason}"
         style = "bold red" if finding.verdict == "wrong" else "bold yellow"
         console.print(Text(f"{said}; the steps are those of the graph that was read", style))
+    if found.unread:
+        console.print(Text(f"{NOT_READ}: {found.unread}", "bold yellow"))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print()
