@@ -291,10 +291,8 @@ class Race:
 
     def _compare_others(self, reference: Entry, entry: Entry, outputs: Sequence[str]) -> None:
         """Compare outputs for other inputs; what is no more than rounding needs no float64."""
-        first, feeds = reference.other_inputs, entry.other_inputs
-        if any(
-            not _same(np.asarray(data), np.asarray(feeds[name])) for name, data in first.items()
-        ):
+        first, second = (flat(one.other_inputs) for one in (reference, entry))
+        if not first or not all(_same(data, second.get(name)) for name, data in first.items()):
             return  # one refuses what the other takes
         feeds = reference.other_inputs
         bounds = Bounds(self._model.imported, feeds, Chosen(), self._settings.outputs, self._say)
