@@ -304,6 +304,23 @@ def test_nan_of_a_sample_is_near_no_number() -> None:
     assert rule_floats(exact, other, evidence).word != "ok"
 
 
+def test_no_number_of_samples_has_all_steps_of_a_measurement() -> None:
+    """Pixels that noise moves by dozens of steps, and a runner by one or two."""
+    rng = np.random.default_rng(0)
+    wide = rng.uniform(60, 190, 20_000)
+
+    def pixels(deviation: float, count: int) -> list[np.ndarray]:
+        noise = [deviation * rng.standard_normal(wide.shape) for _ in range(count // 2)]
+        return [np.rint(wide + x).astype(np.uint8) for each in noise for x in (each, -each)]
+
+    exact = np.rint(wide).astype(np.uint8)
+    evidence = Evidence(exact, pixels(16, 12), pixels(8, 12), "float16", 0.0, jumps=True)
+    (found, _) = pixels(1, 2)
+    assert rule_decisions(exact, found, evidence).word == "inconclusive"
+    assert rule_decisions(exact, found[::-1], evidence).word == "MISMATCH"
+    assert rule_decisions(exact, found + np.uint8(40), evidence).word == "MISMATCH"
+
+
 def test_values_that_both_results_have_are_no_mismatch() -> None:
     """Both found the same few boxes: equal numbers round alike, and noise makes them unequal."""
     exact = np.random.default_rng(0).integers(100, 250, 4000) / 256

@@ -13,6 +13,8 @@ from .rounding import RARE, Evidence, Ruling, elements
 _SEEN = 0.9
 #: Values of samples at one place: where there are fewer, rounding makes no others.
 _MANY = 3
+#: What the mean square by which samples of a measurement move is by that of two results, at least.
+_NEARER = 4.0
 
 
 def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
@@ -85,6 +87,8 @@ def _are_of_many(a: Array, b: Array, unseen: Array, evidence: Evidence) -> bool:
     places = np.stack([sample[unseen] for pair in pairs for sample in pair])
     values = np.sort(places, 0)
     is_of_many = (values[1:] != values[:-1]).sum(0) >= _MANY - 1
+    if a.dtype.kind in "iu" and _are_between([a[unseen], b[unseen]], places, is_of_many):
+        return True
     if not is_of_many.all() or not np.isin([x[unseen] for x in (a, b)], places).all():
         return False
     new = 0
@@ -93,6 +97,29 @@ def _are_of_many(a: Array, b: Array, unseen: Array, evidence: Evidence) -> bool:
         new = max(new, *(_lacking(others, sample) for sample in pair))
     every = [sample for pair in pairs for sample in pair]
     return max(_lacking(every, a), _lacking(every, b)) <= new
+
+
+def _are_between(results: Sequence[Array], places: Array, is_of_many: Array) -> bool:
+    """Whether integers lie between those of samples, and far nearer to each other than these.
+
+    Of a measurement in many steps, no number of samples has all values.
+
+    Args:
+        results: of both, at some places.
+        places: the same of each sample, the one without noise first.
+        is_of_many: whether samples have many values at a place.
+    """
+    a, b, exact, *others = (x.astype(np.float64) for x in (*results, *places))
+    if _NEARER * np.mean(np.square(a - b)) > min(np.mean(np.square(x - exact)) for x in others):
+        return False
+
+    def outside(x: Array, others: Array) -> int:
+        within = (x >= others.min(0)) & (x <= others.max(0)) & is_of_many
+        return int(np.count_nonzero(~within))
+
+    pairs = range(1, len(places), 2)
+    usual = [outside(places[i], np.delete(places, (i, i + 1), 0)) for i in pairs]
+    return max(outside(x, places) for x in results) <= max(usual, default=-1)
 
 
 def _lacking(samples: Sequence[Array], x: Array) -> int:
