@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from tercet import bisect, compare_layers
+from tercet.importers.onnx.reading.external import ExternalData
 from tercet.importers.onnx.source.raw import RawNode
 from tercet.importers.onnx.upgrading.rewrite import UPGRADES, NodeSite
 
@@ -63,3 +66,29 @@ def test_a_file_that_the_other_program_does_not_run_is_named() -> None:
         assert "onnxruntime does not load this model" in found.unread
         assert "importing the file changes has not been compared: onnxruntime" in str(found)
         assert found.to_dict()["unread"] == found.unread
+
+
+def test_external_data_are_read_by_the_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of another place than the file names."""
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (4, 64))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (4, 64))],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(weights[:1], "last")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    file = tmp_path / "model.onnx"
+    external = {"save_as_external_data": True, "location": "data", "size_threshold": 0}
+    onnx.save_model(proto, file, **external)
+    number = ExternalData._number
+
+    def later(data: ExternalData, fields: Any, key: str, *rest: Any) -> int:
+        return number(data, fields, key, *rest) + 4 * (key == "offset" and "'w'" in rest[-1])
+
+    monkeypatch.setattr(ExternalData, "_number", later)
+    feeds = {"x": np.ones((4, 64), np.float32)}
+    assert bisect(str(file), ("onnxruntime", "numpy"), feeds).fault == "import"

@@ -41,7 +41,8 @@ def changed_by_import(
     """
     if not all(node.op.deterministic for node in graph.walk()):
         return (), ""
-    settings = RunnerSettings(tuple(graph.outputs), title=player.title, as_written=True)
+    # Without names of outputs the program reads the file, and its external data, by itself.
+    settings = RunnerSettings(title=player.title, as_written=True)
     try:
         found = player.run(graph, feeds)
     except (UnsupportedError, RunnerEnded):
@@ -50,7 +51,8 @@ def changed_by_import(
         runner = open_runner(player.name, source, settings, player.process)
         try:
             given: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
-            wanted = dict(runner.run(given))
+            results = runner.run(given)
+            wanted = {name: results[name] for name in graph.outputs if name in results}
         finally:
             runner.close()
     except (UnsupportedError, RunnerEnded) as error:
