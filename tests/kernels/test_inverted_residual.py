@@ -316,6 +316,14 @@ def test_without_the_expansion_the_rest_is_fused(monkeypatch: pytest.MonkeyPatch
     assert "depthwise" not in found
 
 
+def test_without_a_wide_projection_the_rest_is_fused() -> None:
+    graph, _ = graph_of(Case((1, 160, 7, 7), 960, 320), float16, float16)
+    first, last = launches(planned(graph))
+    assert first.entry == "inverted_residual"
+    assert not dict(first.constants)["PROJECTS"]
+    assert last.entry == "mma"
+
+
 def test_pairs_of_a_window() -> None:
     w = np.arange(1, 10, dtype=np.uint16).reshape(1, 3, 3).repeat(2, 0).view(np.float16)
     pairs = window_pairs(w, 4)

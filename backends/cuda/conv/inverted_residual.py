@@ -102,13 +102,15 @@ class InvertedResidual(Whole):
     def smaller(self) -> InvertedResidual:
         """Two of three layers, for where all three are not one kernel.
 
-        In float32 the first two, if the depthwise convolution has strides and reads a large image.
+        The first two, if a projection has more filters than a kernel; in float32 also if the
+        depthwise convolution has strides and reads a large image.
         """
         conv = self.filtering.conv
         x = conv.operands[0].tensor
         strides = (conv.op.strides or ()) if isinstance(conv.op, Conv) else ()
         large = x.dtype == float32 and x.nbytes >= LARGE
-        if large and any(step > 1 for step in strides):
+        wide = self.projection is not None and self.projection.y.tensor.dims[1] > MAX_FILTERS
+        if wide or (large and any(step > 1 for step in strides)):
             return replace(self, projection=None)
         return replace(self, expansion=None)
 
