@@ -20,6 +20,7 @@ from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ...runtime.ops.packed import MatMulNBits
+from ...runtime.ops.pool import GlobalAveragePool
 from ...runtime.ops.reduce import ReduceMean
 from .recipe.pattern import Pattern
 
@@ -50,6 +51,7 @@ def _function(module: str, name: str) -> Any:
     return getattr(import_module(f".{module}", __package__), name)
 
 
+_AVERAGED = Finder("conv.averaged", "averaged_conv_at", ("tail",))
 _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
@@ -80,6 +82,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("norm.unit_rows", "divided_rows_at", ("tail",)),
     ),
     Gather: (Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),),
+    GlobalAveragePool: (_AVERAGED,),
     LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     MatMul: (
@@ -91,7 +94,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     ),
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),
-    ReduceMean: (Finder("norm.variance", "variance_at"),),
+    ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
     LogSoftmax: (_CAST_SOFTMAX,),
     Softmax: (_CAST_SOFTMAX,),
 }

@@ -21,6 +21,7 @@ from ....runtime.ops.reduce import (
     ReduceSumSquare,
 )
 from ....runtime.ops.shapes import normalize_axis
+from ..recipe.operands import Ints
 from .elementwise import greatest, lowest
 
 #: The header that declares composite states.
@@ -103,24 +104,33 @@ VARIANCE = ReduceFormula(
 )
 
 
+def reduced_axes(node: Node) -> Ints | None:
+    """Return the axes of a reduction, from the front; None of other nodes, or if unknown."""
+    op, (x, *given) = node.op, node.operands
+    if not isinstance(op, Reduce):
+        return None
+    known = [value.tensor.known if value.data is None else value.data for value in given]
+    if any(found is None for found in known):
+        return None
+    asked = tuple(int(axis) for found in known if found is not None for axis in found.flat)
+    return op.axes(asked if given else None, x.tensor.rank or 0)
+
+
 def keeps_order(node: Node) -> bool:
     """Whether the axes of a result are in the order of the input's, in any format of an image.
 
     Without an axis of pixels, the channels of an image stay the second axis, and last in memory. A
     result of fewer axes than an image has no format, so the axes that are left must be in order.
     """
-    op, (x, *given) = node.op, node.operands
-    rank = len(x.tensor.dims)
+    op, rank = node.op, len(node.operands[0].tensor.dims)
     if getattr(op, "keepdims", 0):
         return True
     if isinstance(op, ArgReduce):
-        axes = (normalize_axis(op.axis, rank),)
+        axes: Ints | None = (normalize_axis(op.axis, rank),)
     else:
-        known = [value.tensor.known if value.data is None else value.data for value in given]
-        if not isinstance(op, Reduce) or any(found is None for found in known):
-            return False
-        asked = tuple(int(axis) for found in known if found is not None for axis in found.flat)
-        axes = op.axes(asked if given else None, rank)
+        axes = reduced_axes(node)
+    if axes is None:
+        return False
     if len(node.output.tensor.dims) >= 3:
         return min(axes, default=0) > 1
     left = [axis for axis in (0, *range(2, rank), *range(1, min(rank, 2))) if axis not in axes]

@@ -10,14 +10,13 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
-from ....runtime.ops.reduce import Reduce
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
-from .folds import FOLDS, keeps_order
+from .folds import FOLDS, keeps_order, reduced_axes
 from .moves import Movement, movement, moves
 
 #: Maximum number of nodes behind a reduction.
@@ -51,11 +50,9 @@ class ChainReduction(Whole):
     @property
     def axes(self) -> Ints:
         """The axes that are reduced."""
-        op, (x, *given) = self.fold.op, self.fold.operands
-        assert isinstance(op, Reduce)
-        known = [value.tensor.known if value.data is None else value.data for value in given]
-        axes = tuple(int(axis) for found in known if found is not None for axis in found.flat)
-        return op.axes(axes if given else None, x.tensor.rank or 0)
+        axes = reduced_axes(self.fold)
+        assert axes is not None
+        return axes
 
     @property
     def keeps_axes(self) -> bool:

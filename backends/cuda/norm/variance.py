@@ -11,7 +11,7 @@ from ....runtime.ops.elementwise import Cast, Mul, Pow, Sub
 from ....runtime.ops.reduce import ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.fold_kernel import fold
-from ..codegen.folds import VARIANCE
+from ..codegen.folds import VARIANCE, reduced_axes
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -96,12 +96,6 @@ def _is_square(node: Node) -> bool:
 
 
 def _axes(node: Node) -> Ints | None:
-    """Return the axes of a mean, if they are known."""
-    if not isinstance(node.op, ReduceMean):
-        return None
-    x, *given = node.operands
-    known = [each.tensor.known if each.data is None else each.data for each in given]
-    if any(found is None for found in known):
-        return None
-    asked = tuple(int(axis) for found in known if found is not None for axis in found.flat)
-    return tuple(sorted(node.op.axes(asked if given else None, x.tensor.rank or 0)))
+    """Return the axes of a mean in order, if they are known."""
+    axes = reduced_axes(node) if isinstance(node.op, ReduceMean) else None
+    return None if axes is None else tuple(sorted(axes))

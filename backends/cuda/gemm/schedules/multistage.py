@@ -240,8 +240,22 @@ def multiply(
     return first, reduction(gemm, epilogue, config.splits, sums)
 
 
-def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
-    """Return the `End` that applies bias and epilogue."""
+def means(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
+    """Return the launch of 16-bit products of which only the means of columns are stored.
+
+    Args:
+        gemm: the products; `c` has a row for each.
+        epilogue: applied to every result before.
+        config: a tile with all rows of a product, not split.
+        target: the GPU.
+    """
+    atom = atom_of(gemm.dtype)
+    end = _finished(gemm, epilogue, atom, means=True)
+    return replace(launch(gemm, config, atom, end, SplitK.WHOLE), pitched=())
+
+
+def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom, *, means: bool = False) -> End:
+    """Return the `End` that applies bias and epilogue, and maybe averages the results."""
     return End(
         entry="mma",
         args={
@@ -252,10 +266,10 @@ def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
         constants=(
             ("VECTOR_C", gemm.vector_c(*((4, 2) if atom.parts else (8, 4, 2)))),
             *epilogue.flags(gemm.bias),
-            *(("ZERO_B", False), ("HEADS", gemm.batch.heads > 1)),
+            *(("ZERO_B", False), ("HEADS", gemm.batch.heads > 1), ("MEANS", means)),
         ),
         code=epilogue.code,
-        title=epilogue.title,
+        title=f"{epilogue.title} mean of {gemm.shape[0]}".strip() if means else epilogue.title,
         pitched=epilogue.pitched,
     )
 

@@ -16,7 +16,8 @@
 // Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN
 // WARPS_M WARPS_N STAGES WGMMA; ROWS, LINE: see operand_a.cuh; VECTOR, the elements of `a` per
 // copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; ACROSS, whether `b` is
-// b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
+// b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; MEANS, whether of all
+// results only the means of columns are stored; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
 // operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution, or, with HEADS,
 // a head of a sample.
 
@@ -171,7 +172,9 @@ mma(const T* a, const U* b, void* c, const Window* table, const Z* bias, const Z
     const int sample = HEADS ? block.batch / heads : block.batch, head = HEADS ? block.batch % heads : 0;
     const Product product = {a + (long long)sample * batch_a + (long long)head * head_a,
                              b + (long long)sample * batch_b + (long long)head * head_b, table, m, n, k, lda, ldb};
-    if constexpr (PARTS)
+    if constexpr (MEANS)
+        multiply_all(product, image, block, StoreMeans{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
+    else if constexpr (PARTS)
         multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
     else if constexpr (SPLIT == WHOLE)
         multiply_all(product, image, block, StoreWords((R*)c, bias, z0, z1, m, n, ldc, batch_c));

@@ -154,6 +154,82 @@ private:
     }
 };
 
+// From the registers of the warps: the means of the columns of a tile that has all rows.
+struct StoreMeans {
+    static constexpr int BANDS = BM / (TM * 16);          // of rows that a warp has
+    static constexpr bool EARLY = TM * TN <= 4;           // operands are read before the products, as registers allow
+    R* c;
+    const Z *bias, *z0, *z1;
+    int m, n, ldc, batch_c;
+    Operands<2> operands[EARLY ? TM * TN : 1][2];
+
+    __device__ __forceinline__ void open(unsigned char*, const Block&) const {}
+    __device__ __forceinline__ void prepare(LoaderA&) const {}
+    __device__ __forceinline__ void begin(const Block& block)
+    {
+        Place place;
+        pin(place.lane);  // behind the copies of `a`
+        if constexpr (!EARLY) return;
+#pragma unroll
+        for (int i = 0; i < TM * TN; ++i) read(operands[i], i / TN, i % TN, block, place);
+    }
+
+    __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block, const Place& place)
+    {
+        float* const totals = (float*)shared;
+        cp_async_wait<0>();
+        __syncthreads();  // the stages are read
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            float2 total = {0, 0};
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                if constexpr (!EARLY) read(operands[0], i, j, block, place);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float2 pair = neighbours(sums.of[i][j], half);
+                    const float values[2] = {pair.x, pair.y};
+                    const Neighbours<R, 2> results = with_epilogue(values, operands[EARLY ? i * TN + j : 0][half]);
+                    if (row_of(i, half, block, place) >= m) continue;
+                    total.x += float(results.at[0]), total.y += float(results.at[1]);
+                }
+            }
+#pragma unroll
+            for (int other = 4; other < 32; other *= 2) {  // the lanes with the same columns
+                total.x += __shfl_xor_sync(~0u, total.x, other);
+                total.y += __shfl_xor_sync(~0u, total.y, other);
+            }
+            const int column = place.n + j * 8 + place.lane * 2;
+            if (place.lane < 4) *(float2*)(totals + place.m / (TM * 16) * BN + column) = total;
+        }
+        __syncthreads();
+        for (int column = threadIdx.x; column < BN && block.n0 + column < n; column += THREADS) {
+            float total = 0;
+#pragma unroll
+            for (int band = 0; band < BANDS; ++band) total += totals[band * BN + column];
+            c[block.batch * n + block.n0 + column] = R(total / m);
+        }
+    }
+
+private:
+    static __device__ __forceinline__ int row_of(int i, int half, const Block& block, const Place& place)
+    {
+        return block.m0 + place.m + i * 16 + half * 8 + place.lane / 4;
+    }
+
+    // The operands of two adjacent results in two rows.
+    __device__ __forceinline__ void read(Operands<2> (&of)[2], int i, int j, const Block& block, const Place& place) const
+    {
+        const int column = block.n0 + place.n + j * 8 + place.lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = row_of(i, half, block, place);
+            const long long at = (long long)block.batch * batch_c + (long long)row * ldc + column;
+            if (row < m && column < n) of[half] = operands_at<2>(at, row, column, n - column, bias, z0, z1);
+        }
+    }
+};
+
 // From the registers of the warps.
 struct StoreRegisters {
     R* c;
