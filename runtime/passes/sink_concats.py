@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, permutations
+
+import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Clip, Unary
-from ..ops.movement import Concat, Slice
+from ..ops.movement import Concat, Expand, Slice
 from ..ops.norm import BatchNormalization
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, rank_of, shape_of
+from .editing import Builder, rank_of, shape_of, static_dims
 from .fold_batchnorm import folded
 
 #: Channels of which every part of a sum has a multiple, so that slices need no copy: 16 bytes in
@@ -28,7 +31,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     of several window sizes (MixNet) and of several inputs are joined so. What is added to all is
     sliced, which copies nothing. Every part must be the result of a convolution that nothing else
     reads.
+
+    A constant is added to any parts, if one of them is a constant, too: positions to a class token
+    and to the product in front of it, which adds a bias already.
     """
+    yield from _add_constants(graph)
     for node in list(graph.nodes):
         place = _joined(graph, node) if node in graph else None
         if place is None:
@@ -52,6 +59,56 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, [made])
         graph.remove(concat)
         yield f"{node.kind} '{node.name}' is applied to {len(parts)} layers before their Concat"
+
+
+def _add_constants(graph: Graph) -> Iterator[str]:
+    """Add a constant to the parts of a tensor, some of which are constants."""
+    for node in [node for node in graph.nodes if isinstance(node.op, Add)]:
+        for joined, addend in permutations(node.operands):
+            concat = joined.producer
+            if concat is None or not isinstance(concat.op, Concat):
+                continue
+            pieces = _pieces(addend.data, concat, concat.op)
+            fixed = any(_is_fixed(part) for part in concat.operands)
+            grows = shape_of(node.output) != shape_of(joined)
+            if not pieces or not fixed or grows or not _is_private(graph, concat):
+                continue
+            add = Builder(graph, node, node.name, (node,))
+            made = [_plus(add, *each) for each in zip(concat.operands, pieces, strict=True)]
+            graph.replace(node, [Builder(graph, node, concat.name, (concat,))(concat.op, *made)])
+            graph.remove(concat)
+            yield f"Add '{node.name}' of a constant is applied to {len(made)} parts, one constant"
+            break
+
+
+def _pieces(addend: Array | None, concat: Node, op: Concat) -> list[Array]:
+    """Return what of a constant is added to each part of a Concat; nothing unless all is known."""
+    rank = rank_of(concat.output)
+    shapes = [shape_of(part) for part in concat.operands]
+    if addend is None or not rank or addend.ndim > rank:
+        return []
+    whole = addend.reshape((1,) * (rank - addend.ndim) + addend.shape)
+    axis = normalize_axis(op.axis, rank)
+    sizes = static_dims(None if shape is None else shape[axis] for shape in shapes)
+    if sizes is None or whole.shape[axis] != sum(sizes):
+        return []
+    return np.split(whole, list(accumulate(sizes))[:-1], axis)
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value is a constant, or one that is repeated."""
+    node = value.producer
+    repeats = node is not None and isinstance(node.op, Expand)
+    return value.data is not None or (repeats and node.operands[0].data is not None)
+
+
+def _plus(add: Builder, part: Value, piece: Array) -> Value:
+    """Return the sum of a part and a constant, which is added before the part is repeated."""
+    node, constant = part.producer, add.constant(piece, "addend")
+    if node is None or not _is_fixed(part) or len(piece) > 1:
+        return add(Add(), part, constant)
+    source, sizes = node.operands
+    return add(Expand(), add(Add(), source, constant), sizes)
 
 
 def _joined(graph: Graph, node: Node) -> int | None:

@@ -8,7 +8,9 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Relu, Sigmoid, Swish
-from tercet.runtime.ops.movement import Concat
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Expand, Slice
+from tercet.runtime.passes import STATIC_PASSES
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -87,6 +89,54 @@ LEFT: dict[str, Build] = {
     "a sum of parts that are no words": lambda g, x: added(g, x, 10, 14),
     "norm of another axis": lambda g, x: batchnorm(g, joined(g, x, 2), 4),
 }
+
+
+def positions(graph: Graph, x: Value, *shape: int, axis: int = 1, token: str = "") -> Value:
+    """Add a constant to what a product computes, behind a class token; `shape` is its own."""
+    y = apply(graph, MatMul(), x, normal(6, 6))
+    if token == "computed":
+        first = apply(graph, Slice(), y, *(np.array([n]) for n in (0, 1, 1)))
+    elif token == "repeated":
+        first = apply(graph, Expand(), normal(1, 1, 6), np.array([2, 1, 1]))
+    else:
+        first = graph.constant(normal(2, 1, 6) if axis == 1 else normal(2, 5, 1))
+    return apply(graph, Add(), normal(*shape), apply(graph, Concat(axis=axis), first, y))
+
+
+ADDED: dict[str, tuple[Build, list[str]]] = {
+    "to a constant": (lambda g, x: positions(g, x, 1, 6, 6), ["Add", "Concat", "MatMul"]),
+    "of fewer axes": (lambda g, x: positions(g, x, 6, 6), ["Add", "Concat", "MatMul"]),
+    "of every sample": (lambda g, x: positions(g, x, 2, 6, 6), ["Add", "Concat", "MatMul"]),
+    "to columns": (lambda g, x: positions(g, x, 7, axis=2), ["Add", "Concat", "MatMul"]),
+    "to a repeated token": (
+        lambda g, x: positions(g, x, 1, 6, 6, token="repeated"),
+        ["Add", "Concat", "MatMul"],
+    ),
+}
+NOT_ADDED: dict[str, Build] = {
+    "no constant part": lambda g, x: positions(g, x, 1, 6, 6, token="computed"),
+    "the same for all parts": lambda g, x: positions(g, x, 6),
+    "a result of more axes": lambda g, x: positions(g, x, 3, 1, 6, 6),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_constants_are_added_to_parts(name: str) -> None:
+    build, left = ADDED[name]
+    graph = make(build, (2, 5, 6))
+    after, log = optimised(graph)
+    after, _ = optimised(after, STATIC_PASSES)
+    assert log.counts["sink_concats"] == 1
+    assert sorted(kind for kind in kinds(after) if kind != "Expand") == left
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("name", NOT_ADDED)
+def test_other_sums_stay(name: str) -> None:
+    graph = make(NOT_ADDED[name], (2, 5, 6))
+    after, log = optimised(graph)
+    assert "sink_concats" not in log.counts
+    assert_same(graph, after)
 
 
 @pytest.mark.parametrize("name", TAKEN)
