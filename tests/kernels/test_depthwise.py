@@ -12,7 +12,15 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.conv.depthwise import LARGE, SHARED, SINGLE, SMALL, Patch, Plane
+from tercet.backends.cuda.conv.depthwise import (
+    LARGE,
+    LINES,
+    SHARED,
+    SINGLE,
+    SMALL,
+    Patch,
+    Plane,
+)
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -29,7 +37,7 @@ from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"conv/depthwise.cu", "conv/depthwise_pixels.cu"}
+COMPILES = {"conv/depthwise.cu", "conv/depthwise_lines.cu", "conv/depthwise_pixels.cu"}
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -42,9 +50,17 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "stride": ((1, 16, 13, 10), (3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
     "uneven": ((1, 8, 12, 17), (5, 3), {"strides": (1, 3), "pads": (0, 2, 3, 0)}),
     "dilation": ((1, 24, 12, 12), (3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
-    "line": ((2, 8, 40), (5,), {"pads": (2, 2)}),
     "large": ((1, 8, 12, 12), (7, 7), {"pads": (3, 3, 3, 3)}),
     "one pixel": ((3, 8, 3, 3), (3, 3), {}),
+}
+#: Likewise, with windows of one row.
+ROWS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "line": ((2, 8, 40), (5,), {"pads": (2, 2)}),
+    "many taps": ((2, 8, 70), (51,), {"pads": (25, 25)}),
+    "causal": ((1, 12, 33), (16,), {"pads": (15, 0)}),
+    "rows": ((2, 4, 5, 19), (1, 11), {"pads": (1, 5, 0, 5), "strides": (2, 1)}),
+    "column": ((2, 8, 21, 1), (17, 1), {"pads": (8, 0, 8, 0)}),
+    "strided row": ((1, 8, 44), (12,), {"pads": (3, 3), "strides": (3,)}),
 }
 #: Likewise, over three axes.
 VOLUMES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -76,7 +92,7 @@ NO_WORDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers."""
-    shape, kernel, how = (CASES | VOLUMES | NO_WORDS)[case]
+    shape, kernel, how = (CASES | ROWS | VOLUMES | NO_WORDS)[case]
     low = float16 if dtype == float64 else dtype
     x, w, b = (
         normal(*dims).astype(low).astype(dtype)
@@ -96,7 +112,8 @@ def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def chosen(plane: Plane, processors: int) -> Patch:
         found = plane.patches
-        return patch if patch in found or (SMALL in found and not patch.shared) else SINGLE
+        may = patch in found or (SMALL in found and not patch.shared and patch not in LINES)
+        return patch if may else SINGLE
 
     monkeypatch.setattr(Plane, "patch", chosen)
 
@@ -114,6 +131,33 @@ def test_every_patch(
 ) -> None:
     always(patch, monkeypatch)
     check(case, dtype, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("patch", [*LINES, SINGLE], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ROWS)
+def test_windows_of_one_row(
+    case: str,
+    dtype: DType,
+    patch: Patch,
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    always(patch, monkeypatch)
+    check(case, dtype, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=str)
+def test_no_tap_reads_an_infinity_beside_its_window(dtype: DType, emulated: CudaBackend) -> None:
+    graph, x = graph_of("many taps", dtype)
+    x[0, :, 0] = np.inf
+    with Model(graph, [emulated], replace(OPTIONS, conv="depthwise"), evaluate) as model:
+        y = model.run({"x": x})["y"]
+    assert not np.isfinite(y[0, :, :26]).all(axis=0).any()
+    assert np.isfinite(y[0, :, 26:]).all()
+    assert np.isfinite(y[1]).all()
 
 
 @needs_compiler
@@ -154,6 +198,17 @@ def test_patches_leave_enough_threads() -> None:
         rows, columns = (int(constants.get(name, 1)) for name in ("ROWS", "COLUMNS"))
         return str(Patch(rows, columns, shared=shared))
 
+    def line(*x: int, taps: int, dtype: DType = float16, **how: Any) -> str:
+        arrays = [np.broadcast_to(dtype.type(1), dims) for dims in (x, (x[1], 1, taps))]
+        graph = single("Conv", arrays, (1,), group=x[1], pads=(taps // 2,) * 2, **how)
+        (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
+        return f"{launch.entry} {dict(launch.constants)['COLUMNS']}"
+
+    assert line(32, 256, 200, taps=51) == line(32, 256, 200, taps=33) == "depthwise_lines 8"
+    assert line(8, 256, 200, taps=31) == "depthwise_lines 4"
+    assert line(1, 256, 200, taps=51) == "depthwise 1"
+    assert line(32, 256, 200, taps=3) == "depthwise 8"
+    assert line(32, 256, 200, taps=31, strides=(2,)) == "depthwise 4"
     assert patch(32, 32, 112, 112) == "4x2"
     assert patch(32, 32, 112, 112, dtype=float16) == "2x4"
     assert patch(1, 32, 112, 112) == "2x2"
@@ -177,9 +232,14 @@ def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.M
             for case in CASES:
                 found += launches(planned(graph_of(case, dtype)[0], conv="depthwise"))
         found += launches(planned(graph_of("strided planes", float16)[0], conv="depthwise"))
+    for patch in (*LINES, SINGLE):
+        always(patch, monkeypatch)
+        for case, dtype in ((case, dtype) for case in ROWS for dtype in DTYPES):
+            found += launches(planned(graph_of(case, dtype)[0], conv="depthwise"))
     for case in NO_WORDS:
         found += launches(planned(graph_of(case, float32)[0], conv="depthwise"))
     found = [launch for launch in found if "depthwise" in launch.entry]
-    assert len(found) == len(PATCHES) * (len(DTYPES) * len(CASES) + 1) + len(NO_WORDS)
+    of_rows = (len(LINES) + 1) * len(DTYPES) * len(ROWS)
+    assert len(found) == len(PATCHES) * (len(DTYPES) * len(CASES) + 1) + of_rows + len(NO_WORDS)
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)

@@ -2,10 +2,11 @@
 
 They are bound by memory and by instructions other than FMA. A thread of `depthwise.cu` computes a
 patch of pixels of adjacent channels, so that it reads each input once for all of its windows. Where
-there are few pixels, latency counts: a warp of `depthwise_rows.cu` computes one row of the windows.
-Channels that fill no words are left to `depthwise_pixels.cu`; transposed convolutions have a kernel
-whose threads gather what reaches one pixel. Windows over three axes add up one
-plane after the other; a warp of `depthwise_rows.cu` has a row of one plane.
+windows are one row of many taps (speech), a thread of `depthwise_lines.cu` has a few of these at a
+time. Where there are few pixels, latency counts: a warp of `depthwise_rows.cu` computes one row of
+the windows. Channels that fill no words are left to `depthwise_pixels.cu`; transposed convolutions
+have a kernel whose threads gather what reaches one pixel. Windows over three axes add up one plane
+after the other; a warp of `depthwise_rows.cu` has a row of one plane.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ SINGLE = Patch(1, 1)
 #: the layers of MobileNet at batch 1 and 32.
 LARGE = {4: Patch(4, 2), 2: Patch(2, 4)}
 SMALL = Patch(2, 2)
+#: Patch sizes for windows of one row; the largest one for stride 1.
+LINES = (Patch(1, 8), Patch(1, 4), Patch(1, 2))
 #: Patches that warps share.
 SHARED = (Patch(1, 4, shared=True), Patch(1, 2, shared=True), Patch(1, 1, shared=True))
 #: Maximum taps of a window whose weights a thread of `depthwise.cu` holds in registers.
@@ -60,6 +63,7 @@ HELD = 9
 BUSY = {
     **{LARGE[4]: (256, 256), LARGE[2]: (70, 120), SMALL: (64, 512)},
     **dict(zip(SHARED, ((inf, 32), (0, 20), (inf, 0)), strict=True)),
+    **dict(zip(LINES, ((192, 192), (96, 96), (64, 64)), strict=True)),
 }
 #: Maximum taps for patches larger than a pixel, as windows are unrolled.
 MAX_TAPS = 49
@@ -108,6 +112,8 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch, file: str = "") -> Lau
         launch = _launch(conv, plane, "conv/depthwise_rows.cu", count, constants, members)
         block = LANES * prod(plane.kernel[:2])
         return replace(launch, grid=(ceil_div(count, LANES), 1, 1), block=block)
+    if plane.is_long and patch != SINGLE:
+        return _launch(conv, plane, "conv/depthwise_lines.cu", count, constants, members)
     constants = ("ROWS", patch.rows), *constants
     return _launch(conv, plane, "conv/depthwise.cu", count, constants, members)
 
@@ -200,29 +206,48 @@ class Plane:
 
     @classmethod
     def of(cls, conv: ConvProblem) -> Plane:
-        """Return the geometry of a convolution; planes that it treats one by one are images."""
+        """Return the geometry of a convolution.
+
+        Planes that it treats one by one are images, and a column of pixels is a row.
+        """
         x, y, view = conv.x, conv.y, conv.view
-        planes, height, width = three(x.dims[2:], 1)
-        out_planes, *rest = three(y.dims[2:], 1)
-        ends = three(view.pads_begin, 0)[0], three(view.pads_end, 0)[0]
-        alone = (three(view.kernel, 1)[0], three(view.strides, 1)[0], *ends) == (1, 1, 0, 0)
+        inputs, outputs = three(x.dims[2:], 1), three(y.dims[2:], 1)
+        kernel, steps = three(view.kernel, 1), three(view.strides, 1)
+        begins, ends = three(view.pads_begin, 0), three(view.pads_end, 0)
+        alone = (kernel[0], steps[0], begins[0], ends[0]) == (1, 1, 0, 0)
+        is_column = inputs[2] == outputs[2] == kernel[2] == 1 and begins[2] == 0
+
+        def placed(sizes: Ints) -> Ints:
+            return (sizes[0], 1, sizes[1]) if is_column else sizes
+
         return cls(
-            images=x.dims[0] * (planes if alone else 1),
+            images=x.dims[0] * (inputs[0] if alone else 1),
             channels=x.dims[1],
             has_words=x.dims[1] % WORD == 0,
             size=x.dtype.itemsize,
-            inputs=(1 if alone else planes, height, width),
-            outputs=(1 if alone else out_planes, *rest),
-            kernel=three(view.kernel, 1),
-            steps=three(view.strides, 1),
-            dilations=three(view.dilations, 1),
-            pads=three(view.pads_begin, 0),
+            inputs=placed((1, *inputs[1:]) if alone else inputs),
+            outputs=placed((1, *outputs[1:]) if alone else outputs),
+            kernel=placed(kernel),
+            steps=placed(steps),
+            dilations=placed(three(view.dilations, 1)),
+            pads=(begins[0], 0, begins[1]) if is_column else begins,
         )
 
     @property
     def has_planes(self) -> bool:
         """Whether windows extend over planes."""
         return (self.inputs[0], self.outputs[0], self.kernel[0], self.pads[0]) != (1, 1, 1, 0)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether windows are one row of more taps than a thread holds, one pixel apart."""
+        alone = self.has_lines and self.steps[2] == self.dilations[2] == 1
+        return alone and self.kernel[2] > HELD
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether windows are one row."""
+        return not self.has_planes and self.kernel[1] == 1
 
     @property
     def geometry(self) -> dict[str, int]:
@@ -243,8 +268,10 @@ class Plane:
         shared = SHARED if 1 < rows <= MAX_SHARES >= self.kernel[2] else ()
         if prod(self.dilations) > 1:
             return (*shared[-1:], SINGLE)
-        if prod(self.kernel) > MAX_TAPS:
+        if prod(self.kernel) > MAX_TAPS and not self.is_long:
             return (*shared, SINGLE)
+        if self.has_lines:
+            return (*LINES[self.steps[2] > 1 :], SINGLE)
         large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
         return (*large, SMALL, *shared, SINGLE)
 
