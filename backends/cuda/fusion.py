@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.scans import ScanChain
 
-#: Limit of a chain, as `MAX_CHAINED`: more need too many registers, unless there are few elements.
-MAX_CHAIN_OPERANDS = 8
 #: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
 #: whatever the operator: less than a launch.
 MAX_REPEATED = 1 << 18
@@ -229,7 +227,7 @@ class _PlainGroups:
             )
             shared = None
             if self.formed is not None and not read:
-                shared = shared_chain_at(self.graph, chain, self.left, self.formed)
+                shared = shared_chain_at(self.graph, chain, self.left, self.formed, _closed)
             if shared is not None:
                 self.left.difference_update(shared.nodes)
                 yield FusionGroup(shared.chain, None, whole=shared)
@@ -460,9 +458,14 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
 
 def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     """Return `root` with preceding elementwise nodes that only the chain reads."""
-    chain = [root]
-    shape = root.output.tensor.dims
-    most = MAX_OPERANDS if prod(shape) <= FEW_ELEMENTS else MAX_CHAIN_OPERANDS
+    return _closed(graph, [root], free)
+
+
+def _closed(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
+    """Return nodes with preceding elementwise ones that only these read; the first has a result."""
+    chain = list(nodes)
+    shape = chain[0].output.tensor.dims
+    most = MAX_OPERANDS[prod(shape) <= FEW_ELEMENTS]
     grown = True
     while grown and len(chain) < MAX_CHAINED:
         grown = False

@@ -279,18 +279,15 @@ def test_elementwise_chains_are_one_kernel_that_reads_each_operand_once() -> Non
     assert read == ["x", "y"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "kernels"), [(1 << 12, ["Sigmoid", "Relu"]), (4, ["Sigmoid+Relu, 2 results"])]
-)
-def test_a_value_that_others_read_ends_a_chain(rows: int, kernels: list[str]) -> None:
-    """Unless there are few elements."""
+@pytest.mark.parametrize("rows", [1 << 12, 4])
+def test_a_value_that_others_read_is_a_result_of_its_chain(rows: int) -> None:
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, (rows, 8)))
     inner = graph.insert(Sigmoid(), [x], ["inner"]).output
     outer = graph.insert(Relu(), [inner]).output
     graph.set_outputs({"inner": inner, "outer": outer})
     infer(graph)
-    assert [launch.note for launch in launches(planned(graph))] == kernels
+    assert [launch.note for launch in launches(planned(graph))] == ["Sigmoid+Relu, 2 results"]
 
 
 def test_scalar_constants_are_written_into_the_code() -> None:

@@ -1,4 +1,4 @@
-"""Chains of few elements that share tensors: one kernel with several results."""
+"""Chains that share tensors: one kernel with several results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Equal, Exp, Mul, Neg, Sigmoid, Tanh, Where
+from tercet.runtime.ops.elementwise import (
+    Add,
+    Cast,
+    Equal,
+    Exp,
+    Mul,
+    Neg,
+    Sigmoid,
+    Sub,
+    Tanh,
+    Where,
+)
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMax
@@ -76,11 +87,27 @@ def siblings(net: Net) -> Graph:
     return net.outputs(net.apply(Neg(), x), net.apply(Tanh(), x), product)
 
 
+def both_types(net: Net) -> Graph:
+    """Many elements that a sum reads in float32 and a layer in half precision."""
+    wide = net.apply(Exp(), net.apply(Sub(), net.input(40, 1000), net.input(40, 1)))
+    factor = net.apply(Mul(), net.input(1, 1000), net.input(1, 1))
+    return net.outputs(wide, net.apply(Cast(to=float16), net.apply(Mul(), wide, factor)))
+
+
+def odd_rows(net: Net) -> Graph:
+    """Many elements in rows of an odd number, beside a column and a row."""
+    x = net.input(40, 999)
+    low = net.apply(Tanh(), net.apply(Add(), x, net.input(40, 1)))
+    return net.outputs(low, net.apply(Mul(), low, net.input(999)))
+
+
 GRAPHS: dict[str, Callable[[Net], Graph]] = {
     "gates": gates,
     "gates of 16 bits": lambda net: gates(net, float16),
     "statistics": statistics,
     "siblings": siblings,
+    "both types": both_types,
+    "odd rows": odd_rows,
 }
 
 
@@ -142,10 +169,13 @@ def test_kernels_do_not_wait_for_each_other(emulated: CudaBackend) -> None:
     compare(Sample(graph, net.feeds), emulated)
 
 
-def test_many_elements_are_left_to_chains() -> None:
-    net = Net()
-    state = net.apply(Tanh(), net.input(1 << 15))
-    assert FILE not in files(net.outputs(state, net.apply(Sigmoid(), state)))
+def test_threads_of_many_elements_have_words() -> None:
+    graph = both_types(Net())
+    (launch,) = (each for each in launches(planned(graph)) if each.source.file == FILE)
+    constants = dict(launch.constants)
+    assert (constants["VECTOR"], constants["OUTER0"], constants["OUTER1"]) == (4, 4, 4)
+    (launch,) = (e for e in launches(planned(odd_rows(Net()))) if e.source.file == FILE)
+    assert dict(launch.constants)["VECTOR"] == 1
 
 
 @needs_compiler

@@ -1,12 +1,14 @@
-"""Chains of elementwise operators of few elements, with several results, as one kernel.
+"""Chains of elementwise operators with several results, as one kernel.
 
-Where there are few elements, launches are all that counts: what several chains read is computed
-with one of them, and stored for the others.
+What several chains read is computed with one of them, and stored for the others: the other ones do
+not read it from memory, and are no launches. So a tensor that is read in two float types is written
+in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
@@ -15,7 +17,6 @@ from ..recipe.operands import (
     Given,
     Ints,
     Tensor,
-    broadcast_strides,
     ceil_div,
     divisors,
     index_type,
@@ -24,11 +25,18 @@ from ..recipe.operands import (
 )
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
+from .chain_kernel import THREADS, factors_of, vector_of, walk_of
 from .elementwise import MAX_CHAINED, chain_of, compute_type, in_chains
 
-#: Maximum numbers of elements, of tensors that are read, and of results.
-FEW_ELEMENTS, MAX_OPERANDS, MAX_RESULTS = 1 << 14, 16, 8
-THREADS = 64
+#: Number of elements below which launches are all that counts.
+FEW_ELEMENTS = 1 << 14
+#: Threads of a block of few elements.
+FEW_THREADS = 64
+#: Maximum numbers of tensors that are read, and of results, of few elements and of many.
+MAX_OPERANDS, MAX_RESULTS = {True: 16, False: 8}, {True: 8, False: 4}
+
+#: Returns some nodes, and elementwise ones before them that only these read.
+Closed = Callable[[Graph, Sequence[Node], Set[Node]], list[Node]]
 
 
 @record
@@ -124,7 +132,7 @@ class Formed:
 
 
 def shared_chain_at(
-    graph: Graph, nodes: Sequence[Node], free: Set[Node], formed: Formed
+    graph: Graph, nodes: Sequence[Node], free: Set[Node], formed: Formed, closed: Closed
 ) -> SharedChain | None:
     """Return a chain together with others that it shares tensors with, if there are any.
 
@@ -133,12 +141,12 @@ def shared_chain_at(
         nodes: the chain; the first of them is its last node.
         free: nodes that may be taken.
         formed: the groups of nodes that are in one.
+        closed: see there.
     """
-    if nodes[0].output.tensor.size > FEW_ELEMENTS:
-        return None
     found, dims = set(nodes), nodes[0].output.tensor.dims
     while len(found) < MAX_CHAINED:
-        more = (found | {node} for node in _beside(graph, found, free, dims))
+        beside = _beside(graph, found, free, dims)
+        more = (set(closed(graph, [node, *found], free)) for node in beside)
         wider = next((each for each in more if _fits(graph, each) and formed.may_join(each)), None)
         if wider is None:
             break
@@ -166,8 +174,10 @@ def _fits(graph: Graph, nodes: Set[Node]) -> bool:
     """Whether one kernel can have these nodes: nodes of fewer elements have no results."""
     chain = graph.in_order(nodes)
     results = _results(graph, chain)
-    alike = len({value.tensor.dims for value in results}) == 1
-    return alike and len(operands_of(chain)) <= MAX_OPERANDS and len(results) <= MAX_RESULTS
+    dims = {value.tensor.dims for value in results}
+    few = prod(next(iter(dims))) <= FEW_ELEMENTS
+    read, written = len(operands_of(chain)), len(results)
+    return len(dims) == 1 and read <= MAX_OPERANDS[few] and written <= MAX_RESULTS[few]
 
 
 def _results(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
@@ -188,38 +198,49 @@ def shared_chain(found: SharedChain, operand: Operand) -> Launch | str:
     results = [operand(value) for value in found.results]
     operands = [operand(value) for value in chain.operands]
     y = results[-1]
-    axes = order(y.rank, y.format)
-    rows = [t.strides for t in results]
-    rows += [broadcast_strides(x.dims, x.format, y.dims, x.pitch) for x in operands]
-    sizes, moves = merge([y.dims[a] for a in axes], [tuple(row[a] for a in axes) for row in rows])
+    others, axes = (*results[:-1], *operands), order(y.rank, y.format)
+    walks = [walk_of(x, None, y, factors_of(y.dims, ()) or ()) for x in others]
+    rows = [y.strides, *(walk.strides for walk in walks), *(walk.slots for walk in walks)]
+    sizes, merged = merge([y.dims[a] for a in axes], [tuple(row[a] for a in axes) for row in rows])
+    few = y.size <= FEW_ELEMENTS
+    vector, aligned = (
+        (1, [1] * len(others)) if few else vector_of((y, *others), sizes, merged, walks)
+    )
+    made, parts = len(results), aligned[len(results) - 1 :]
+    moves = (*merged[1:made], merged[0], *merged[made : made + len(operands)])
     args: dict[str, Given] = {"count": y.size, "sizes": sizes, **divisors(sizes)}
     for i, (t, move) in enumerate(zip(results, moves, strict=False)):
         args |= {f"y{i}": t, f"steps{i}": move}
-    for i, (x, move) in enumerate(zip(operands, moves[len(results) :], strict=True)):
+    for i, (x, move) in enumerate(zip(operands, moves[made:], strict=True)):
         args |= {f"a{i}": x, f"strides{i}": move}
-    words = [f"word{i}" for i in range(len(operands))] + [f"result{i}" for i in range(len(results))]
+    words = [f"words{i}.at[q]" for i in range(len(operands))] + [f"result{i}" for i in range(made)]
     kinds = [f"using C{i} = {compute_type(t.dtype)};" for i, t in enumerate(results)]
+    threads = FEW_THREADS if few else THREADS
+    constants = [("RANK", len(sizes)), ("VECTOR", vector), ("THREADS", threads)]
+    stored = [max(each, 1) for each in aligned[: made - 1]]
+    constants += [(f"OUTER{i}", each) for i, each in enumerate([*stored, vector])]
+    constants += [(f"INNER{i}", each) for i, each in enumerate(parts)]
     return Launch(
         "elementwise/shared.cu",
         "shared_chain",
-        grid=(ceil_div(y.size, THREADS), 1, 1),
-        block=THREADS,
+        grid=(ceil_div(y.size, threads * vector), 1, 1),
+        block=threads,
         args=args,
         types=(
             ("Index", index_type(*(t.extent for t in (*results, *operands)))),
             *((f"R{i}", t.dtype) for i, t in enumerate(results)),
             *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
         ),
-        constants=(("RANK", len(sizes)),),
+        constants=tuple(constants),
         code="\n".join(
             [
                 chain.code,
                 *kinds,
                 f"#define OPERANDS(X) {' '.join(f'X({i})' for i in range(len(operands)))}",
-                f"#define RESULTS(X) {' '.join(f'X({i})' for i in range(len(results)))}",
+                f"#define RESULTS(X) {' '.join(f'X({i})' for i in range(made))}",
                 f"#define CHAIN_ARGUMENTS {', '.join(words)}",
             ]
         ),
-        note=f"{chain.title}, {len(results)} results",
+        note=f"{chain.title}, {made} results",
         pitched=(*results, *operands),
     )

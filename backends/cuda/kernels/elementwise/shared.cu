@@ -1,9 +1,11 @@
-// A chain of elementwise operators with several results, of few elements: a thread computes one of each.
+// A chain of elementwise operators with several results: a thread computes VECTOR adjacent elements of each.
 //
-// Generated: R0, R1, ... the types of the results; A0, A1, ... those of the operands; chain(a0, ..., r0, ...),
-// the arithmetic, which stores the results in its last parameters, in the types that they are computed in, C0,
-// C1, ...; OPERANDS(X) and RESULTS(X), which are X(0) X(1) ...; and CHAIN_ARGUMENTS.
+// Generated: THREADS of a block; R0, R1, ... the types of the results; A0, A1, ... those of the operands;
+// chain(a0, ..., r0, ...), the arithmetic, which stores the results in its last parameters, in the types that they are
+// computed in, C0, C1, ...; OPERANDS(X) and RESULTS(X), which are X(0) X(1) ...; CHAIN_ARGUMENTS; and INNER0, INNER1, ...
+// and OUTER0, OUTER1, ...: how many elements of an operand and a result are read and written at once, as in elementwise.cu.
 
+#include "elementwise/words.cuh"
 #include "move/axes.cuh"
 #include "ptx/pdl.cuh"
 
@@ -13,14 +15,23 @@
 #define TO(i) Index place##i = 0;
 #define MOVE_FROM(i) offset##i += position * strides##i.at[axis];
 #define MOVE_TO(i) place##i += position * steps##i.at[axis];
-#define READ(i) const A##i word##i = a##i[offset##i];
+#define READ(i) const Words<A##i> words##i = words<INNER##i>(a##i + offset##i);
+#define FOUND(i) Words<R##i> found##i;
 #define RESULT(i) C##i result##i;
-#define STORE(i) y##i[place##i] = R##i(result##i);
+#define ROUND(i) found##i.at[q] = R##i(result##i);
+#define STORE(i) store<OUTER##i>(y##i + place##i, found##i);
 
-extern "C" __global__ void __launch_bounds__(64)
+template <int OUTER, typename R>
+__device__ __forceinline__ void store(R* to, const Words<R>& from)
+{
+#pragma unroll
+    for (int q = 0; q < VECTOR; q += OUTER) *(Words<R, OUTER>*)(to + q) = *(const Words<R, OUTER>*)(from.at + q);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
 shared_chain(Index count, Ints sizes, Ints factors, Ints shifts RESULTS(WRITES) OPERANDS(READS))
 {
-    const Index i = blockIdx.x * (Index)64 + threadIdx.x;
+    const Index i = (blockIdx.x * (Index)THREADS + threadIdx.x) * VECTOR;
     if (i >= count) return;
     OPERANDS(FROM)
     RESULTS(TO)
@@ -30,7 +41,12 @@ shared_chain(Index count, Ints sizes, Ints factors, Ints shifts RESULTS(WRITES) 
     });
     grid_dependency_sync();
     OPERANDS(READ)
-    RESULTS(RESULT)
-    chain(CHAIN_ARGUMENTS);
+    RESULTS(FOUND)
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        RESULTS(RESULT)
+        chain(CHAIN_ARGUMENTS);
+        RESULTS(ROUND)
+    }
     RESULTS(STORE)
 }
