@@ -47,6 +47,7 @@ from . import (
     join_samples,
     join_steps,
     join_sums,
+    join_whole,
     join_written,
     latent_heads,
     lift_windows,
@@ -497,6 +498,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after all passes that change weights or remove zeros, while layers are convolutions",
     ),
     Pass("pad_joined", pad_joined.run, "likewise, of what is left"),
+    Pass("join_whole", join_whole.run, "after them: only parts of whole words stay in place"),
     Pass(
         "pad_heads",
         pad_heads.run,

@@ -18,7 +18,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import DepthToSpace, Expand, Pad, SpaceToDepth, Transpose
+from tercet.runtime.ops.movement import DepthToSpace, Expand, Pad, SpaceToDepth, Split, Transpose
 from tercet.runtime.ops.norm import GroupNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
@@ -26,8 +26,10 @@ from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
+from tercet.runtime.passes import join_whole
 from tercet.runtime.session.model import Model
 
+from ..passes.graphs import passed
 from ..plan.nets import Net
 from .dry import normal, planned
 from .emulator import needs_compiler
@@ -272,3 +274,36 @@ def test_results_of_other_names(shape: tuple[int, ...], emulated: CudaBackend) -
     with Model(net.graph.clone(), [emulated], OPTIONS, evaluate) as model:
         for name, got in model.run(feeds).items():
             np.testing.assert_allclose(got, want[name], atol=1e-5 * np.abs(want[name]).max())
+
+
+# ── parts of images ──────────────────────────────────────────────────────────────────────────────
+
+
+def partly_convolved(net: Net) -> Value:
+    """A layer of a convolution of the first channels beside the others, plus the image."""
+    image = net.conv(net.x, 32)
+    first, rest = net.add(
+        Split(axis=1), image, net.graph.constant(np.array([8, 24]), ""), outputs=2
+    )
+    return net.add(Add(), net.conv(net.join(net.conv(first, 8), rest), 32), image)
+
+
+def test_what_a_partial_convolution_leaves_is_read_in_place() -> None:
+    net = Net(2, 8, 6, 4)
+    net.graph.set_outputs({"y": net.conv(partly_convolved(net), 16)})
+    joined, _ = passed(net.graph, join_whole.run, "float32")
+    kinds = [[row.kernel for row in planned(graph).rows] for graph in (net.graph, joined)]
+    copies = [len([kernel for kernel in each if "copy" in kernel]) for each in kinds]
+    assert copies == [1, 0]
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_results_of_a_partial_convolution(emulated: CudaBackend) -> None:
+    net = Net(2, 8, 6, 4)
+    y = net.conv(partly_convolved(net), 16)
+    x = normal(2, 8, 6, 4)
+    want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
+    joined, _ = passed(net.graph, join_whole.run, "float32")
+    got = Model(joined, [emulated], OPTIONS, evaluate).run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
