@@ -17,10 +17,11 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Cast, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Split, Transpose
+from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 
@@ -161,6 +162,42 @@ def images() -> Graph:
     return net.done(net.add(MatMul(), net.add(Transpose(perm=(0, 1, 3, 2)), q), k))
 
 
+def image_of_heads(*, normalized: bool) -> Graph:
+    """Values of an image times weights, as an image again, whose addend is convolved (ViM)."""
+    net, width = Net(), HEADS * 16
+    x = net.input("x", 2, 32, 5, 5)
+    filters = [net.graph.constant(normal(width, 32, 1, 1).astype(float16), "") for _ in "vx"]
+    v = net.add(Conv(), x, filters[0])
+    shapes = [net.graph.constant(np.array(n), "") for n in ((2, HEADS, 16, 25), (2, width, 5, 5))]
+    mixed = net.add(MatMul(), net.add(Reshape(), v, shapes[0]), net.input("a", 2, HEADS, 25, 25))
+    image = net.add(Reshape(), mixed, shapes[1])
+    if normalized:
+        numbers = [np.abs(normal(width)) + 0.5 for _ in range(4)]
+        given = [net.graph.constant(n.astype(float16), "") for n in numbers]
+        return net.done(_convolved(net, net.add(BatchNormalization(), image, *given)))
+    total = net.add(Add(), image, net.add(Conv(), x, filters[1]))
+    return net.done(_convolved(net, net.add(Relu(), total)))
+
+
+def _convolved(net: Net, x: Value) -> Value:
+    filters = normal(8, x.tensor.dims[1], 1, 1).astype(float16)
+    return net.add(Conv(), x, net.graph.constant(filters, ""))
+
+
+def image_of_rows() -> Graph:
+    """Pixels of normalized rows times states, in float32, and convolved (EfficientViM)."""
+    net, width = Net(), 32
+    rows = net.input("x", 2, 5, 5, width)
+    scale = net.graph.constant(np.ones(width, float16), "")
+    image = net.add(Transpose(perm=(0, 3, 1, 2)), net.add(LayerNormalization(), rows, scale))
+    line = net.add(Reshape(), image, net.graph.constant(np.array([2, width, 25]), ""))
+    filters = net.graph.constant(normal(8, width, 1).astype(float16), "")
+    states = net.add(Conv(), line, filters)
+    wide = [net.add(Cast(to=float32), each) for each in (line, states)]
+    product = net.add(MatMul(), wide[0], net.add(Transpose(perm=(0, 2, 1)), wide[1]))
+    return net.done(net.add(Cast(to=float16), product))
+
+
 IN_PLACE = {
     "constants": positions,
     "constants of few terms": lambda: positions(4),
@@ -200,6 +237,20 @@ def test_pixels_are_read_with_channels_last() -> None:
     assert [launch.entry for launch in launches(planned(images()))] == ["mma"] * 3
 
 
+IMAGES = {
+    "image of heads": lambda: image_of_heads(normalized=False),
+    "normalized image of heads": lambda: image_of_heads(normalized=True),
+    "image of rows": image_of_rows,
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_before_and_behind_are_not_reordered(name: str) -> None:
+    kinds = [row.kind for row in planned(IMAGES[name]()).rows]
+    last = len(kinds) - kinds[::-1].index("step")
+    assert "reformat" not in kinds[kinds.index("step") : last]
+
+
 def test_windows_are_unfolded_by_one_kernel() -> None:
     entries = [launch.entry for launch in launches(planned(windows()))]
     assert len(entries) == 2
@@ -207,6 +258,7 @@ def test_windows_are_unfolded_by_one_kernel() -> None:
 
 
 OTHERS = {
+    **IMAGES,
     "images": images,
     "windows": windows,
     "cut anew": cut_anew,

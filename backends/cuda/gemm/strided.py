@@ -34,7 +34,14 @@ from .pack import EIGHTS
 from .problem import Batch, GemmArguments, Matrix, Problem, packed_matrix, widest
 from .schedules import multistage
 from .schedules.strided import StridedMatrix, StridedProducts, choose, is_direct
-from .strided_factors import Factor, Factors, common_factors, factor_of, single_stride
+from .strided_factors import (
+    Factor,
+    Factors,
+    becomes_image,
+    common_factors,
+    factor_of,
+    single_stride,
+)
 from .tile import LAUNCH, MEMORY
 
 #: Elements of A per copy of `multistage.cu`, and of B unless its columns are adjacent.
@@ -58,7 +65,8 @@ class StridedProduct(Whole):
         product: a MatMul.
         factors: the left one and the right one.
         epilogue: elementwise nodes behind it.
-        behind: nodes that move the result, in order, of which one may round it to 16 bits.
+        behind: nodes that move the result, in order, of which one may round it to 16 bits; the last
+            one is a view only if that is an image.
     """
 
     product: Node
@@ -76,6 +84,14 @@ class StridedProduct(Whole):
     def result(self) -> Value:
         """The result as it is before it is moved."""
         return (self.product, *self.epilogue)[-1].output
+
+    @property
+    def moved(self) -> Tensor:
+        """The result as it is stored: an image has channels last."""
+        last = self.behind[-1] if self.behind else None
+        is_image = last is not None and isinstance(last.op, VIEWS)
+        format = Format.CHANNELS_LAST if is_image else Format.CONTIGUOUS
+        return Tensor(self.result if last is None else last.output, format)
 
     @property
     def terms(self) -> int:
@@ -104,9 +120,10 @@ class StridedProduct(Whole):
 
     @property
     def copied_by(self) -> list[Node]:
-        """The nodes that it does without, apart from views."""
+        """The nodes that it does without, apart from views, other than that of an image."""
         around = self.nodes.difference((self.product, *self.epilogue))
-        return [node for node in around if not isinstance(node.op, VIEWS)]
+        image = self.behind[-1:]
+        return [node for node in around if node in image or not isinstance(node.op, VIEWS)]
 
     @property
     def reads_rows(self) -> bool:
@@ -114,8 +131,10 @@ class StridedProduct(Whole):
         return True
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
-        """Return the formats of its factors; see `Pattern`."""
-        return {each.x: each.format for each in self.factors if not each.x.is_constant}
+        """Return the formats of its factors and its result; see `Pattern`."""
+        moved = self.moved
+        read = {each.x: each.format for each in self.factors if not each.x.is_constant}
+        return read | {moved.value: moved.format}
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
@@ -147,7 +166,7 @@ def strided_product_at(
     epilogue = tail(graph, product, free)
     last, behind = (product, *epilogue)[-1], tuple[Node, ...]()
     if not values[1].is_constant:  # others move what a layer computes while they read it
-        behind = moved_behind(graph, last, free, narrows=not epilogue)
+        behind = moved_behind(graph, last, free, narrows=not epilogue, images=True)
     found = StridedProduct(product, (left, right), epilogue, behind)
     is_vector = 1 in product.output.tensor.dims[-2:]
     if is_vector and len(found.copied_by) == 1 and _is_stored_wide(graph, found.copied_by[0]):
@@ -165,10 +184,13 @@ def _is_stored_wide(graph: Graph, node: Node) -> bool:
     return stores and graph.sole_consumer(node.operands[0]) is node
 
 
-def moved_behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) -> tuple[Node, ...]:
+def moved_behind(
+    graph: Graph, last: Node, free: Set[Node], *, narrows: bool, images: bool = False
+) -> tuple[Node, ...]:
     """Return the transposes and views behind a node, up to the last Transpose.
 
-    With `narrows`, one of them may be a Cast of float32 to 16 bits.
+    With `narrows`, one of them may be a Cast of float32 to 16 bits; with `images`, the last one may
+    be the view of an image of 16-bit floats that only convolutions read, or sums before them.
     """
     found: list[Node] = []
     value = last.output
@@ -182,6 +204,8 @@ def moved_behind(graph: Graph, last: Node, free: Set[Node], *, narrows: bool) ->
         found.append(node)
         value = node.output
     while found and isinstance(found[-1].op, VIEWS):
+        if images and becomes_image(graph, found[-1].output):
+            break
         found.pop()
     return tuple(found)
 
@@ -353,7 +377,7 @@ def _arranged(
 
 def landing(found: StridedProduct) -> list[Factors] | None:
     """Return where the elements along each axis of a result go as it is moved."""
-    dims = found.result.tensor.dims
+    dims, y = found.result.tensor.dims, found.moved
     behind = [node for node in found.behind if not isinstance(node.op, Cast)]
     if not behind:
         return [[(size, prod(dims[axis + 1 :]))] for axis, size in enumerate(dims)]
@@ -361,10 +385,14 @@ def landing(found: StridedProduct) -> list[Factors] | None:
     walk = None if moved is None else moved.walk(Tensor(found.result))
     if moved is None or walk is None or walk.table is not None:
         return None
-    sizes = [size for axis in moved.factors for size in axis]
+    sizes = [
+        (size, step * prod(axis[i + 1 :]))
+        for axis, step in zip(moved.factors, y.strides, strict=True)
+        for i, size in enumerate(axis)
+    ]
     placed = [
-        (source, size, prod(sizes[i + 1 :]))
-        for i, (size, source) in enumerate(zip(sizes, walk.strides, strict=True))
+        (source, size, step)
+        for (size, step), source in zip(sizes, walk.strides, strict=True)
         if size > 1
     ]
     left = [(size, place) for _, size, place in sorted(placed, reverse=True)]

@@ -11,7 +11,8 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Cast
-from ....runtime.ops.movement import Slice
+from ....runtime.ops.movement import Slice, Transpose
+from ....runtime.ops.norm import BatchNormalization
 from ....runtime.plan.backend import Format
 from ..codegen.elementwise import in_chains
 from ..codegen.free_moves import VIEWS
@@ -99,16 +100,14 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
         if nodes[1:] and _is_part_of_rows(nodes[0]) and not _is_divided(nodes):
             continue
         moving = [node for node in nodes if not isinstance(node.op, Cast)]
-        if not moving:
-            return Factor(nodes[0].operands[0], nodes)
-        found = movement(moving)
-        if found is None:
+        found = movement(moving) if moving else None
+        if moving and found is None:
             continue
         factor = Factor(nodes[0].operands[0], nodes, found)
         image = replace(factor, format=Format.CHANNELS_LAST)
         if of_image and image.strides is not None and 1 in image.strides:
             return image
-        if factor.is_strided:
+        if found is None or factor.is_strided:
             return factor
         if found.is_worth and len(moving) == len(nodes):
             break
@@ -118,7 +117,8 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
 def _is_image(graph: Graph, value: Value, reader: Node) -> bool:
     """Whether a tensor has channels last, and only this node and convolutions read it.
 
-    That is how convolutions of 16-bit floats store images; views may join axes of their pixels.
+    That is how convolutions of 16-bit floats store images, and how rows of pixels are images; views
+    may join axes of their pixels.
     """
     others = value.consumers.keys() - {reader}
     if graph.is_output(value) or not all(isinstance(node.op, Conv) for node in others):
@@ -127,12 +127,51 @@ def _is_image(graph: Graph, value: Value, reader: Node) -> bool:
     for _ in range(MAX_NODES):
         if node is None or len(dims) < 3 or node.output.tensor.dims[:2] != dims[:2]:
             return False
-        if isinstance(node.op, Conv):
+        if isinstance(node.op, Conv) or _is_of_rows(node):
             return node.output.tensor.dtype in HALVES
         if not in_chains(node) and not isinstance(node.op, VIEWS):
             return False
         node = node.operands[0].producer
     return False
+
+
+def _is_of_rows(node: Node) -> bool:
+    """Whether a node makes an image of rows of pixels, which are that with channels last."""
+    rank = len(node.output.tensor.dims)
+    return isinstance(node.op, Transpose) and node.op.order(rank) == (
+        0,
+        rank - 1,
+        *range(1, rank - 1),
+    )
+
+
+def becomes_image(graph: Graph, value: Value) -> bool:
+    """Whether convolutions of 16-bit floats read a tensor, or what is computed of it and of images.
+
+    All that do are elementwise or normalize channels, and take an image with channels last.
+    """
+    if value.tensor.dtype not in HALVES or len(value.tensor.dims) < 3:
+        return False
+    for _ in range(MAX_NODES):
+        readers = list(value.consumers)
+        if graph.is_output(value) or not all(map(_takes_image, readers)):
+            return False
+        if any(isinstance(r.op, Conv) or _meets_image(r, value) for r in readers):
+            return True
+        if len(readers) != 1:
+            return False
+        value = readers[0].output
+    return False
+
+
+def _takes_image(node: Node) -> bool:
+    return in_chains(node) or isinstance(node.op, Conv | BatchNormalization)
+
+
+def _meets_image(node: Node, value: Value) -> bool:
+    """Whether a node combines a tensor with what a convolution computes."""
+    others = (x for x in node.operands if x is not value and x.producer is not None)
+    return any(isinstance(x.producer.op, Conv) for x in others if x.producer is not None)
 
 
 def _is_part_of_rows(node: Node) -> bool:
