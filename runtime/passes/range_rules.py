@@ -16,6 +16,7 @@ from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..ops.resize import Resize
 from . import range_elementwise
+from .editing import static_size
 from .ranges import (
     BYTE_LIMITS,
     DOUBT,
@@ -23,6 +24,7 @@ from .ranges import (
     LIKELY,
     UNBOUNDED,
     UNKNOWN,
+    UPDATES,
     Ranges,
     Rule,
     ValueRange,
@@ -282,9 +284,18 @@ def _rotated(node: Node, ranges: Ranges) -> ValueRange:
 
 
 def _written(node: Node, ranges: Ranges) -> ValueRange:
-    if getattr(node.op, "reduction", "none") != "none":
+    """Return the range of a tensor with updates; the places of sums get about as many each."""
+    x, updates = ranges[input_of(node, 0)], ranges[input_of(node, 2)]
+    reduction = getattr(node.op, "reduction", "none")
+    if reduction == "mul":
         return UNBOUNDED
-    return replace(ranges[input_of(node, 0)].union(ranges[input_of(node, 2)]), shares=False)
+    if reduction != "add":
+        return replace(x.union(updates), shares=False)
+    places, count = (static_size(_shape(input_of(node, i))) for i in (0, 2))
+    terms = UPDATES if places is None or count is None else max(count / max(places, 1), 1.0)
+    low, high = (times(end, inf if count is None else count) for end in (updates.low, updates.high))
+    size = times(updates.size, terms) + x.size
+    return ValueRange(size, min(low, 0.0) + x.low, max(high, 0.0) + x.high)
 
 
 def _cumulative(node: Node, ranges: Ranges) -> ValueRange:

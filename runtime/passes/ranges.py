@@ -42,6 +42,8 @@ DOUBT = 16.0
 GREAT = 2.0**14
 #: Elements along an axis of unknown size.
 UNKNOWN = 4096
+#: Updates that each place of a sum gets, such as edges at a node, where sizes are unknown.
+UPDATES = 64.0
 #: Elements of a constant that one thread looks at.
 _PART = 1 << 20
 #: Elements that are squared at a time. For 10,000 or more OpenBLAS wakes a thread per core, and

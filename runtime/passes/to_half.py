@@ -101,7 +101,8 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         conv.Col2Im,
     }
 )
-#: Followers that write to a tensor: they follow if this is half already, and if nothing is summed.
+#: Followers that write to a tensor: they follow what they write, unless that is a part of a tensor
+#: which stays float32. Their sums are float32 in any case.
 _WRITERS = (gather.ScatterElements, gather.ScatterND)
 #: Operators that give the elements of their first input another shape.
 _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
@@ -183,8 +184,9 @@ class _Narrow:
         if kind in FOLLOWERS:
             computed = [value for value in computed if value in self._known]
             if isinstance(node.op, _WRITERS):
-                is_moved = node.op.reduction == "none" and node.inputs[0] in computed
-                computed = computed if is_moved else []
+                old, _, updates = node.operands
+                follows = old in computed or (old.is_constant and updates in computed)
+                computed = computed if follows else []
         elif kind not in LEADERS:
             return False
         types = [value.type for value in node.outputs]

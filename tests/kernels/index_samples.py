@@ -26,6 +26,7 @@ def _written() -> Iterator[Sample]:
     wide = [normal(count, 150).astype(float16) for count in (12, 99)]
     where = np.arange(99)[:, None] * 31 % 24 - 12
     yield sample("ScatterND", [wide[0], where, wide[1]])
+    yield sample("ScatterND", [wide[0], where, wide[1]], reduction="add")
     image, where = normal(2, 12, 9, 11), np.hstack([where % 2, where])
     yield sample("ScatterND", [image, where, normal(99, 9, 11)], reduction="max")
 

@@ -139,9 +139,19 @@ KEPT: dict[str, tuple[Build, str]] = {
         ),
         "ScatterND",
     ),
-    "it adds to what was there": (
+    "it multiplies what was there": (
         lambda g, x: apply(
-            g, ScatterND(reduction="add"), apply(g, MatMul(), x, normal(4, 4)), ROW, x
+            g, ScatterND(reduction="mul"), apply(g, MatMul(), x, normal(4, 4)), ROW, x
+        ),
+        "ScatterND",
+    ),
+    "many updates are added at a few places": (
+        lambda g, x: apply(
+            g,
+            ScatterND(reduction="add"),
+            np.zeros((1, 4), np.float32),
+            np.zeros((4000, 1), np.int64),
+            apply(g, Gather(), apply(g, MatMul(), x, normal(4, 4)), np.arange(4000) % 4),
         ),
         "ScatterND",
     ),
@@ -179,6 +189,23 @@ def test_what_moves_elements_by_indices_follows() -> None:
     after = halved(make(build, (4, 4)))
     assert kinds(after)[0] == kinds(after)[-1] == "Cast"
     assert "Cast" not in kinds(after)[1:-1]
+
+
+@pytest.mark.parametrize("reduction", ["add", "max"])
+def test_what_edges_give_their_nodes_follows(reduction: str) -> None:
+    ends = np.arange(12)[::-1, None] % 4
+
+    def build(g: Graph, x: Value) -> Value:
+        edges = apply(g, Gather(), apply(g, MatMul(), x, normal(4, 4)), np.arange(12) % 5 % 4)
+        y = apply(g, ScatterND(reduction=reduction), np.zeros((4, 4), np.float32), ends, edges)
+        return apply(g, MatMul(), y, normal(4, 4))
+
+    graph = make(build, (4, 4))
+    after = halved(graph)
+    assert dtypes_of(after, "ScatterND") == {np.dtype(np.float16)}
+    x = normal(4, 4)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
 
 
 def test_scales_of_resize_stay_float32() -> None:

@@ -185,9 +185,8 @@ def _types_of_scatter(
 
 
 def _combining(reduction: str) -> str:
-    """Return the function ``combine(old, more)``."""
-    head = "__device__ __forceinline__ T combine(T old, T more)"
-    return f"{head} {{ const A a = A(old), b = A(more); return T({_REDUCTIONS[reduction]}); }}"
+    """Return the function ``combine(a, b)``."""
+    return f"__device__ __forceinline__ A combine(A a, A b) {{ return {_REDUCTIONS[reduction]}; }}"
 
 
 def _scatter(

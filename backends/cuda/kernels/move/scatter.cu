@@ -17,7 +17,7 @@ __device__ __forceinline__ Index place(I index, Index size)
     return i >= 0 && i < size ? Index(i) : Index(-1);
 }
 
-__device__ __forceinline__ void update(T* y, T value) { *y = combine(*y, value); }
+__device__ __forceinline__ void update(T* y, T value) { *y = T(combine(A(*y), A(value))); }
 
 constexpr int BATCH = 8;  // updates of a thread that are loaded together
 

@@ -48,11 +48,11 @@ scatter_slices(const I* indices, const T* updates, const T* x, T* y, Index rows,
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Index column = blockIdx.y * (Index)(32 * COLUMNS) + lane, blocks = gridDim.x;
     Index current = -1;  // the slice whose elements this warp has in registers
-    T values[COLUMNS] = {};
+    A values[COLUMNS] = {};
     const auto store = [&] {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
-            if (current >= 0 && column + c * 32 < inner) y[current * inner + column + c * 32] = values[c];
+            if (current >= 0 && column + c * 32 < inner) y[current * inner + column + c * 32] = T(values[c]);
     };
     const auto apply = [&](Index slice, const T (&by)[COLUMNS]) {
         if (slice != current) {
@@ -60,10 +60,10 @@ scatter_slices(const I* indices, const T* updates, const T* x, T* y, Index rows,
             current = slice;
 #pragma unroll
             for (int c = 0; c < COLUMNS; ++c)
-                if (column + c * 32 < inner) values[c] = y[current * inner + column + c * 32];
+                if (column + c * 32 < inner) values[c] = A(y[current * inner + column + c * 32]);
         }
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) values[c] = combine(values[c], by[c]);
+        for (int c = 0; c < COLUMNS; ++c) values[c] = combine(values[c], A(by[c]));
     };
     const auto apply_listed = [&](int count) {
         for (int begin = 0; begin < count; begin += 32) {
