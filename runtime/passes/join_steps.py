@@ -125,6 +125,11 @@ def _join(
     first, name = graph.in_order([node for _, node in steps])[0], steps[0][1].name
     add = Builder(graph, first, name, tuple(node for _, node in steps))
     axis, (a, b) = series[0].axis or 0, (_whole(add, each) for each in series)
+    places, size = sorted({place for place, _ in steps}), (shape_of(a) or ())[axis]
+    if isinstance(op, Gather) and len(places) != size:
+        a = add(Gather(axis=axis), a, add.integers(places))  # others may be outside of the table
+    else:
+        places = list(range(places[-1] + 1))
     if isinstance(op, Gemm) and op.transB and b.data is not None:
         b = graph.constant(np.ascontiguousarray(b.data.T), b.name)
     whole = add(op, b, a) if isinstance(op, Gather) else add(MatMul(), a, b)
@@ -132,7 +137,7 @@ def _join(
         whole = add(Add(), whole, addend)
     for place, node in steps:
         cut = Builder(graph, node, node.name, (node,))
-        index = graph.constant(np.array(place, np.int64), "place")
+        index = graph.constant(np.array(places.index(place), np.int64), "place")
         graph.redirect(node.output, cut(Gather(axis=axis), whole, index))
         drop(graph, node)
     does = "looks up" if isinstance(op, Gather) else "multiplies"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import int64
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sigmoid, Sum, Tanh
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.reduce import ArgMax
 from tercet.runtime.ops.shape import Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 CHUNKS, ROWS, WIDTH = 6, 5, 4
 
@@ -105,6 +106,24 @@ def test_layers_with_a_bias_multiply_their_inputs_at_once(transposed: int, is_to
     assert kinds(after).count("MatMul") == CHUNKS
     assert "Gemm" not in kinds(after)
     assert_same(graph, after, rel=5e-6)
+
+
+def test_tokens_that_no_step_looks_up_may_be_outside_of_the_table() -> None:
+    """The last one of a sentence that a decoder is to repeat, padded with -100."""
+
+    def build(g: Graph, x: Value) -> Value:
+        tokens, rows = apply(g, Cast(to=int64), x), g.constant(normal(9, WIDTH))
+        w = g.constant(normal(WIDTH, 7))
+        steps = [apply(g, Gather(), rows, place(g, tokens, i)) for i in range(1, CHUNKS)]
+        return apply(g, Sum(), *(apply(g, Tanh(), apply(g, MatMul(), x, w)) for x in steps))
+
+    graph = make(build, (2, CHUNKS + 1))
+    after, log = optimised(graph)
+    assert log.counts["join_steps"] == 2
+    tokens = np.full((2, CHUNKS + 1), -100, np.float32)
+    tokens[:, 1:CHUNKS] = np.arange(2 * CHUNKS - 2).reshape(2, -1) % 9
+    found, wanted = (run(each, tokens, np.float32) for each in (after, graph))
+    np.testing.assert_allclose(found, wanted, rtol=5e-6)
 
 
 @pytest.mark.parametrize("why", ["few", "other places", "other axes", "rows"])
