@@ -132,25 +132,23 @@ class RoundingSpread:
                 that samples move by half of themselves do not count: they may all become zero.
             whole: whether only the tensor as a whole is looked at.
         """
-        exact, signed = _finite(self._exact), _finite(signed)
-        noise = [_finite(x - self._exact) for x in self._samples]
-        counts = self._counts
+        exact, counts = _finite(self._exact), self._counts
         if floor:
             counts = (2 * self.maximum < np.abs(exact)) & ~self.breaks
         for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
-            mean = partial(self._mean, axes=axes, counts=counts)
-            size = np.abs(exact)
+            mean, size = partial(self._mean, axes=axes, counts=counts), np.abs(exact)
             length = np.sqrt(mean(size * size))
             unit = np.conj(exact) / np.maximum(length, self._tiny)
-            along = [np.real(unit * x) for x in (signed, *noise)]
-            for how, (first, *others), scale in (
-                ("to one side", (signed, *noise), mean(size)),
-                ("by a factor", along, length),
+            for how, along, scale in (
+                ("to one side", 1.0, mean(size)),
+                ("by a factor", unit, length),
             ):
-                square = sum((np.square(np.abs(mean(x))) for x in others), np.zeros(()))
-                square = square / max(len(others), 1)
+                square = np.zeros(length.shape)
+                for sample in self._samples:
+                    square += np.square(np.abs(mean(along * _finite(sample - self._exact))))
+                square /= max(len(self._samples), 1)
                 usual = np.sqrt(np.maximum(square, square.mean())) + self._tiny
-                over = np.abs(mean(first)) / (times * usual + floor * scale)
+                over = np.abs(mean(along * _finite(signed))) / (times * usual + floor * scale)
                 if float(np.max(over, initial=0.0)) > 1:
                     where = "the tensor" if axes is None else _slice_text(axes, over)
                     return f"{where} is off {how} by more than rounding explains"
