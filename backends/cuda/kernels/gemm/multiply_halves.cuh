@@ -52,9 +52,10 @@ struct Consumer {
         float scale[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) scale[half] = scales[adding.stage * BM + row + half * 8];
+        const bool releases = is_first_behind(__float_as_uint(scale[0]) | __float_as_uint(scale[1]));
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            release_what_was_loaded(barriers.empty(adding.stage));
+            if (releases) mbarrier_arrive(barriers.empty(adding.stage));
             adding.next();
         }
 #pragma unroll

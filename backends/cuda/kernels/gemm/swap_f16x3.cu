@@ -190,7 +190,7 @@ __device__ __forceinline__ void multiply_all(Sums& totals, Rows& rows, unsigned 
         }
         wgmma_wait<0>();
         settle(sums);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
+        if (step + STAGES < count && threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < BM / 8; ++j) {
@@ -217,7 +217,12 @@ __device__ __forceinline__ void multiply_ready(Sums& totals, unsigned char* shar
             by[j] = *(const float2*)((float*)(shared + SCALES) + stage * BM + j * 8 + threadIdx.x % 4 * 2);
         wgmma_wait<0>();
         settle(sums);
-        release_what_was_loaded(barriers.empty(step));
+        if (step + STAGES < count) {  // else nothing takes its place
+            u32 loaded = 0;
+#pragma unroll
+            for (int j = 0; j < BM / 8; ++j) loaded |= __float_as_uint(by[j].x) | __float_as_uint(by[j].y);
+            if (is_first_behind(loaded)) mbarrier_arrive(barriers.empty(step));
+        }
 #pragma unroll
         for (int j = 0; j < BM / 8; ++j)
 #pragma unroll

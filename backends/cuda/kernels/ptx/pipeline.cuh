@@ -12,6 +12,13 @@ __device__ __forceinline__ void release_what_was_loaded(u32 empty)
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 
+// The lane that may release what a warp has loaded as soon as it has arrived in registers, on bits of all of which `loaded`
+// depends: any lane would do, but which one it is depends on them. That takes less time than a fence.
+__device__ __forceinline__ bool is_first_behind(u32 loaded)
+{
+    return threadIdx.x % 32 == (__any_sync(~0u, (int)loaded < 0) ? 16 : 0);
+}
+
 // A full and an empty barrier for each of N stages.
 template <int N> struct Pipeline {
     u32 start;
