@@ -59,7 +59,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield from (_expanded if isinstance(node.op, Tile) else _cast_values)(graph, node)
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
-        yield from _broadcast(graph, repeating.pop(), repeating)
+        yield from broadcast(graph, repeating.pop(), repeating)
 
 
 def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _unchanged(node: Node) -> Iterator[Value]:
             yield x
 
 
-def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
+def broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
     """Have readers of an Expand broadcast its input themselves, or compute before they expand.
 
     Args:
@@ -167,7 +167,7 @@ def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
             graph.set_inputs(reader, inputs)
             yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
             continue
-        if not _broadcasts(reader):
+        if not broadcasts(reader):
             continue
         small = _broadcast_shape([source, *others])
         suffices = small is not None and small == shape_of(reader.output)
@@ -216,7 +216,8 @@ def _expanded_last(
     return stand_in(graph, [reader], reader, Expand(), [small, shape])
 
 
-def _broadcasts(node: Node) -> bool:
+def broadcasts(node: Node) -> bool:
+    """Whether a node is an elementwise one that broadcasts its inputs."""
     return is_elementwise(node.op) and not isinstance(node.op, _RIGID)
 
 

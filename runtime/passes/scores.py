@@ -181,7 +181,7 @@ def fitted(mask: Mask, scores: Shape) -> Shape | None:
         return shape if broadcasts else None
     full = (1,) * (len(frame) - len(shape)) + shape
     result: list[int] = []
-    for inner, outer in _groups(frame, scores):
+    for inner, outer in axis_groups(frame, scores):
         sizes = [full[i] for i in inner]
         if all(size == 1 for size in sizes):
             result += [1 for _ in outer]
@@ -192,7 +192,7 @@ def fitted(mask: Mask, scores: Shape) -> Shape | None:
     return tuple(result) if len(result) == len(scores) else None
 
 
-def _groups(first: Shape, second: Shape) -> Iterator[tuple[list[int], list[int]]]:
+def axis_groups(first: Shape, second: Shape) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the axes of two shapes that hold the same elements in the same order."""
     if not all(isinstance(size, int) and size > 0 for size in (*first, *second)):
         return
@@ -237,7 +237,7 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
     full = (1,) * (len(frame) - len(value.tensor.dims)) + value.tensor.dims
     sizes = [size for size in fitted(mask, scores) or () if isinstance(size, int)]
     wide = list(full)
-    for inner, _ in _groups(frame, scores):
+    for inner, _ in axis_groups(frame, scores):
         if any(full[i] != 1 for i in inner):
             for i in inner:
                 wide[i] = size if isinstance(size := frame[i], int) else 1

@@ -1,0 +1,167 @@
+"""Moves Expands behind views, Transposes and products, to where elements are only broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.matmul import MatMul
+from ..ops.movement import Expand, Transpose
+from .driver import Context
+from .editing import Builder, shape_of, stand_in, static_dims, to_sizes
+from .remove_identity import broadcast, broadcasts
+from .scores import axis_groups
+
+#: Maximum number of nodes between an Expand and what multiplies or broadcasts its elements.
+_DEPTH = 6
+
+Sizes = tuple[int, ...]
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Compute views, Transposes and products of elements before an Expand repeats them.
+
+    Two matrices that all heads share (Mamba2) are multiplied once. Where a view merges a repeated
+    axis with another one (a bias for all samples: WavLM), an elementwise node behind it comes
+    before it. Only on the way to such nodes: elsewhere the Expand stays where it is.
+    """
+    left = [node for node in graph.nodes if isinstance(node.op, Expand)]
+    while left:
+        node = left.pop()
+        if node in graph:
+            yield from broadcast(graph, node, left)
+        if node in graph:
+            yield from _sunk(graph, node, left)
+
+
+def _sunk(graph: Graph, node: Node, left: list[Node]) -> Iterator[str]:
+    """Move an Expand behind those of its readers that lead to where it disappears.
+
+    Args:
+        graph: the graph.
+        node: the Expand.
+        left: gets the Expands that are inserted, and this one if another pass over it pays.
+    """
+    small, whole = _dims(node.operands[0]), _dims(node.output)
+    if small is None or whole is None or len(small) != len(whole) or 0 in whole:
+        return
+    for reader in graph.in_order(node.output.consumers):
+        if not _leads(reader, node.output, _DEPTH):
+            continue
+        moved = None
+        if isinstance(reader.op, MatMul):
+            moved = _multiplied(graph, node, reader)
+        elif isinstance(reader.op, Transpose) or reader.op.view:
+            moved = _viewed(graph, node, reader)
+        if moved is not None:
+            left += [moved] if isinstance(moved.op, Expand) else []
+            yield f"{reader.kind} '{reader.name}' comes before the repetition by '{node.name}'"
+        elif reader.op.view and _merges(graph, node, reader):
+            left.append(node)
+            yield f"what reads '{reader.name}' broadcasts what '{node.name}' repeats"
+
+
+def _dims(value: Value) -> Sizes | None:
+    return static_dims(shape_of(value))
+
+
+def _leads(node: Node, value: Value, depth: int) -> bool:
+    """Whether a value comes to a product, or to an elementwise node of several tensors."""
+    if isinstance(node.op, MatMul):
+        return node.operands[0] is not node.operands[1]
+    if broadcasts(node) and len(node.distinct_reads) > 1:
+        return True
+    passes = isinstance(node.op, Transpose) or node.op.view or broadcasts(node)
+    readers = node.output.consumers if passes and depth else ()
+    return any(_leads(reader, node.output, depth - 1) for reader in readers)
+
+
+def _multiplied(graph: Graph, node: Node, product: Node) -> Node | None:
+    """Let a product read what an Expand repeats, and expand its result if need be."""
+    source, repeated = node.operands[0], node.output
+    place = product.operands.index(repeated)
+    summed = -1 if place == 0 else max(-2, -repeated.tensor.rank)
+    if source.tensor.dims[summed] != repeated.tensor.dims[summed]:
+        return None
+    operands = [source if value is repeated else value for value in product.operands]
+    shapes = [_dims(value) for value in operands]
+    out = _dims(product.output)
+    if None in shapes or out is None or min(len(shape or ()) for shape in shapes) < 2:
+        return None
+    a, b = (shape or () for shape in shapes)
+    if (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]) == out:
+        graph.set_inputs(product, operands)
+        return product
+    made = Builder(graph, product, f"{product.name}.small", (product,))(product.op, *operands)
+    return _expanded(graph, product, made)
+
+
+def _expanded(graph: Graph, node: Node, value: Value) -> Node:
+    """Replace a node by an Expand of this value to its shape."""
+    sizes = Builder(graph, node).integers(node.output.tensor.dims, "sizes")
+    return stand_in(graph, [node], node, Expand(), [value, sizes])
+
+
+def _viewed(graph: Graph, node: Node, view: Node) -> Node | None:
+    """Move an Expand behind a Transpose, or a view that leaves repeated axes to themselves."""
+    source, out = node.operands[0], _dims(view.output)
+    small, whole = source.tensor.dims, node.output.tensor.dims
+    add = Builder(graph, view, f"{view.name}.small", (view,))
+    if isinstance(view.op, Transpose):
+        return _expanded(graph, view, add(view.op, source))
+    if out is None:
+        return None
+    sizes = list(out)
+    for inner, outer in axis_groups(whole, out):
+        repeated = [i for i in inner if small[i] != whole[i]]
+        if not repeated:
+            continue
+        kept = [i for i in outer if out[i] != 1]
+        if len(kept) != 1 or prod(whole[i] for i in inner) != whole[repeated[0]]:
+            return None
+        sizes[kept[0]] = 1
+    if prod(sizes) != prod(small):
+        return None
+    return _expanded(graph, view, add.shaped(source, sizes, "sizes"))
+
+
+def _merges(graph: Graph, node: Node, view: Node) -> bool:
+    """Move elementwise readers of a view of an Expand to before the view, where they broadcast."""
+    whole, out = node.output.tensor.dims, view.output.tensor.dims
+    moved = False
+    for reader in graph.in_order(view.output.consumers):
+        if not broadcasts(reader) or _dims(reader.output) != out:
+            continue
+        others = [value for value in reader.operands if value is not view.output]
+        shapes = {value: _split(_dims(value), whole, out) for value in others}
+        if None in shapes.values() or len(reader.operands) != len(reader.inputs):
+            continue
+        known = [shape for shape in shapes.values() if shape is not None]
+        if np.broadcast_shapes(node.operands[0].tensor.dims, *known) != whole:
+            continue
+        add = Builder(graph, reader, f"{reader.name}.whole", (reader,))
+        inputs = [
+            node.output if value is view.output else add.shaped(value, shapes[value] or (), "sizes")
+            for value in reader.operands
+        ]
+        value, sizes = add(reader.op, *inputs), add.integers(out, "sizes")
+        stand_in(graph, [reader], reader, to_sizes(out), [value, sizes])
+        moved = True
+    return moved
+
+
+def _split(shape: Sizes | None, whole: Sizes, out: Sequence[int]) -> Sizes | None:
+    """Return the shape in which a tensor that is broadcast to `out` is to `whole`, of as many."""
+    if shape is None:
+        return None
+    full, found = (1,) * (len(out) - len(shape)) + shape, [1] * len(whole)
+    for inner, outer in axis_groups(whole, out):
+        if all(full[i] == out[i] for i in outer):
+            for i in inner:
+                found[i] = whole[i]
+        elif any(full[i] != 1 for i in outer):
+            return None
+    return tuple(found)
