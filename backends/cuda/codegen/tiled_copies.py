@@ -19,6 +19,8 @@ LARGE = 1 << 20
 #: Bytes of a run that fill a transaction and maximum number of its elements, bytes of the widest
 #: word, and elements of a tile.
 RUN, RUN_LENGTH, WORD, TILE = 128, 64, 16, 4096
+#: Tiles below which they are not extended: a few blocks of a multiprocessor load at once.
+BUSY = 512
 #: How much longer loading and storing a word takes than without tiles. On an H200, 40 of 48 copies
 #: of three sizes of elements take 3 to 76 % less time with it, pixel shuffles a third.
 SLOWER = 1.6
@@ -77,7 +79,7 @@ def tiling(sizes: Ints, moves: Ints, places: Ints, offset: int, itemsize: int) -
         if any(way.get(axis) == size for way in ways):
             tile[axis] = size  # a run continues along the next axis
     for axis in result.axes:
-        more = TILE // prod(tile)
+        more = min(TILE, prod(sizes) // BUSY) // prod(tile)
         if more > 1 and moves[axis] > 0 and tile[axis] < sizes[axis]:
             tile[axis] = min(sizes[axis], tile[axis] << more.bit_length() - 1)
     runs = source.run(tile), result.run(tile)
