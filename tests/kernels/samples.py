@@ -378,9 +378,10 @@ def _products() -> Iterator[Sample]:
     yield sample("DFT", [normal(2, 6, 2), scalar(9, np.int64)], (1,), inverse=1)
     yield sample("DFT", [normal(2, 6, 2)], inverse=1, onesided=1)
     yield sample("STFT", [normal(1, 32, 1), scalar(8, np.int64), normal(16)], (1,))
-    # lengths 84, 75 and 66 have several factors; 37 is a single one
+    # lengths 84, 75, 64 and 66 have several factors; 37 is a single one
     yield sample("DFT", [normal(2, 84, 3, 1), None, scalar(1, np.int64)], (2,), onesided=1)
     yield sample("DFT", [normal(2, 40, 2), scalar(75, np.int64)], (1,), inverse=1)
+    yield sample("DFT", [normal(2, 40, 2), scalar(64, np.int64)], (1,), inverse=1)
     yield sample("DFT", [normal(2, 34, 2), scalar(66, np.int64)], (1,), inverse=1, onesided=1)
     yield sample("DFT", [normal(2, 37, 2).astype(np.float64)])
     yield sample("STFT", [normal(2, 96, 1), scalar(16, np.int64), normal(48)], (1,))

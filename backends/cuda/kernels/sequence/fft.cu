@@ -22,6 +22,40 @@ __device__ __forceinline__ void add_product(Complex& sum, const Complex& a, cons
     sum.imaginary += a.real * b.imaginary + a.imaginary * b.real;
 }
 
+__device__ __forceinline__ Complex operator+(const Complex& a, const Complex& b)
+{
+    return {a.real + b.real, a.imaginary + b.imaginary};
+}
+
+__device__ __forceinline__ Complex operator-(const Complex& a, const Complex& b)
+{
+    return {a.real - b.real, a.imaginary - b.imaginary};
+}
+
+// Returns the product with the fourth root of unity: -i, or i in an inverse transform.
+__device__ __forceinline__ Complex quarter(const Complex& a)
+{
+    return INVERSE ? Complex{-a.imaginary, a.real} : Complex{a.imaginary, -a.real};
+}
+
+// Transforms P numbers; `own` are the roots of unity of that order.
+template <int P> __device__ __forceinline__ void transform(const Complex (&x)[P], const Complex (&own)[P], Complex (&y)[P])
+{
+    if constexpr (P == 2) {
+        y[0] = x[0] + x[1], y[1] = x[0] - x[1];
+    } else if constexpr (P == 4) {
+        const Complex a = x[0] + x[2], b = x[0] - x[2], c = x[1] + x[3], d = quarter(x[1] - x[3]);
+        y[0] = a + c, y[1] = b + d, y[2] = a - c, y[3] = b - d;
+    } else {
+#pragma unroll
+        for (int q = 0; q < P; ++q) {
+            y[q] = x[0];
+#pragma unroll
+            for (int s = 1; s < P; ++s) add_product(y[q], x[s], own[s * q % P]);
+        }
+    }
+}
+
 // Combines P transforms of L numbers each; `roots` are those of unity. A thread computes the P results of as many numbers, or,
 // where they are too many for its registers, a result at a time.
 template <int P, int L> __device__ __forceinline__ void combine(const Complex* from, Complex* to, const Complex* roots)
@@ -34,20 +68,20 @@ template <int P, int L> __device__ __forceinline__ void combine(const Complex* f
         for (int s = 0; s < P; ++s) own[s] = roots[s * APART];
         for (int i = threadIdx.x; i < APART; i += THREADS) {
             const int j = i % L;
-            Complex rotated[P];
+            Complex rotated[P], found[P];
             rotated[0] = from[i];
 #pragma unroll
             for (int s = 1; s < P; ++s) {
-                rotated[s] = {};
-                add_product(rotated[s], from[i + s * APART], roots[s * j * (APART / L)]);
+                if constexpr (L == 1) {
+                    rotated[s] = from[i + s * APART];
+                } else {
+                    rotated[s] = {};
+                    add_product(rotated[s], from[i + s * APART], roots[s * j * (APART / L)]);
+                }
             }
+            transform<P>(rotated, own, found);
 #pragma unroll
-            for (int q = 0; q < P; ++q) {
-                Complex sum = rotated[0];
-#pragma unroll
-                for (int s = 1; s < P; ++s) add_product(sum, rotated[s], own[s * q % P]);
-                to[(i - j) * P + j + q * L] = sum;
-            }
+            for (int q = 0; q < P; ++q) to[(i - j) * P + j + q * L] = found[q];
         }
     } else {
         for (int e = threadIdx.x; e < LENGTH; e += THREADS) {
@@ -69,8 +103,9 @@ fft(const T* x, const T* window, const A* unity, T* y, int size, int coefficient
 {
     extern __shared__ __align__(16) unsigned char shared[];
     Complex *from = (Complex*)shared, *to = from + LENGTH, *const roots = to + LENGTH;
-    const long long in = blockIdx.x % l.inner, line = blockIdx.x / l.inner;
-    const long long frame = line % l.frames, outer = line / l.frames;
+    const unsigned inner = l.inner, frames = l.frames;  // no more than blocks
+    const long long in = blockIdx.x % inner, line = blockIdx.x / inner;
+    const long long frame = unsigned(line) % frames, outer = unsigned(line) / frames;
     x += outer * l.of_outer + frame * l.of_frame + in * l.of_inner;
     y += (line * coefficients * l.inner + in) * OUT_PARTS;
     for (int j = threadIdx.x; j < LENGTH; j += THREADS)
