@@ -45,7 +45,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     which then become the epilogue of the product.
 
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
-    channels are last in memory. The activation of a convolution is moved before that.
+    channels are last in memory. The activation of a layer is moved before that.
     """
     yield from transpose_images(graph)
     yield from _merge(graph)
@@ -61,13 +61,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield region.rewrite(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
-        if node in graph and (views := _views_behind_image(graph, node)):
+        if node in graph and (views := _views_behind_layer(graph, node)):
             yield _activate_early(graph, node, views)
     yield from keep_pixels(graph)
 
 
-def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
-    """Return the nodes that move a convolution's result to the activation, its only reader."""
+def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
+    """Return the nodes that move a layer's result to the activation, its only reader."""
     views: list[Node] = []
     if not isinstance(node.op, elementwise.Unary) or isinstance(node.op, _ORDERED):
         return views
@@ -75,22 +75,21 @@ def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
     while value is not None and graph.sole_consumer(value) is not None:
         made = value.producer
         if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
-            is_image = made is not None and isinstance(made.op, Conv)
-            return views if is_image else []
+            return views if views and layer_before(graph, value) is not None else []
         views.insert(0, made)
         value = made.inputs[0]
     return []
 
 
 def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
-    """Move an activation before the nodes that move its operand, to the convolution."""
+    """Move an activation before the nodes that move its operand, to the layer."""
     first, (x, *rest) = views[0], node.inputs
     active = Builder(graph, first, node.name, (node,))(node.op, first.inputs[0], *rest)
     graph.set_inputs(first, (active, *first.inputs[1:]))
     name = node.name
     assert x is not None
     graph.replace(node, (x,))
-    return f"{node.kind} '{name}' follows its convolution directly"
+    return f"{node.kind} '{name}' follows its layer directly"
 
 
 def layer_before(graph: Graph, value: Value) -> Node | None:

@@ -18,6 +18,7 @@ from tercet.backends.cuda.conv.depthwise import (
     SHARED,
     SINGLE,
     SMALL,
+    TALL,
     Patch,
     Plane,
 )
@@ -60,6 +61,8 @@ ROWS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "causal": ((1, 12, 33), (16,), {"pads": (15, 0)}),
     "rows": ((2, 4, 5, 19), (1, 11), {"pads": (1, 5, 0, 5), "strides": (2, 1)}),
     "column": ((2, 8, 21, 1), (17, 1), {"pads": (8, 0, 8, 0)}),
+    "columns": ((2, 8, 37, 6), (15, 1), {"pads": (7, 0, 7, 0)}),
+    "padded columns": ((1, 4, 19, 5), (10, 1), {"pads": (3, 1, 6, 2), "strides": (1, 2)}),
     "strided row": ((1, 8, 44), (12,), {"pads": (3, 3), "strides": (3,)}),
 }
 #: Likewise, over three axes.
@@ -112,7 +115,9 @@ def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def chosen(plane: Plane, processors: int) -> Patch:
         found = plane.patches
-        may = patch in found or (SMALL in found and not patch.shared and patch not in LINES)
+        may = patch in found or (
+            SMALL in found and not patch.shared and patch not in (*LINES, *TALL)
+        )
         return patch if may else SINGLE
 
     monkeypatch.setattr(Plane, "patch", chosen)
@@ -134,7 +139,7 @@ def test_every_patch(
 
 
 @needs_compiler
-@pytest.mark.parametrize("patch", [*LINES, SINGLE], ids=str)
+@pytest.mark.parametrize("patch", [*LINES, *TALL, SINGLE], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", ROWS)
 def test_windows_of_one_row(
@@ -199,11 +204,14 @@ def test_patches_leave_enough_threads() -> None:
         return str(Patch(rows, columns, shared=shared))
 
     def line(*x: int, taps: int, dtype: DType = float16, **how: Any) -> str:
-        arrays = [np.broadcast_to(dtype.type(1), dims) for dims in (x, (x[1], 1, taps))]
-        graph = single("Conv", arrays, (1,), group=x[1], pads=(taps // 2,) * 2, **how)
+        rank = len(x) - 2
+        dims, pads = (x[1], 1, taps, *(1,) * (rank - 1)), (taps // 2, *(0,) * (rank - 1)) * 2
+        arrays = [np.broadcast_to(dtype.type(1), sizes) for sizes in (x, dims)]
+        graph = single("Conv", arrays, (1,), group=x[1], pads=pads, **how)
         (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
         return f"{launch.entry} {dict(launch.constants)['COLUMNS']}"
 
+    assert line(32, 12, 256, 64, taps=65) == "depthwise_lines 8"
     assert line(32, 256, 200, taps=51) == line(32, 256, 200, taps=33) == "depthwise_lines 8"
     assert line(8, 256, 200, taps=31) == "depthwise_lines 4"
     assert line(1, 256, 200, taps=51) == "depthwise 1"
@@ -232,14 +240,14 @@ def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.M
             for case in CASES:
                 found += launches(planned(graph_of(case, dtype)[0], conv="depthwise"))
         found += launches(planned(graph_of("strided planes", float16)[0], conv="depthwise"))
-    for patch in (*LINES, SINGLE):
+    for patch in (*LINES, *TALL, SINGLE):
         always(patch, monkeypatch)
         for case, dtype in ((case, dtype) for case in ROWS for dtype in DTYPES):
             found += launches(planned(graph_of(case, dtype)[0], conv="depthwise"))
     for case in NO_WORDS:
         found += launches(planned(graph_of(case, float32)[0], conv="depthwise"))
     found = [launch for launch in found if "depthwise" in launch.entry]
-    of_rows = (len(LINES) + 1) * len(DTYPES) * len(ROWS)
+    of_rows = (len(LINES) + len(TALL) + 1) * len(DTYPES) * len(ROWS)
     assert len(found) == len(PATCHES) * (len(DTYPES) * len(CASES) + 1) + of_rows + len(NO_WORDS)
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)

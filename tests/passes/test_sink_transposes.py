@@ -266,6 +266,20 @@ def test_an_activation_stands_behind_its_convolution(alone: bool) -> None:
     assert_same(graph, after, rel=5e-6)
 
 
+def test_an_activation_stands_behind_a_product_of_experts() -> None:
+    """Products of stacks are written as Einsum, whose result is transposed."""
+
+    def build(g: Graph, x: Value) -> Value:
+        product = apply(g, Add(), apply(g, MatMul(), x, normal(3, 6, 8)), normal(8))
+        rows = apply(g, Transpose(perm=(1, 0, 2)), product)
+        return apply(g, Relu(), apply(g, Reshape(), rows, np.array([5, 24])))
+
+    graph = make(build, (3, 5, 6))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["MatMul", "Add", "Relu", "Transpose", "Reshape"]
+    assert_same(graph, after)
+
+
 def mixed(graph: Graph, x: Value, *, residual: bool) -> Value:
     """Token mixing of MLP-Mixer: two layers between transposes."""
     y = apply(graph, LAST_OF_ROWS, x)

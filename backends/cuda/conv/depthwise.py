@@ -53,6 +53,8 @@ LARGE = {4: Patch(4, 2), 2: Patch(2, 4)}
 SMALL = Patch(2, 2)
 #: Patch sizes for windows of one row; the largest one for stride 1.
 LINES = (Patch(1, 8), Patch(1, 4), Patch(1, 2))
+#: Patch sizes for windows of one column, one pixel apart.
+TALL = (Patch(8, 1), Patch(4, 1))
 #: Patches that warps share.
 SHARED = (Patch(1, 4, shared=True), Patch(1, 2, shared=True), Patch(1, 1, shared=True))
 #: Maximum taps of a window whose weights a thread of `depthwise.cu` holds in registers.
@@ -64,6 +66,7 @@ BUSY = {
     **{LARGE[4]: (256, 256), LARGE[2]: (70, 120), SMALL: (64, 512)},
     **dict(zip(SHARED, ((inf, 32), (0, 20), (inf, 0)), strict=True)),
     **dict(zip(LINES, ((192, 192), (96, 96), (64, 64)), strict=True)),
+    **dict(zip(TALL, ((192, 192), (96, 96)), strict=True)),
 }
 #: Maximum taps for patches larger than a pixel, as windows are unrolled.
 MAX_TAPS = 49
@@ -97,7 +100,11 @@ def transposed(conv: ConvProblem, variant: str = "") -> Answer:
 
 def _words(conv: ConvProblem, plane: Plane, patch: Patch, file: str = "") -> Launch:
     """Return the launch with patches of channel words; of `file` if it is not a convolution."""
-    places = (plane.channels // WORD, *reversed(plane.spread(patch)))
+    is_tall = patch in TALL
+    if is_tall:
+        plane, patch = plane.turned(), Patch(1, patch.rows)
+    across, down = plane.spread(patch) if is_tall else reversed(plane.spread(patch))
+    places = (plane.channels // WORD, across, down)
     names = ("words", "across", "down")
     divided = dict(zip((*names, "depth"), (*places, plane.outputs[0]), strict=True))
     members = {
@@ -113,6 +120,7 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch, file: str = "") -> Lau
         block = LANES * prod(plane.kernel[:2])
         return replace(launch, grid=(ceil_div(count, LANES), 1, 1), block=block)
     if plane.is_long and patch != SINGLE:
+        constants = ("TURNED", is_tall), *constants
         return _launch(conv, plane, "conv/depthwise_lines.cu", count, constants, members)
     constants = ("ROWS", patch.rows), *constants
     return _launch(conv, plane, "conv/depthwise.cu", count, constants, members)
@@ -241,7 +249,7 @@ class Plane:
     @property
     def is_long(self) -> bool:
         """Whether windows are one row of more taps than a thread holds, one pixel apart."""
-        alone = self.has_lines and self.steps[2] == self.dilations[2] == 1
+        alone = self.has_lines and self.steps[2] == prod(self.dilations) == 1
         return alone and self.kernel[2] > HELD
 
     @property
@@ -259,6 +267,12 @@ class Plane:
             **by_axis(dilation=self.dilations, pad=self.pads),
         }
 
+    def turned(self) -> Plane:
+        """Return this with height and width in each other's place."""
+        named = ("inputs", "outputs", "kernel", "steps", "dilations", "pads")
+        sizes = {name: getattr(self, name) for name in named}
+        return replace(self, **{name: (d, w, h) for name, (d, h, w) in sizes.items()})
+
     @property
     def patches(self) -> tuple[Patch, ...]:
         """The applicable patch sizes, largest first."""
@@ -268,12 +282,13 @@ class Plane:
         shared = SHARED if 1 < rows <= MAX_SHARES >= self.kernel[2] else ()
         if prod(self.dilations) > 1:
             return (*shared[-1:], SINGLE)
+        tall = TALL if self.turned().is_long else ()
         if prod(self.kernel) > MAX_TAPS and not self.is_long:
-            return (*shared, SINGLE)
+            return (*tall, *shared, SINGLE)
         if self.has_lines:
             return (*LINES[self.steps[2] > 1 :], SINGLE)
         large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
-        return (*large, SMALL, *shared, SINGLE)
+        return (*tall, *large, SMALL, *shared, SINGLE)
 
     def spread(self, patch: Patch) -> tuple[int, int]:
         """Return the number of patches along height and width."""

@@ -1,7 +1,8 @@
 // Depthwise convolution, channels last, of windows of one row with many taps, one pixel apart: a thread computes VECTOR
 // adjacent channels of COLUMNS adjacent pixels, SEGMENT taps at a time, and reads each pixel once for all of its windows.
 //
-// Compile-time: see depthwise.cuh; there are no planes, and no dilation.
+// Compile-time: see depthwise.cuh; there are no planes, and no dilation. TURNED, whether windows are one column instead: height
+// and width of struct Plane have each other's place, and so have `across` and `down`, so that neighbours read neighbours.
 
 #include "conv/depthwise.cuh"
 
@@ -16,15 +17,19 @@ depthwise_lines(const T* x, const T* __restrict__ w, R* y, const T* __restrict__
     if constexpr (BIAS) prefetch_l2(bias, p.channels, i, gridDim.x * 128);
     if (i >= count) return;
     const Spot spot(i, 1, p);
-    const int channel = spot.channel, row = spot.row * STEP_H - p.pad_h, left = spot.column - p.pad_w;
+    const int line = TURNED ? spot.column / COLUMNS : spot.row, first_column = TURNED ? spot.row * COLUMNS : spot.column;
+    const int channel = spot.channel, row = line * STEP_H - p.pad_h, left = first_column - p.pad_w;
+    const int along = TURNED ? p.height : 1, apart = TURNED ? 1 : p.width;  // pixels from one of a line, or a line, to the next
     w += (long long)spot.n * p.of_filters + channel;
     grid_dependency_sync();
     Floats shift = {};
     if constexpr (BIAS) shift = widened(words(bias + channel));
 
     const int width = (u32)row < (u32)p.height ? p.width : 0;
-    const T* from = x + ((spot.first(p) * p.height + row) * p.width + left) * p.row_x + channel;
-    const auto load = [&](int k) { return (u32)(left + k) < (u32)width ? words(from + (long long)k * p.row_x) : Words{}; };
+    const T* from = x + (spot.first(p) * p.height * p.width + row * apart + left * along) * p.row_x + channel;
+    const auto load = [&](int k) {
+        return (u32)(left + k) < (u32)width ? words(from + (long long)k * along * p.row_x) : Words{};
+    };
     Floats values[KEPT + SEGMENT], sums[COLUMNS] = {};
     Words next[SEGMENT];
 #pragma unroll
@@ -53,8 +58,10 @@ depthwise_lines(const T* x, const T* __restrict__ w, R* y, const T* __restrict__
 #pragma unroll
         for (int k = 0; k < KEPT; ++k) values[k] = values[k + SEGMENT];
     }
-    const long long pixel = ((long long)spot.plane * p.out_height + spot.row) * p.out_width + spot.column;
+    const int to_next = TURNED ? p.out_height : 1;
+    const long long pixel = (long long)spot.plane * p.out_height * p.out_width
+                          + line * (TURNED ? 1 : p.out_width) + first_column * to_next;
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c)
-        if (spot.column + c < p.out_width) keep(y, sums[c], shift, pixel + c, spot.n, channel, z0, z1, p);
+        if (first_column + c < p.out_width) keep(y, sums[c], shift, pixel + c * to_next, spot.n, channel, z0, z1, p);
 }
