@@ -338,6 +338,11 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
         ModelError,
         "reads 'xx', which nothing computes; did you mean",
     ),
+    "written without weights": (
+        "y = MatMul(x, weight)",
+        ModelError,
+        "which nothing computes; the file has no initializers, .* export it with them",
+    ),
     "too few inputs": ("y = Add(x)", ModelError, "has 1 inputs; the operator takes 2$"),
     "too many inputs": ("y = Relu(x, x)", ModelError, "has 2 inputs; the operator takes 1$"),
     "left out": ("y = Add(, x)", ModelError, "leaves out input 0"),

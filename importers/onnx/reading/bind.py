@@ -81,6 +81,7 @@ class _Binder:
         self._unnamed = {DOMAIN, *OTHER_DOMAINS, *(domain for domain, _ in operators)} - {""}
         self._unnamed |= {""} if set(model.opsets) == {"ai.onnx.ml"} else set()
         self._source = source
+        self._has_initializers = bool(model.graph.constants)
         self._names = Names(source)
         self._unknown: dict[tuple[str, str, str], list[RawNode]] = {}
 
@@ -183,6 +184,12 @@ class _Binder:
             return scope.find(name)
         except KeyError:
             hint = did_you_mean(name, scope.visible()[:1000])
+            if not hint and not self._has_initializers:
+                hint = (
+                    "; the file has no initializers, as if it was written without its weights: "
+                    "export it with them (PyTorch: without export_params=False, "
+                    "include_initializers=False)"
+                )
             reason = f"reads '{name}', which nothing computes{hint}"
             raise self._source.error(reason, where) from None
 
