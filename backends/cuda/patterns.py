@@ -15,7 +15,7 @@ from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Div
-from ...runtime.ops.gather import Gather
+from ...runtime.ops.gather import Gather, ScatterND
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
@@ -95,6 +95,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
+    ScatterND: (Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue")),),
     LogSoftmax: (_CAST_SOFTMAX,),
     Softmax: (_CAST_SOFTMAX,),
 }

@@ -94,9 +94,9 @@ def renamed(
         return None
     source, result = node.distinct_reads[0].tensor, node.output.tensor
     perm = node.op.order(len(source.dims))
-    formats = {format for format in Format if not format.in_halves}
+    formats = {format for format in Format if format.is_plain}
     for before in given:
-        if before.in_halves:
+        if not before.is_plain:
             continue
         order = before.order(source.dims)
         for after in formats:

@@ -32,20 +32,29 @@ class Format(Enum):
     PIXEL_HALVES = "pixel_halves"
     """The same of images, channels last: the rows are pixels."""
 
+    SORTED = "sorted"
+    """Indices of int64 as pairs of int32, an index and its place, by index and then by place. Only
+    steps of a device read it, and its copier makes it."""
+
     @property
     def plain(self) -> Format:
-        """The format that has the numbers in this order as they are."""
+        """The format that has the numbers as they are: in this order, or that of their places."""
         return _PLAIN.get(self, self)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers are as they are."""
+        return self.plain is self
 
     @property
     def halves(self) -> Format:
         """The format that has halves in this order."""
-        return next((halves for halves, plain in _PLAIN.items() if plain is self), self)
+        return next((each for each in _PLAIN if each.in_halves and each.plain is self), self)
 
     @property
     def in_halves(self) -> bool:
         """Whether numbers are two float16 numbers each."""
-        return self.plain is not self
+        return self in (Format.HALVES, Format.PIXEL_HALVES)
 
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements in memory order."""
@@ -58,7 +67,7 @@ class Format(Enum):
 
         If two formats agree on it, the same bytes are valid in both.
         """
-        if self.in_halves:
+        if not self.is_plain:
             return ((-1, list(Format).index(self)),)
         axes = list(range(len(dims)))
         if self is not Format.CONTIGUOUS and len(dims) > 2:
@@ -81,7 +90,10 @@ class Format(Enum):
 
 #: Numbers of a row, or channels of a pixel, that share a scale in the formats of halves.
 HALVES_BLOCK = 64
-_PLAIN = {Format.HALVES: Format.CONTIGUOUS, Format.PIXEL_HALVES: Format.CHANNELS_LAST}
+_PLAIN = {
+    **{Format.HALVES: Format.CONTIGUOUS, Format.PIXEL_HALVES: Format.CHANNELS_LAST},
+    Format.SORTED: Format.CONTIGUOUS,
+}
 
 
 #: A bound step, copy or recording: called with a stream of its device, on which it enqueues work.

@@ -178,7 +178,7 @@ class Layout:
             if slot.device is device and slot.format is format:
                 return slot
         here = [slot for slot in places if slot.device is device]
-        here.sort(key=lambda slot: slot.format.in_halves)  # others have all bits
+        here.sort(key=lambda slot: not slot.format.is_plain)  # others have all bits
         source = here[0] if here else places[0]
         if source.device is not device and source.device is not HOST:
             source = self._in_format(source, format)
@@ -195,9 +195,9 @@ class Layout:
             slot.alias = source
             return slot
         if source.format.plain is not format.plain:  # only numbers as they are change their order
-            for halves in (source.format, format):
-                if halves.in_halves:
-                    plain = self.fetch(source.value, source.device, halves.plain)
+            for other in (source.format, format):
+                if not other.is_plain:
+                    plain = self.fetch(source.value, source.device, other.plain)
                     return self._in_format(plain, format)
         return self._move(source, source.device, format)
 
@@ -311,7 +311,7 @@ class Layout:
         votes: dict[Format, int] = {}
         for value in reads:
             for slot in self.places[value]:
-                if slot.device is device and not slot.format.in_halves:
+                if slot.device is device and slot.format.is_plain:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
         if not votes:
             return Format.CONTIGUOUS

@@ -24,6 +24,7 @@ from ..kernels import (
     test_pad_channels,
     test_rotated_heads,
     test_scan_chain,
+    test_segments,
     test_shared_chains,
     test_short,
     test_short_stacks,
@@ -58,7 +59,10 @@ def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
 
 @pytest.mark.parametrize(
     "sample",
-    [*test_chosen.samples(), *test_gathered.samples(), *test_shared_chains.samples()],
+    [
+        *(*test_chosen.samples(), *test_gathered.samples()),
+        *(*test_segments.samples(), *test_shared_chains.samples()),
+    ],
     ids=lambda sample: sample.graph.name,
 )
 def test_kernels_of_patterns(sample: Sample) -> None:

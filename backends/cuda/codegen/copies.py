@@ -36,6 +36,9 @@ MOST_FEW = 16
 TRANSPOSED = 1.6
 #: Maximum blocks along y and z.
 MOST_BLOCKS = 65535
+#: Threads of a block that sorts indices, indices for each block and blocks at most, and the indices
+#: that one lists at once.
+SORTING, SORTED_BY_BLOCK, MOST_SORTING, SORTED_AT_ONCE = 512, 32, 264, 4096
 
 
 def reformat(dst: View, src: View) -> Launch:
@@ -47,6 +50,8 @@ def reformat(dst: View, src: View) -> Launch:
     """
     if src.format.in_halves or dst.format.in_halves:
         return _changing_halves(dst, src)
+    if dst.format is Format.SORTED:
+        return sorting(src.type)
     dims = src.type.dims
     images, channels, pixels = dims[0], dims[1], prod(dims[2:])
     word = words_of(src.type.dtype)
@@ -100,6 +105,19 @@ def into_halves(
         },
         types=(("T", float32),),
         code=f'#define KIND "f16"\n{order_of_halves(format)}',
+    )
+
+
+def sorting(type_: TensorType) -> Launch:
+    """Return the launch that sorts indices of rows; its addresses `x` and `y` are null."""
+    count = type_.size
+    return Launch(
+        "move/sort_rows.cu",
+        "sort_rows",
+        grid=(min(ceil_div(count, SORTED_BY_BLOCK), MOST_SORTING), 1, 1),
+        block=SORTING,
+        args={"x": None, "y": None, "count": count},
+        constants=(("WARPS", SORTING // 32), ("ROOM", SORTED_AT_ONCE)),
     )
 
 

@@ -328,6 +328,13 @@ def chain_of(
     return ElementwiseChain(tuple(operands), "\n".join(code), title)
 
 
+def unchanged(x: Value, name: str = "chain") -> ElementwiseChain:
+    """Return the chain that computes nothing."""
+    kind = C_TYPES[x.tensor.dtype]
+    code = f"__device__ __forceinline__ {kind} {name}({kind} a0) {{ return a0; }}"
+    return ElementwiseChain((x,), code, "")
+
+
 def _refusal(node: Node) -> str:
     values = [v for v in (*_inputs(node), node.output) if v is not None]
     for dtype in (value.tensor.dtype for value in values):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence, Set
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ir.graph import Graph, Node
-from ....runtime.ops.gather import Gather
+from ....runtime.ops.gather import Gather, ScatterND
 from ....runtime.ops.reduce import Reduce
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.launch import Recipe
@@ -20,10 +20,12 @@ from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .chain_kernel import elementwise
-from .elementwise import MAX_CHAINED, chain_of, in_chains
+from .elementwise import MAX_CHAINED, NUMBERS, chain_of, in_chains
 from .moves import Walk
 from .shared_chains import operands_of
 
+#: Maximum number of rows whose indices are sorted.
+MAX_SORTED = 1 << 18
 #: Returns a node of a graph with elementwise nodes before it, among these, that only they read.
 ChainBefore = Callable[[Graph, Node, Set[Node]], Sequence[Node]]
 
@@ -75,12 +77,14 @@ def gathered_chain_at(
     gathers = [
         node
         for node in makers
-        if node is not None and node in free and _chooses(node)
+        if node is not None and node in free and chooses(node)
         if node.output.consumers.keys() <= set(nodes) and not graph.is_output(node.output)
     ]
     reader = graph.sole_consumer(root.output)
     reduces = reader is not None and isinstance(reader.op, Reduce)
     if gather not in gathers or (reduces and len(gathers) == 1):  # a reduction computes the chain
+        return None
+    if reader in free and reader is not None and combines_rows(reader):  # so it does
         return None
     return GatheredChain(tuple(gathers), graph.in_order(nodes))
 
@@ -93,7 +97,7 @@ def _root(
     They end before one that a product or convolution computes as it stores its results.
     """
     found, value = None, gather.output
-    if gather not in free or not _chooses(gather):
+    if gather not in free or not chooses(gather):
         return None
     for _ in range(MAX_CHAINED):
         node = graph.sole_consumer(value)
@@ -113,12 +117,22 @@ def _is_read_once(graph: Graph, node: Node) -> bool:
     return graph.sole_consumer(node.output) is not None
 
 
-def _chooses(node: Node) -> bool:
+def chooses(node: Node) -> bool:
     """Whether a node chooses slices by indices that are computed."""
     if not isinstance(node.op, Gather):
         return False
     x, indices = node.operands
     return indices.data is None and indices.tensor.dtype in (int32, int64) and bool(x.tensor.dims)
+
+
+def combines_rows(node: Node) -> bool:
+    """Whether a node combines the rows of a tensor with others, whose indices can be sorted."""
+    if not isinstance(node.op, ScatterND) or node.op.reduction == "none":
+        return False
+    x, indices, updates = node.operands
+    rows, dtype = indices.tensor, x.tensor.dtype
+    fits = rows.rank == 2 and rows.dims[1] == 1 and rows.dtype == int64
+    return fits and 0 < rows.size <= MAX_SORTED and bool(updates.tensor.size) and dtype in NUMBERS
 
 
 def gathered_chain(found: GatheredChain, y: Tensor, operand: Operand) -> Recipe | str:
@@ -129,11 +143,11 @@ def gathered_chain(found: GatheredChain, y: Tensor, operand: Operand) -> Recipe 
     gathers = {node.output: node for node in found.gathers}
     chosen = {i: gathers[v] for i, v in enumerate(chain.operands) if v in gathers}
     read = [operand(gathers[v].operands[0] if v in gathers else v) for v in chain.operands]
-    walks = {i: _walk(node, operand, y) for i, node in chosen.items()}
+    walks = {i: walk_of_rows(node, operand, y.rank) for i, node in chosen.items()}
     return elementwise(chain, y, read, gathered=walks)
 
 
-def _walk(node: Node, operand: Operand, y: Tensor) -> Walk:
+def walk_of_rows(node: Node, operand: Operand, rank: int) -> Walk:
     """Return where the slices that a Gather chooses are, by axis of what they are broadcast to."""
     x, indices = map(operand, node.operands)
     assert isinstance(node.op, Gather)
@@ -141,7 +155,7 @@ def _walk(node: Node, operand: Operand, y: Tensor) -> Walk:
     behind = x.rank - axis - 1
     strides = (*x.strides[:axis], *(0,) * indices.rank, *x.strides[axis + 1 :])
     slots = (*(0,) * axis, *indices.strides, *(0,) * behind)
-    missing = (0,) * (y.rank - len(dims))
+    missing = (0,) * (rank - len(dims))
 
     def along_y(steps: tuple[int, ...]) -> tuple[int, ...]:
         return (*missing, *(s if d > 1 else 0 for s, d in zip(steps, dims, strict=True)))

@@ -20,9 +20,9 @@ from ..recipe.operands import (
     merge,
     order,
 )
-from ..recipe.source import C_TYPES, arithmetic
+from ..recipe.source import arithmetic
 from .chain_kernel import factors_of, inner_strides, refusal, table_of, vector_of, walk_of
-from .elementwise import NUMBERS, ElementwiseChain, chain_of
+from .elementwise import NUMBERS, ElementwiseChain, chain_of, unchanged
 from .folds import FOLDS
 from .moves import Movement
 from .reductions import ChainReduction
@@ -46,7 +46,7 @@ def chain_reduction(
 ) -> Launch | str:
     """Return the launch, or why there is none."""
     value = found.fold.operands[0]
-    chain = chain_of(found.chain, rounds=False) if found.chain else _nothing(value)
+    chain = chain_of(found.chain, rounds=False) if found.chain else unchanged(value)
     behind = chain_of(found.behind, "after", sums=[found.fold.output]) if found.behind else None
     if isinstance(chain, str):
         return chain
@@ -111,13 +111,6 @@ def _apart(chain: ElementwiseChain, behind: ElementwiseChain | None) -> Iterator
         return
     yield from (chain.within("before"), "using before::chain;")
     yield from (behind.within("behind"), "using behind::after;")
-
-
-def _nothing(x: Value) -> ElementwiseChain:
-    """Return the chain that computes nothing."""
-    kind = C_TYPES[x.tensor.dtype]
-    code = f"__device__ __forceinline__ {kind} chain({kind} a0) {{ return a0; }}"
-    return ElementwiseChain((x,), code, "")
 
 
 @record
