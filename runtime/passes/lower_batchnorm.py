@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.elementwise import Add, Mul
 from .driver import Context, Reason
-from .editing import Builder, drop, dtype_of, rank_of, shape_of, stand_in
+from .editing import Builder, drop, dtype_of, is_elementwise, rank_of, shape_of, stand_in
 from .fold_batchnorm import folded
 from .fold_prenorm import layer_behind, taking
 from .fusion import refusal
@@ -23,7 +23,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     An activation between a layer and its normalization (ConvMixer, XCiT) keeps that out of the
     weights, but not out of what the layer does to its results before it stores them. A
-    normalization directly behind a layer, which its weights could not take over, stays. Where the
+    normalization directly behind a layer, which its weights could not take over, stays; so do those
+    of images that are behind none. Rows that elementwise nodes compute (residuals of networks of
+    graphs) are normalized with these. Where the
     result is added to a tensor, and only layers without padding read the sum, these take over the
     addends: what a layer adds to its results is then that tensor alone.
     """
@@ -33,7 +35,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if affine is None or x is None or rank is None or dtype is None or rank < 2:
             continue
         layer = layer_before(graph, x)
-        if layer is None or layer is x.producer:
+        if layer is x.producer or (layer is None and not _are_computed_rows(x)):
             continue
         by_channel = (-1, *(1,) * (rank - 2))
         try:
@@ -50,6 +52,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.redirect(node.output, total)
         drop(graph, node)
         yield f"{node.kind} '{node.name}' is a factor and an addend of each channel"
+
+
+def _are_computed_rows(x: Value) -> bool:
+    """Whether an elementwise node computes rows."""
+    return rank_of(x) == 2 and x.producer is not None and is_elementwise(x.producer.op)
 
 
 def _take_behind(graph: Graph, norm: Node, shift: Array, context: Context) -> bool:

@@ -16,8 +16,8 @@ from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add, Cast, Div, Mul
-from ..ops.gather import TensorScatter
-from ..ops.matmul import MatMul
+from ..ops.gather import Gather, TensorScatter
+from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
@@ -102,13 +102,49 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             latents.setdefault(layer.x, []).append(value)
     for values in latents.values():
         yield from _merge(graph, values)
+    for values in _chosen(graph):
+        yield from _merge(graph, values, shared=True)
     for node in list(graph.nodes):
         yield from merged_rotations(graph, node)
 
 
-def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
-    """Merge all compatible layers among those that compute some values."""
-    found = [one for value in values if (one := _layer(graph, value)) is not None]
+def _chosen(graph: Graph) -> list[list[Value]]:
+    """Return what layers compute of the rows of one tensor each, if indices choose among some.
+
+    These are nodes of a graph, of which edges read both ends (GatedGCN, GNS). No kernel of such a
+    layer could apply what comes next to its results.
+    """
+    found: dict[Value, list[Value]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, MatMul | Gemm) and rank_of(node.operands[0]) == 2:
+            value = node.output
+            reader = graph.sole_consumer(value)
+            if reader is not None and without_addend(graph, reader.output)[0] is value:
+                value = reader.output
+            found.setdefault(node.operands[0], []).append(value)
+    return [
+        values
+        for values in found.values()
+        if any(_chooses_rows(node) for value in values for node in value.consumers)
+    ]
+
+
+def _chooses_rows(node: Node) -> bool:
+    """Whether computed indices choose rows of a tensor."""
+    if not isinstance(node.op, Gather) or node.op.axis not in (0, -2):
+        return False
+    return not node.operands[1].is_constant
+
+
+def _merge(graph: Graph, values: Iterable[Value], *, shared: bool = False) -> Iterator[str]:
+    """Merge all compatible layers among those that compute some values.
+
+    Args:
+        graph: the graph.
+        values: what they compute.
+        shared: whether several nodes may read one of them.
+    """
+    found = [one for value in values if (one := _layer(graph, value, shared=shared)) is not None]
     alike = [[other for other in found if _are_alike(one, other)] for one in found]
     layers = max(alike, key=len, default=list[_MergeableProduct]())
     if len(layers) > 1:
@@ -204,13 +240,15 @@ def _is_kept(graph: Graph, value: Value) -> bool:
     return False
 
 
-def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
-    """Return the linear layer that computes an operand and has no other readers."""
-    if len(value.consumers) != 1 or graph.is_output(value):
+def _layer(graph: Graph, value: Value, *, shared: bool = False) -> _MergeableProduct | None:
+    """Return the linear layer that computes an operand, which has no other readers or may have."""
+    if (len(value.consumers) != 1 and not shared) or graph.is_output(value):
         return None
     last, (value, bias) = value.producer, without_addend(graph, value)
     node = value.producer
     nodes = () if last is None or last is node else (last,)
+    if node is not None and node is last and isinstance(node.op, Gemm):
+        return _rows_of(node, node.op)
     if node is None or not isinstance(node.op, MatMul | MatMulNBits):
         return None
     x = node.operands[0]
@@ -231,6 +269,19 @@ def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
         op = replace(node.op, N=0)
         found = _MergeableProduct((node, *nodes), x, op, parts, 0, node.op.N, bias)
     return None if bias is not None and bias.shape != (found.width,) else found
+
+
+def _rows_of(node: Node, op: Gemm) -> _MergeableProduct | None:
+    """Return the linear layer that a Gemm is."""
+    x, weight, *given = (node.operands[0], *(value.data for value in node.operands[1:]))
+    if weight is None or op.transA or op.alpha != 1 or (given and op.beta != 1):
+        return None
+    weight = weight.T if op.transB else weight
+    width = weight.shape[1]
+    if given and (given[0] is None or given[0].shape not in ((width,), (1, width))):
+        return None
+    bias = given[0].reshape(-1) if given and given[0] is not None else None
+    return _MergeableProduct((node,), x, MatMul(), (weight,), 1, width, bias)
 
 
 def _are_alike(one: _MergeableProduct, other: _MergeableProduct) -> bool:

@@ -38,13 +38,20 @@ def of_rows(g: Graph, x: Value) -> Value:
     return apply(g, Sigmoid(), batchnorm(g, rows, CHANNELS))
 
 
+def of_sums(g: Graph, x: Value) -> Value:
+    """Rows of edges and nodes (GatedGCN), which others read as well."""
+    rows = apply(g, Add(), apply(g, Sigmoid(), x), x)
+    return apply(g, Mul(), batchnorm(g, rows, CHANNELS), rows)
+
+
 @pytest.mark.parametrize(
     ("build", "shape"),
-    [(between_depthwise, IMAGE), (before_a_sum, IMAGE), (of_rows, (3, CHANNELS))],
+    [
+        *((between_depthwise, IMAGE), (before_a_sum, IMAGE)),
+        *((of_rows, (3, CHANNELS)), (of_sums, (3, CHANNELS))),
+    ],
 )
-def test_a_layer_scales_and_shifts_what_it_has_activated(
-    build: Build, shape: tuple[int, ...]
-) -> None:
+def test_what_is_activated_is_scaled_and_shifted(build: Build, shape: tuple[int, ...]) -> None:
     graph = make(build, shape)
     after, log = optimised(graph)
     assert log.counts["lower_batchnorm"] == 1

@@ -9,12 +9,13 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.dtypes import float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Div, Mul
-from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.packed import MatMulNBits
@@ -215,3 +216,31 @@ def test_latents_that_are_normalized(read: bool) -> None:
     after, _ = optimised(before)
     assert kinds(after).count("MatMul") == 1 + read
     assert_same(before, after, 2, 5, K)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_of_nodes_that_edges_read_are_one(bias: bool) -> None:
+    """Both ends of each edge, and what the node itself adds; another layer reads the sum."""
+
+    def layer(g: Graph, x: Value) -> Value:
+        if bias:
+            return apply(g, Gemm(transB=1), x, normal(8, 6), normal(8))
+        return apply(g, MatMul(), x, normal(6, 8))
+
+    def build(g: Graph, x: Value) -> Value:
+        ends = g.add_input("ends", TensorType(int64, (5,)))
+        taken = [apply(g, Gather(), layer(g, x), ends) for _ in range(2)]
+        rows = apply(g, Mul(), apply(g, Add(), *taken), taken[0])
+        y = apply(g, Add(), layer(g, x), rows)
+        return apply(g, MatMul(), y, normal(8, 3))
+
+    graph = make(build, (5, 6))
+    after, log = optimised(graph)
+    assert log.counts["merge_products"] == 1
+    assert sum(kind in ("MatMul", "Gemm") for kind in kinds(after)) == 2
+    feeds = {"x": normal(5, 6), "ends": np.array([3, 0, -1, 2, 2])}
+    results = list[np.ndarray]()
+    for each in (graph, after):
+        with Model(each, open_backends("numpy", Options()), Options(), evaluate) as model:
+            results += model.run(feeds).values()
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-4)
