@@ -130,10 +130,12 @@ def _chosen(graph: Graph) -> list[list[Value]]:
 
 
 def _chooses_rows(node: Node) -> bool:
-    """Whether computed indices choose rows of a tensor."""
+    """Whether indices choose rows of a tensor; known ones, more than there are."""
     if not isinstance(node.op, Gather) or node.op.axis not in (0, -2):
         return False
-    return not node.operands[1].is_constant
+    before, after = (static_dims(shape_of(value)) for value in (node.operands[0], node.output))
+    grows = bool(before and after and before[0] < after[0])
+    return grows or not node.operands[1].is_constant
 
 
 def _merge(graph: Graph, values: Iterable[Value], *, shared: bool = False) -> Iterator[str]:

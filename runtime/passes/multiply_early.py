@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import prod
 
 import numpy as np
@@ -69,6 +69,11 @@ class _Part:
         return bool(self.moves) and isinstance(self.moves[-1].op, Expand)
 
     @property
+    def is_chosen(self) -> bool:
+        """Whether indices choose its rows."""
+        return bool(self.moves) and isinstance(self.moves[-1].op, Gather)
+
+    @property
     def shape(self) -> Shape:
         """The shape of what it adds to the product, but for the width."""
         return shape_of(self.moves[-1].operands[0] if self.is_broadcast else self.value) or ()
@@ -85,19 +90,22 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     What all edges of a node, or all pairs with it, have in common (message passing, trilinear
     attention) is multiplied once for the node, before an Expand, or a Gather of more rows than
-    there are. Constant columns are part of the bias. Not in float16, which may lack a term of a sum
-    that it has.
+    there are. Then what each node has beside the sum of its edges is multiplied with it, in one
+    product (see `merge_products`). Constant columns are part of the bias. Not in float16, which may
+    lack a term of a sum that it has.
     """
+    chosen = set[Value]()
     for node in list(graph.nodes):
         layer = _layer(graph, node) if node in graph else None
         if layer is None:
             continue
-        parts = _parts(graph, layer)
+        parts = _parts(graph, layer, chosen)
         early = [part for part in parts if part.source is not None or part.is_row]
         is_constant = all(part.is_row for part in parts)
         fills = _fills(parts, shape_of(layer.top.output) or ())
         if early and len(parts) > 1 and not is_constant and fills and _is_worth(layer, early):
             _rewrite(graph, layer, parts)
+            chosen |= {part.source for part in early if part.source is not None and part.is_chosen}
             yield f"{len(early)} parts of the input of '{node.name}' are multiplied early"
 
 
@@ -136,10 +144,15 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     return _Layer(node, concat, data, None, node)
 
 
-def _parts(graph: Graph, layer: _Layer) -> list[_Part]:
+def _parts(graph: Graph, layer: _Layer, chosen: Set[Value]) -> list[_Part]:
     """Return the parts of the columns; none if one of them may have other rows.
 
     Sums would broadcast 1 to what a symbol stands for, which a Concat refuses.
+
+    Args:
+        graph: the graph.
+        layer: reads the columns.
+        chosen: what is multiplied before indices choose among its rows.
     """
     found: list[_Part] = []
     begin = 0
@@ -152,7 +165,8 @@ def _parts(graph: Graph, layer: _Layer) -> list[_Part]:
         if not isinstance(columns, int):
             return []
         own = layer.weights[begin : begin + columns]
-        source, moves = _repeated(graph, value, layer.concat)
+        is_source = value in chosen
+        source, moves = (value, ()) if is_source else _repeated(graph, value, layer.concat)
         found.append(_Part(value, own, source, moves))
         begin += columns
     return found

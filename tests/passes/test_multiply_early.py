@@ -9,7 +9,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu
-from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Expand
 from tercet.runtime.ops.reduce import ReduceSum
@@ -106,6 +106,24 @@ def test_rows_that_edges_choose(build: Build) -> None:
     after, log = optimised(graph)
     assert log.counts["multiply_early"] == 1
     assert "Concat" not in kinds(after)
+    assert_same(graph, after)
+
+
+def test_what_nodes_have_beside_their_edges() -> None:
+    """As a block of a graph network: both ends of edges, and then nodes with sums of these."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        rows = apply(graph, Relu(), edges(graph, x))
+        zeros = np.zeros((N, 6), np.float32)
+        summed = apply(graph, ScatterND(reduction="add"), zeros, EDGES[0][:, None], rows)
+        return layer(graph, D + 6, x, summed)
+
+    graph = make(build, (N, D))
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 2
+    assert log.counts["merge_products"] == 1
+    assert "Concat" not in kinds(after)
+    assert kinds(after).count("MatMul") == 2
     assert_same(graph, after)
 
 
