@@ -22,7 +22,7 @@ from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
-from .codegen.elementwise import CHEAP, MAX_CHAINED, closed_after, in_chains
+from .codegen.elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, closed_after, in_chains
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.shared_chains import (
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.scans import ScanChain
 
-#: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
-#: whatever the operator: less than a launch.
-MAX_REPEATED = 1 << 18
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
 

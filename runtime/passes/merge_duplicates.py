@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.reduce import Reduce
+from ..ops.shape import Squeeze, Unsqueeze
+from ..ops.shapes import normalize_axes
 from .driver import Context
 from .editing import rank_of
 
@@ -18,7 +20,8 @@ SAMPLE = 16
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Merge nodes with equal operator, attributes and inputs; constants are compared by content.
 
-    Reductions may count an axis from the front or from the end, as PyTorch's mean and var do.
+    Reductions, Squeeze and Unsqueeze may count an axis from the front or from the end, as PyTorch's
+    mean and var do.
     """
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
@@ -33,15 +36,18 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _read(node: Node) -> Hashable:
-    """Return what a node reads, and along which axes if it is a reduction."""
+    """Return what a node reads, and along which axes if it has some."""
     inputs = tuple(None if v is None else _identity(v) for v in node.inputs)
-    if not isinstance(node.op, Reduce) or len(inputs) != 2:
+    if not isinstance(node.op, Reduce | Squeeze | Unsqueeze) or len(inputs) != 2:
         return inputs
     data, axes = node.inputs
-    rank = rank_of(data)
+    rank = rank_of(node.output if isinstance(node.op, Unsqueeze) else data)
     if rank is None or axes is None or axes.data is None:
         return inputs
-    return inputs[0], node.op.axes(tuple(axes.data.reshape(-1).tolist()), rank)
+    given = tuple(axes.data.reshape(-1).tolist())
+    if isinstance(node.op, Reduce):
+        return inputs[0], node.op.axes(given, rank)
+    return inputs[0], frozenset(normalize_axes(given, rank))
 
 
 def _identity(value: Value) -> Hashable:

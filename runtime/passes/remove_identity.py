@@ -20,9 +20,9 @@ from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Wher
 from ..ops.gather import GatherND, OneHot
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
-from ..ops.reduce import Reduce
+from ..ops.reduce import Reduce, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from ..ops.resize import Resize
-from ..ops.shape import Identity, Reshape, Unsqueeze
+from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import ints_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of, stand_in, static_dims
@@ -55,8 +55,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{node.kind} '{node.name}' changes nothing"
     for node in list(graph.nodes):
         yield from _neutral(graph, node)
-    for node in [node for node in graph.nodes if type(node.op) in (OneHot, Tile)]:
-        yield from (_expanded if isinstance(node.op, Tile) else _cast_values)(graph, node)
+    for node in [node for node in graph.nodes if type(node.op) in _REWRITES]:
+        yield from _REWRITES[type(node.op)](graph, node)
     repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
     while repeating:
         yield from broadcast(graph, repeating.pop(), repeating)
@@ -77,6 +77,29 @@ def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
     if kept.infer(data, *axes).shape == wanted:
         stand_in(graph, [node, view], view, kept, node.inputs, node.name)
         yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
+
+
+def _of_one(graph: Graph, node: Node) -> Iterator[str]:
+    """Make a reduction along axes of one element a view: bags of one row (DLRM)."""
+    shape, axes = shape_of(node.inputs[0]) if node.inputs else None, node.inputs[1:]
+    if (
+        shape is None
+        or not isinstance(node.op, Reduce)
+        or any(v is not None and v.data is None for v in axes)
+    ):
+        return
+    known = axes[0].data if axes and axes[0] else None
+    given = None if known is None else tuple(known.reshape(-1).tolist())
+    found = node.op.axes(given, len(shape))
+    if not found or any(shape[axis] != 1 for axis in found):
+        return
+    if node.op.keepdims:
+        graph.redirect(node.output, node.operands[0])
+        graph.remove(node)
+    else:
+        dropped = graph.constant(np.array(found, np.int64), f"{node.name}.axes")
+        stand_in(graph, [node], node, Squeeze(), [node.operands[0], dropped])
+    yield f"{node.kind} '{node.name}' reduces single elements"
 
 
 def _cast_values(graph: Graph, node: Node) -> Iterator[str]:
@@ -333,4 +356,14 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Sum: _is_single,
     Tile: _keeps_shape,
     Transpose: _keeps_order,
+}
+#: What is written otherwise, by operator; reductions of one element give that element.
+_REWRITES: dict[type[Any], Callable[[Graph, Node], Iterator[str]]] = {
+    OneHot: _cast_values,
+    Tile: _expanded,
+    ReduceMax: _of_one,
+    ReduceMean: _of_one,
+    ReduceMin: _of_one,
+    ReduceProd: _of_one,
+    ReduceSum: _of_one,
 }

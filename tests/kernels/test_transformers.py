@@ -16,7 +16,7 @@ import tercet
 from tercet.backends.cuda.attention.flash import HEIGHTS
 from tercet.backends.cuda.attention.flash_mma import SHAPES
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.fusion import MAX_REPEATED
+from tercet.backends.cuda.codegen.elementwise import MAX_REPEATED
 from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import NumpyBackend, evaluate

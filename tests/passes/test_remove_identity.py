@@ -14,7 +14,15 @@ from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Tile, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.reduce import ArgMax, CumSum, ReduceMax, ReduceMean
+from tercet.runtime.ops.reduce import (
+    ArgMax,
+    CumSum,
+    Reduce,
+    ReduceL1,
+    ReduceMax,
+    ReduceMean,
+    ReduceSum,
+)
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, run
@@ -201,3 +209,30 @@ def test_a_one_hot_of_integers_that_are_read_stays() -> None:
     before = make(build, (LENGTH, SIZE))
     after, _ = optimised(before)
     assert kinds(after).count("Cast") == 2
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", [ReduceSum, ReduceMean, ReduceMax])
+def test_a_reduction_of_single_elements_is_a_view(op: type[Reduce], keepdims: int) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Relu(), apply(g, op(keepdims=keepdims), x, np.array([-2])))
+
+    before = make(build, ("batch", 1, 7))
+    after, _ = optimised(before)
+    assert set(kinds(after)) <= {"Relu", "Squeeze"}
+    assert_same(before, after, 3, 1, 7)
+
+
+def test_others_of_single_elements_compute() -> None:
+    before = make(lambda g, x: apply(g, ReduceL1(), x, np.array([1])), (3, 1, 7))
+    assert kinds(optimised(before)[0]) == ["ReduceL1"]
+
+
+def test_axes_from_the_front_or_the_end() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        parts = [apply(g, Unsqueeze(), x, np.array([axis])) for axis in (1, -2)]
+        return apply(g, Add(), *(apply(g, Relu(), part) for part in parts))
+
+    after, log = optimised(make(build, (3, 7)))
+    assert log.counts["merge_duplicates"] == 2
+    assert kinds(after).count("Relu") == 1

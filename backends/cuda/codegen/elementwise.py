@@ -179,6 +179,9 @@ ROWS: dict[type[Op], Formula] = {
 
 #: Limit of a chain: longer ones need too many registers.
 MAX_CHAINED = 24
+#: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
+#: whatever the operator: less than a launch.
+MAX_REPEATED = 1 << 18
 #: Operators of one or two instructions: faster to recompute than to read from memory.
 CHEAP = (
     *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),

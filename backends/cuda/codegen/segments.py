@@ -8,6 +8,7 @@ gates of GatedGCN). What it reads through a Gather (the other end of each edge) 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
@@ -18,7 +19,7 @@ from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .elementwise import CHEAP, MAX_CHAINED, compute_type, in_chains
+from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chains
 from .gathered import ChainBefore, chooses, combines_rows
 from .shared_chains import operands_of
 
@@ -154,6 +155,7 @@ def _before(
     """Return the elementwise nodes that compute the rows of folds, and that nothing else reads."""
     found = set[Node]()
     rows = folds[0].operands[2].tensor.dims
+    few = prod(rows) <= MAX_REPEATED
     grown = True
     while grown and len(found) < MAX_CHAINED:
         grown = False
@@ -164,7 +166,7 @@ def _before(
                 continue
             if not _is_inside(graph, value, {*found, *folds}):
                 continue
-            if value.tensor.dims != rows and not isinstance(node.op, CHEAP):
+            if value.tensor.dims != rows and not (few or isinstance(node.op, CHEAP)):
                 continue
             if _stays_apart(graph, node, free, takes_epilogue):
                 continue
