@@ -13,7 +13,7 @@ from ..ir.types import Shape
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from ..ops.movement import Concat, Expand, Tile
-from ..ops.shape import Squeeze, Unsqueeze
+from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of, static_dims
@@ -80,8 +80,12 @@ def _scattered(graph: Graph, node: Node) -> str:
         return ""
     add = Builder(graph, node, node.name, (node,))
     behind = list(range(axis + 2, len(wanted)))
-    indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
-    if len(wanted) == axis + 1:
+    vector = None if axis else _vector(indices)
+    if vector is not None:  # of which all that scatter by it make the same column
+        indices = add(Unsqueeze(), vector, add.integers([1]))
+    elif behind:
+        indices = add(Squeeze(), indices, add.integers(behind))
+    elif len(wanted) == axis + 1:
         indices = add(Unsqueeze(), indices, add.integers([axis + 1]))
     indices = _wide(add, indices)
     if outer and sizes:
@@ -115,6 +119,16 @@ def _source(value: Value) -> Value:
         return value
     grown = all(a in (1, b) for a, b in zip(before, shape, strict=True))
     return node.operands[0] if grown else value
+
+
+def _vector(value: Value) -> Value | None:
+    """Return the vector that a value is a view of, or None."""
+    while len(shape_of(value) or ()) != 1:
+        node = value.producer
+        if node is None or not isinstance(node.op, Reshape | Squeeze | Unsqueeze):
+            return None
+        value = node.operands[0]
+    return value
 
 
 def _are_slices(data: Shape, indices: Shape, wanted: Shape, axis: int) -> bool:

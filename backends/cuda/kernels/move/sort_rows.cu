@@ -25,6 +25,21 @@ __device__ __forceinline__ int key_of(long long index)
     return int(index > limit ? limit : index < -limit ? -limit : index);
 }
 
+// Passes the pairs whose indices are in a range on to `take`, with their numbers in the order of places.
+template <typename Take>
+__device__ __forceinline__ void for_each_from(const long long* x, int count, long long first, long long end, Take take)
+{
+    int number = 0;
+    for (int base = 0; base < count; base += THREADS) {
+        const int i = base + threadIdx.x;
+        const int key = i < count ? key_of(x[i]) : 0;
+        const bool is_in = i < count && key >= first && key < end;
+        const int at = up_to(int(is_in), number, Plus());
+        if (is_in) take(Pair{key, i}, at);
+    }
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long* x, long long* y, int count)
 {
     __shared__ Pair list[ROOM];
@@ -44,18 +59,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
     int before = 0;
     for (int i = threadIdx.x; i < count; i += THREADS) before += key_of(x[i]) < begin;
     before = over_block(before, Plus());
-    // Calls `take(pair, number)` with the pairs whose indices are in a range, in the order of places.
-    const auto for_each_from = [&](long long first, long long end, auto take) {
-        int number = 0;
-        for (int base = 0; base < count; base += THREADS) {
-            const int i = base + threadIdx.x;
-            const int key = i < count ? key_of(x[i]) : 0;
-            const bool is_in = i < count && key >= first && key < end;
-            const int at = up_to(int(is_in), number, Plus());
-            if (is_in) take(Pair{key, i}, at);
-        }
-        __syncthreads();
-    };
     for (long long end = last; begin < last;) {
         int own = 0;
         for (int i = threadIdx.x; i < count; i += THREADS) own += key_of(x[i]) >= begin && key_of(x[i]) < end;
@@ -65,9 +68,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
             continue;
         }
         if (own > ROOM) {
-            for_each_from(begin, end, [&](Pair pair, int at) { pairs[before + at] = pair; });
+            for_each_from(x, count, begin, end, [&](Pair pair, int at) { pairs[before + at] = pair; });
         } else {
-            for_each_from(begin, end, [&](Pair pair, int at) { list[at] = pair; });
+            for_each_from(x, count, begin, end, [&](Pair pair, int at) { list[at] = pair; });
             for (int i = threadIdx.x; i < own; i += THREADS) {
                 const Pair pair = list[i];
                 int rank = 0;
