@@ -57,6 +57,7 @@ _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
+_SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
 #: Finders by the operator at which they are asked; the first pattern that is found is taken.
@@ -81,7 +82,10 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         _HEAD_ROWS,
         Finder("norm.unit_rows", "divided_rows_at", ("tail",)),
     ),
-    Gather: (Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),),
+    Gather: (
+        _SEGMENTS,
+        Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),
+    ),
     GlobalAveragePool: (_AVERAGED,),
     LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
     RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
@@ -95,7 +99,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
-    ScatterND: (Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue")),),
+    ScatterND: (_SEGMENTS,),
     LogSoftmax: (_CAST_SOFTMAX,),
     Softmax: (_CAST_SOFTMAX,),
 }

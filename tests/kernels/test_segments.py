@@ -19,9 +19,20 @@ from tercet.runtime.ir.dtypes import float16, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
-from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Exp,
+    LeakyRelu,
+    Mul,
+    Relu,
+    Sigmoid,
+    Sub,
+)
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.shape import Unsqueeze
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
@@ -126,7 +137,36 @@ def taken() -> Case:
     return g.ending(apply(g.graph, Add(), g.feed(x), y), summed(x[FROM], TO) + x)
 
 
-CASES = (gated, half, onto, pooled, vectors, taken)
+def attention(dtype: type = np.float32) -> Case:
+    """A softmax over the edges of each node, of several heads (GAT)."""
+    g, heads = Edges(), 3
+    u, w, v = normal(NODES, heads), normal(NODES, heads), normal(NODES, heads, 8).astype(dtype)
+    vector, ends = g.feed(TO), g.feed(FROM)
+    to = apply(g.graph, Unsqueeze(), vector, np.array([1]))
+    score = [apply(g.graph, Gather(), g.feed(x), i) for x, i in ((u, ends), (w, vector))]
+    score = apply(g.graph, LeakyRelu(), apply(g.graph, Add(), *score))
+    low, zeros = np.full((NODES, heads), -9, np.float32), np.zeros((NODES, heads), np.float32)
+    top = apply(g.graph, Gather(), g.combined(low, to, score, "max"), vector)
+    power = apply(g.graph, Exp(), apply(g.graph, Sub(), score, top))
+    total = apply(g.graph, Add(), g.combined(zeros, to, power), np.array(1e-6, np.float32))
+    weight = apply(g.graph, Div(), power, apply(g.graph, Gather(), total, vector))
+    if dtype is not np.float32:
+        weight = apply(g.graph, Cast(to=float16), weight)
+    weight = apply(g.graph, Unsqueeze(), weight, np.array([-1]))
+    rows = apply(g.graph, Mul(), apply(g.graph, Gather(), g.feed(v), ends), weight)
+    y = g.combined(np.zeros((NODES, heads, 8), dtype), to, rows)
+    e = u[FROM] + w[TO]
+    e = np.exp(np.where(e < 0, 0.01 * e, e).astype(np.float64))
+    share = e / np.maximum(summed(e, TO), 1e-30)[TO]
+    return g.ending(y, summed(share[..., None] * v[FROM], TO))
+
+
+def attention_in_half() -> Case:
+    """The same in half precision."""
+    return attention(float16)
+
+
+CASES = (gated, half, onto, pooled, vectors, taken, attention, attention_in_half)
 
 
 def samples() -> list[Sample]:
@@ -169,7 +209,7 @@ def test_a_product_stores_the_rows_that_it_computes() -> None:
 def test_results(case: Callable[[], Case], emulated: CudaBackend) -> None:
     sample, want = case()
     got = results(sample, emulated)
-    error = 2e-3 if case is half else 1e-5
+    error = 2e-3 if case in (half, attention_in_half) else 1e-5
     np.testing.assert_allclose(got, want, rtol=0, atol=error * np.abs(want).max())
 
 

@@ -84,8 +84,6 @@ def gathered_chain_at(
     reduces = reader is not None and isinstance(reader.op, Reduce)
     if gather not in gathers or (reduces and len(gathers) == 1):  # a reduction computes the chain
         return None
-    if reader in free and reader is not None and combines_rows(reader):  # so it does
-        return None
     return GatheredChain(tuple(gathers), graph.in_order(nodes))
 
 

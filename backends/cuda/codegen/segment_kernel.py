@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -13,9 +14,11 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.gather import ScatterND
 from ....runtime.ops.reduce import ReduceMax, ReduceMin, ReduceProd, ReduceSum
+from ....runtime.ops.shape import Unsqueeze
 from ..recipe.launch import Launch
 from ..recipe.operands import (
     Given,
+    Ints,
     Packed,
     Tensor,
     broadcast_strides,
@@ -25,9 +28,9 @@ from ..recipe.operands import (
     merge,
 )
 from ..recipe.pattern import Operand
-from ..recipe.source import arithmetic
+from ..recipe.source import C_TYPES, arithmetic
 from .chain_kernel import vector_of, walk_of
-from .elementwise import ElementwiseChain, chain_of, unchanged
+from .elementwise import ElementwiseChain, chain_of
 from .folds import FOLDS
 from .gathered import walk_of_rows
 from .moves import Walk
@@ -47,32 +50,33 @@ _FOLDS = {"add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMi
 
 def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> Launch | str:
     """Return the launch, or why there is none."""
-    rows = found.folds[0].operands[2]
     totals = [node.output for node in found.folds]
     behind = chain_of(found.behind, "after", sums=totals) if found.behind else None
-    chains = [_chain(*pair) for pair in zip(found.folds, found.before, strict=True)]
-    refused = [each for each in (*chains, behind) if isinstance(each, str)]
-    if refused or isinstance(behind, str):
-        return refused[0]
-    made = [each for each in chains if not isinstance(each, str)]
-    gathers = {node.output: node for node in found.gathers}
-    values = list(dict.fromkeys(value for chain in made for value in chain.operands))
-    operands = [operand(gathers[v].operands[0] if v in gathers else v) for v in values]
-    begun = [node.operands[0] for node in found.folds if not _is_neutral(node)]
+    if isinstance(behind, str):
+        return behind
+    rows = _rows_of(found)
+    if isinstance(rows, str):
+        return rows
+    reads = _reads(found, rows, operand)
+    if isinstance(reads, str):
+        return reads
+    values, operands, walks = reads
+    every = [*(stage.fold for stage in found.stages), *found.folds]
+    begun = [node for node in every if not _is_neutral(node)]
     after = [] if behind is None else list(behind.operands[len(totals) :])
-    more = [operand(value) for value in (*after, *begun)]
+    more = [operand(value) for value in (*after, *(node.operands[0] for node in begun))]
     if len(operands) + len(more) > MAX_OPERANDS:
         return f"{len(operands) + len(more)} operands"
-    walks = [
-        walk_of_rows(gathers[v], operand, rows.tensor.rank)
-        if v in gathers
-        else walk_of(t, None, Tensor(rows), [(size,) for size in rows.tensor.dims])
-        for v, t in zip(values, operands, strict=True)
+    places = [broadcast_strides(t.dims, t.format, y.dims, t.pitch) for t in more[: len(after)]]
+    places += [
+        _appended(operand(node.operands[0]).strides, node.output.tensor.dims, y.rank)
+        for node in begun
     ]
-    spread = _spread(found, y, operands, walks, more)
+    spread = _spread(found, y, operands, walks, more, places)
     op, dtype = found.folds[0].op, totals[0].tensor.dtype
     assert isinstance(op, ScatterND)
-    title = [*(c.title for c in made), f"{op.reduction}", "" if behind is None else behind.title]
+    kinds = [str(getattr(node.op, "reduction", "")) for node in every]
+    title = [*(c.title for c in rows.chains.values()), *kinds, behind.title if behind else ""]
     return Launch(
         "reduce/segments.cu",
         "segments",
@@ -85,12 +89,14 @@ def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> L
             *((f"L{i}", w.indices.dtype if w.indices else int64) for i, w in enumerate(walks)),
             *((f"B{j}", t.dtype) for j, t in enumerate(more)),
         ),
-        constants=(("FOLDS", len(totals)), *spread.constants),
+        constants=(("FOLDS", len(totals)), ("EARLY", len(found.stages)), *spread.constants),
         code="\n".join(
             [
                 FOLDS[_FOLDS[op.reduction]].code(dtype),
-                *_apart(made, behind),
-                *_macros(made, values, behind, [_is_neutral(node) for node in found.folds]),
+                *_stage_code(found),
+                *(chain.within(f"rows{i}") for i, chain in enumerate(rows.chains.values())),
+                *([] if behind is None else [behind.within("behind")]),
+                *_macros(found, rows, values, behind, [_is_neutral(node) for node in every]),
             ]
         ),
         note="+".join(filter(None, dict.fromkeys(title))),
@@ -98,9 +104,110 @@ def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> L
     )
 
 
-def _chain(fold: Node, before: Sequence[Node]) -> ElementwiseChain | str:
-    """Return the chain that computes the rows of a fold."""
-    return chain_of(before, rounds=False) if before else unchanged(fold.operands[2])
+@record
+class _RowChains:
+    """How rows are computed.
+
+    Attributes:
+        chains: by what they compute: rows that are combined, and those of which there are views.
+        made: the values that rows read of earlier totals, with the number of the stage.
+        views: what is a view, with an axis appended, and of which value.
+    """
+
+    chains: Mapping[Value, ElementwiseChain]
+    made: Mapping[Value, int]
+    views: Mapping[Value, Value]
+
+    def element(self, value: Value, words: Mapping[Value, str]) -> str:
+        """Return the C++ expression of an element."""
+        if value in self.views:
+            return self.element(self.views[value], words)
+        if value in self.made:
+            return f"{C_TYPES[value.tensor.dtype]}(value{self.made[value]}[q])"
+        if value not in self.chains:
+            return words[value]
+        number = list(self.chains).index(value)
+        reads = (self.element(each, words) for each in self.chains[value].operands)
+        return f"rows{number}::chain({', '.join(reads)})"
+
+
+def _rows_of(found: SegmentReduction) -> _RowChains | str:
+    """Return how the rows of all folds are computed."""
+    views = {node.output: node.operands[0] for node in found.rows if isinstance(node.op, Unsqueeze)}
+    chained = [node for node in found.rows if node.output not in views]
+    combined = [*(stage.fold.operands[2] for stage in found.stages)]
+    combined += [node.operands[2] for node in found.folds]
+    made = {stage.gather.output: number for number, stage in enumerate(found.stages)}
+    chains: dict[Value, ElementwiseChain] = {}
+    for value in dict.fromkeys((*views.values(), *combined)):
+        nodes = _nodes_before(value, chained)
+        if not nodes:
+            continue
+        chain = chain_of(nodes, rounds=value in views.values())
+        if isinstance(chain, str):
+            return chain
+        chains[value] = chain
+    return _RowChains(chains, made, views)
+
+
+def _nodes_before(value: Value, nodes: Sequence[Node]) -> list[Node]:
+    """Return those of some nodes that compute a value, in order."""
+    needed, waiting = set[Node](), [value.producer]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node in nodes and node not in needed:
+            needed.add(node)
+            waiting += [each.producer for each in node.distinct_reads]
+    return [node for node in nodes if node in needed]
+
+
+def _reads(
+    found: SegmentReduction, rows: _RowChains, operand: Operand
+) -> tuple[list[Value], list[Tensor], list[Walk]] | str:
+    """Return what rows are computed of, and where that is by row and by axis of the result."""
+    rank = found.folds[0].output.tensor.rank
+    gathers = {node.output: node for node in found.gathers}
+    folds = (*(stage.fold for stage in found.stages), *found.folds)
+    read = {(v, value) for value, chain in rows.chains.items() for v in chain.operands}
+    read |= {(node.operands[2], node.operands[2]) for node in folds}
+    read |= {(value, value) for value in rows.views.values()}
+    made = {*rows.chains, *rows.views, *rows.made}
+    walks: dict[Value, Walk] = {}
+    order = {node.output: i for i, node in enumerate(found.rows)}
+    for value, result in sorted(read, key=lambda pair: (order.get(pair[1], -1), pair[0].name)):
+        if value in made:
+            continue
+        dims = result.tensor.dims
+        if value in gathers:
+            walk = walk_of_rows(gathers[value], operand, len(dims))
+        else:
+            walk = walk_of(operand(value), None, Tensor(result), [(size,) for size in dims])
+        strides, slots = (_appended(steps, dims, rank) for steps in (walk.strides, walk.slots))
+        walk = replace(walk, strides=strides, slots=slots)
+        if walks.setdefault(value, walk).strides != strides:
+            return f"'{value.name}' is read by rows of several sizes"
+    operands = [operand(gathers[v].operands[0] if v in gathers else v) for v in walks]
+    return list(walks), operands, list(walks.values())
+
+
+def _appended(steps: Ints, dims: Ints, rank: int) -> Ints:
+    """Return strides along the axes of a result: those behind the given ones repeat elements."""
+    own = (s if d > 1 else 0 for s, d in zip(steps, dims, strict=True))
+    return (*own, *(0,) * (rank - len(dims)))
+
+
+def _stage_code(found: SegmentReduction) -> Iterator[str]:
+    """Yield how earlier totals are made, and what rows read of them."""
+    for number, stage in enumerate(found.stages):
+        op, value = stage.fold.op, stage.fold.output
+        assert isinstance(op, ScatterND)
+        yield f"namespace Stage{number} {{"
+        yield FOLDS[_FOLDS[op.reduction]].code(value.tensor.dtype)
+        yield "}"
+        if stage.between:
+            chain = chain_of(stage.between, "after", sums=[value])
+            assert not isinstance(chain, str)
+            yield chain.within(f"between{number}")
 
 
 def _is_neutral(fold: Node) -> bool:
@@ -125,38 +232,39 @@ def sorted_rows(indices: Array) -> Array:
     return np.stack([keys[places], places], axis=1).view(np.int64)
 
 
-def _apart(chains: Sequence[ElementwiseChain], behind: ElementwiseChain | None) -> Iterator[str]:
-    """Yield the code of all chains."""
-    for f, chain in enumerate(chains):
-        yield chain.within(f"before{f}")
-    if behind is not None:
-        yield behind.within("behind")
-
-
 def _macros(
-    chains: Sequence[ElementwiseChain],
+    found: SegmentReduction,
+    rows: _RowChains,
     values: Sequence[Value],
     behind: ElementwiseChain | None,
     neutral: Sequence[bool],
 ) -> Iterator[str]:
     """Yield what the kernel needs to be told; see `segments.cu`."""
-    yield f"#define OPERANDS(X) {' '.join(f'X({i})' for i in range(len(values)))}"
     words = {value: f"words{i}.at[q]" for i, value in enumerate(values)}
+    yield f"#define OPERANDS(X) {' '.join(f'X({i})' for i in range(len(values)))}"
     elements = (
-        f"X({f}, before{f}::chain({', '.join(words[v] for v in chain.operands)}))"
-        for f, chain in enumerate(chains)
+        f"X({f}, ({rows.element(node.operands[2], words)}))" for f, node in enumerate(found.folds)
     )
     yield f"#define ELEMENTS(X, q) {' '.join(elements)}"
-    after = 0 if behind is None else len(behind.operands) - len(chains)
+    after = 0 if behind is None else len(behind.operands) - len(found.folds)
     reads = [
         f"b{j}[place{j} + q * places{j}.at[RANK - 1]]"
         for j in range(after + len(neutral) - sum(neutral))
     ]
     begun = iter(reads[after:])
+    stages: list[str] = []
+    for number, stage in enumerate(found.stages):
+        total = "sum[q]"
+        if not neutral[number]:
+            total = f"Stage{number}::combine(A({next(begun)}), {total})"
+        total = f"between{number}::after({total})" if stage.between else total
+        element = rows.element(stage.fold.operands[2], words)
+        stages.append(f"X({number}, ({element}), ({total}))")
     totals = [
         f"total[{f}][q]" if is_neutral else f"combine(A({next(begun)}), total[{f}][q])"
-        for f, is_neutral in enumerate(neutral)
+        for f, is_neutral in enumerate(neutral[len(found.stages) :])
     ]
+    yield f"#define STAGES(X) {' '.join(stages)}"
     yield f"#define BEHIND(X) {' '.join(f'X({j})' for j in range(len(reads)))}"
     call = f"behind::after({', '.join((*totals, *reads[:after]))})"
     yield f"#define RESULT(q) {f'Y({totals[0]})' if behind is None else call}"
@@ -189,10 +297,10 @@ def _spread(
     operands: Sequence[Tensor],
     walks: Sequence[Walk],
     more: Sequence[Tensor],
+    places: Sequence[Ints],
 ) -> _Spread:
     count, nodes = found.indices.tensor.size, y.dims[0]
-    rows = [y.strides, *(walk.strides for walk in walks)]
-    rows += [broadcast_strides(t.dims, t.format, y.dims, t.pitch) for t in more]
+    rows = [y.strides, *(walk.strides for walk in walks), *places]
     inner, merged = merge(y.dims[1:], [row[1:] for row in rows])
     whole = [(row[0], *steps) for row, steps in zip(rows, merged, strict=True)]
     slots = [(walk.slots[0], *(0 for _ in inner)) for walk in walks]
@@ -200,6 +308,7 @@ def _spread(
     vector, reads = vector_of((y, *operands), (count, *inner), [*whole[:n], *slots], walks)
     words = prod(inner) // vector
     columns, shares, shared = _shares(nodes, words, count / nodes)
+    shared = shared and not found.stages
     blocks = ceil_div(nodes, WARP // (columns * shares) * (1 if shared else WARPS))
     args: dict[str, Given] = {"count": count, "nodes": nodes, "inner": prod(inner), "sizes": inner}
     args |= divisors(inner)

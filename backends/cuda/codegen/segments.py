@@ -2,17 +2,19 @@
 
 A ScatterND that combines rows is a reduction of those with equal indices. All that have the same
 indices share what sorts these, and one kernel has those of which one chain reads the totals (the
-gates of GatedGCN). What it reads through a Gather (the other end of each edge) is read in place.
+gates of GatedGCN), and those whose totals each row reads again, as a softmax over the edges of a
+node does (GAT). What it reads through a Gather (the other end of each edge) is read in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather, ScatterND
+from ....runtime.ops.shape import Unsqueeze
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
@@ -23,10 +25,32 @@ from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chai
 from .gathered import ChainBefore, chooses, combines_rows
 from .shared_chains import operands_of
 
-#: Maximum number of operands of the chains before the totals.
+#: Maximum number of tensors that the rows are computed of.
 MAX_OPERANDS = 8
 #: Rows from which on a kernel that looks through the indices itself takes longer than sorting them.
 MANY_ROWS = 1 << 13
+#: Maximum number of nodes after one that are looked at for those that combine rows.
+MAX_AHEAD = 48
+
+
+@record
+class Stage:
+    """Totals that the rows of later ones are computed of.
+
+    Attributes:
+        fold: the node that combines rows.
+        between: elementwise nodes that only read its result, and numbers.
+        gather: gives every row the total of its own node.
+    """
+
+    fold: Node
+    between: tuple[Node, ...]
+    gather: Node
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All its nodes."""
+        return (self.fold, *self.between, self.gather)
 
 
 @record
@@ -35,22 +59,23 @@ class SegmentReduction(Whole):
 
     Attributes:
         folds: the nodes that combine rows, with equal indices.
+        stages: what is computed of the same rows before, in order.
+        rows: the nodes that compute the rows, in order: elementwise, and views that append axes.
         gathers: the nodes that choose the rows of operands.
-        before: of each fold, the elementwise nodes that compute its rows, in order; several may
-            have the same ones.
         behind: those that read the totals, in order.
     """
 
     folds: tuple[Node, ...]
+    stages: tuple[Stage, ...]
+    rows: tuple[Node, ...]
     gathers: tuple[Node, ...]
-    before: tuple[tuple[Node, ...], ...]
     behind: tuple[Node, ...]
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        before = (node for nodes in self.before for node in nodes)
-        return frozenset({*self.folds, *self.gathers, *before, *self.behind})
+        early = (node for stage in self.stages for node in stage.nodes)
+        return frozenset({*self.folds, *early, *self.rows, *self.gathers, *self.behind})
 
     @property
     def indices(self) -> Value:
@@ -75,7 +100,7 @@ class SegmentReduction(Whole):
 
 def segment_reduction_at(
     graph: Graph,
-    fold: Node,
+    node: Node,
     free: Set[Node],
     *,
     chain: ChainBefore,
@@ -85,45 +110,46 @@ def segment_reduction_at(
 
     Args:
         graph: the graph.
-        fold: the node.
+        node: combines rows, or chooses some that are combined.
         free: nodes that may be taken.
         chain: returns a node with the elementwise nodes before it that only they read.
         takes_epilogue: whether a node's kernel may compute elementwise nodes behind it.
     """
-    if fold not in free or not combines_rows(fold):
-        return None
+    for fold in _folds_ahead(graph, node, free):
+        behind = _behind(graph, fold, free, chain)
+        others = [v.producer for v in operands_of(behind)]
+        like = [other for other in others if other is not None and _is_like(other, fold)]
+        folds = [each for each in like if each in free and _is_inside(graph, each.output, behind)]
+        if fold not in folds:
+            behind, folds = (), [fold]
+        found = _Rows(graph, graph.in_order(folds), free, takes_epilogue).found(behind)
+        shares = [other for other in found.indices.consumers if isinstance(other.op, ScatterND)]
+        is_alone = len(shares) == 1 and len(found.nodes) == 1
+        if node in found.nodes and not (is_alone and found.indices.tensor.size < MANY_ROWS):
+            return found
+    return None
+
+
+def _folds_ahead(graph: Graph, node: Node, free: Set[Node]) -> list[Node]:
+    """Return nodes that combine what is computed of the rows of a node, the last one first."""
+    found, waiting = dict[Node, None](), [node]
+    while waiting and len(found) < MAX_AHEAD:
+        each = waiting.pop()
+        passes = in_chains(each) or combines_rows(each) or isinstance(each.op, Gather | Unsqueeze)
+        if each in free and each not in found and passes:
+            found[each] = None
+            waiting += each.output.consumers
+    return [each for each in reversed(graph.in_order(found)) if combines_rows(each)]
+
+
+def _behind(graph: Graph, fold: Node, free: Set[Node], chain: ChainBefore) -> tuple[Node, ...]:
     root = _root(graph, fold, free)
-    behind = () if root is None else tuple(graph.in_order(chain(graph, root, free)))
-    others = [v.producer for v in operands_of(behind)]
-    folds = [fold, *(node for node in others if node is not fold and _is_like(node, fold))]
-    folds = [node for node in folds if node in free and _is_inside(graph, node.output, behind)]
-    if fold not in folds and behind:
-        behind, folds = (), [fold]
-    before = _before(graph, folds or [fold], free, takes_epilogue)
-    folds = folds or [fold]
-    inside = {*folds, *before}
-    read = dict.fromkeys((*operands_of(graph.in_order(before)), *(n.operands[2] for n in folds)))
-    gathers = tuple(
-        node
-        for value in read
-        if (node := value.producer) is not None and node in free and node not in inside
-        if _chooses_rows(node, folds[0]) and _is_inside(graph, value, inside)
-    )
-    found = SegmentReduction(
-        tuple(graph.in_order(folds)),
-        gathers,
-        tuple(tuple(_those_before(graph, node, before)) for node in graph.in_order(folds)),
-        behind,
-    )
-    shares = [node for node in found.indices.consumers if isinstance(node.op, ScatterND)]
-    is_alone = len(shares) == 1 and len(found.nodes) == 1
-    few = found.indices.tensor.size < MANY_ROWS
-    return None if is_alone and few else found
+    return () if root is None else tuple(graph.in_order(chain(graph, root, free)))
 
 
-def _is_like(node: Node | None, fold: Node) -> bool:
+def _is_like(node: Node, fold: Node) -> bool:
     """Whether a node combines rows of the same sizes in the same way with the same indices."""
-    if node is None or not combines_rows(node) or node.op != fold.op:
+    if not combines_rows(node) or node.op != fold.op:
         return False
     (x, indices, updates), (own, same, rows) = node.operands, fold.operands
     sizes = (x.tensor.dims, updates.tensor.dims) == (own.tensor.dims, rows.tensor.dims)
@@ -149,63 +175,136 @@ def _is_inside(graph: Graph, value: Value, nodes: Sequence[Node] | Set[Node]) ->
     return not graph.is_output(value) and value.consumers.keys() <= set(nodes)
 
 
-def _before(
-    graph: Graph, folds: Sequence[Node], free: Set[Node], takes_epilogue: Callable[[Node], bool]
-) -> set[Node]:
-    """Return the elementwise nodes that compute the rows of folds, and that nothing else reads."""
-    found = set[Node]()
-    rows = folds[0].operands[2].tensor.dims
-    few = prod(rows) <= MAX_REPEATED
-    grown = True
-    while grown and len(found) < MAX_CHAINED:
-        grown = False
-        updates = [node.operands[2] for node in folds]
-        for value in dict.fromkeys((*updates, *operands_of(graph.in_order(found)))):
-            node = value.producer
-            if node is None or node not in free or node in found or not in_chains(node):
-                continue
-            if not _is_inside(graph, value, {*found, *folds}):
-                continue
-            if value.tensor.dims != rows and not (few or isinstance(node.op, CHEAP)):
-                continue
-            if _stays_apart(graph, node, free, takes_epilogue):
-                continue
-            if len(operands_of(graph.in_order({*found, node}))) <= MAX_OPERANDS:
-                found.add(node)
+def _keeps_rank(value: Value) -> bool:
+    """Whether elementwise nodes that read a value have as many axes: their first are rows."""
+    readers = (node for node in value.consumers if in_chains(node))
+    return all(node.output.tensor.rank == value.tensor.rank for node in readers)
+
+
+@record
+class _Rows:
+    """What computes rows that are combined, and that nothing else reads.
+
+    Attributes:
+        graph: the graph.
+        folds: the nodes that combine them.
+        free: nodes that may be taken.
+        takes_epilogue: whether a node's kernel may compute elementwise nodes behind it.
+    """
+
+    graph: Graph
+    folds: list[Node]
+    free: Set[Node]
+    takes_epilogue: Callable[[Node], bool]
+
+    def found(self, behind: tuple[Node, ...]) -> SegmentReduction:
+        """Return the pattern, of which elementwise nodes read the totals."""
+        rows, stages = set[Node](), dict[Node, Stage]()
+        grown = True
+        while grown and len(rows) < MAX_CHAINED:
+            grown = False
+            inside = {
+                *self.folds,
+                *rows,
+                *(node for stage in stages.values() for node in stage.nodes),
+            }
+            for value in self._read(rows, stages):
+                node = value.producer
+                if node is None or node not in self.free or node in inside:
+                    continue
+                if not _is_inside(self.graph, value, inside) or not _keeps_rank(value):
+                    continue
+                stage = self._stage(node)
+                if stage is not None:
+                    stages[node] = stage
+                elif self._computes(node) and len(self._operands({*rows, node})) <= MAX_OPERANDS:
+                    rows.add(node)
+                else:
+                    continue
                 grown = True
-    return found
+                break
+        inside = {*self.folds, *rows, *(stage.fold for stage in stages.values())}
+        gathers = tuple(
+            node
+            for value in self._read(rows, stages)
+            if (node := value.producer) is not None and node in self.free and node not in stages
+            if node not in inside and self._chooses_rows(node)
+            if _is_inside(self.graph, value, inside) and _keeps_rank(value)
+        )
+        early = tuple(stages[node] for node in self.graph.in_order(stages))
+        in_order = tuple(self.graph.in_order(rows))
+        return SegmentReduction(tuple(self.folds), early, in_order, gathers, behind)
 
+    @property
+    def _dims(self) -> tuple[int, ...]:
+        return self.folds[0].operands[2].tensor.dims
 
-def _stays_apart(
-    graph: Graph, node: Node, free: Set[Node], takes_epilogue: Callable[[Node], bool]
-) -> bool:
-    """Whether another kernel computes a node as it stores its result, and reads no chosen rows."""
-    makers = [(v, v.producer) for v in node.distinct_reads]
-    if any(maker is not None and chooses(maker) for _, maker in makers):
-        return False
-    return any(
-        maker in free and maker is not None and takes_epilogue(maker)
-        for value, maker in makers
-        if graph.sole_consumer(value) is node and value.tensor.dims == node.output.tensor.dims
-    )
+    def _read(self, rows: Set[Node], stages: Mapping[Node, Stage]) -> list[Value]:
+        """Return what nodes of rows read, and what is combined."""
+        folds = (*self.folds, *(stage.fold for stage in stages.values()))
+        combined = (fold.operands[2] for fold in folds)
+        return list(dict.fromkeys((*combined, *self._operands(rows))))
 
+    def _operands(self, rows: Set[Node]) -> list[Value]:
+        reads = operands_of([node for node in self.graph.in_order(rows) if in_chains(node)])
+        views = [node.operands[0] for node in rows if not in_chains(node)]
+        made = {node.output for node in rows}
+        return [value for value in dict.fromkeys((*reads, *views)) if value not in made]
 
-def _chooses_rows(node: Node, fold: Node) -> bool:
-    """Whether a node chooses a row of a table for each row of the updates."""
-    rows = fold.operands[2].tensor
-    if not chooses(node) or not isinstance(node.op, Gather):
-        return False
-    table, indices = node.operands
-    first = normalize_axis(node.op.axis, len(table.tensor.dims)) == 0
-    return first and indices.tensor.rank == 1 and node.output.tensor.rank == rows.rank
+    def _computes(self, node: Node) -> bool:
+        """Whether a node computes rows, or views them with an axis appended."""
+        dims = node.output.tensor.dims
+        if isinstance(node.op, Unsqueeze):
+            axes = node.operands[1].data
+            last = {len(dims) - 1, -1}
+            return axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in last
+        if not in_chains(node) or not dims or dims[0] != self._dims[0]:
+            return False
+        is_whole = dims == self._dims or prod(self._dims) <= MAX_REPEATED
+        return (is_whole or isinstance(node.op, CHEAP)) and not self._stays_apart(node)
 
+    def _stays_apart(self, node: Node) -> bool:
+        """Whether another kernel computes a node as it stores its result, and no rows chosen."""
+        makers = [(v, v.producer) for v in node.distinct_reads]
+        if any(maker is not None and chooses(maker) for _, maker in makers):
+            return False
+        return any(
+            maker in self.free and maker is not None and self.takes_epilogue(maker)
+            for value, maker in makers
+            if self.graph.sole_consumer(value) is node
+            and value.tensor.dims == node.output.tensor.dims
+        )
 
-def _those_before(graph: Graph, fold: Node, found: Set[Node]) -> Iterator[Node]:
-    """Yield those of some nodes that compute the rows of one fold, in order."""
-    needed, waiting = set[Node](), [fold.operands[2].producer]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node in found and node not in needed:
-            needed.add(node)
-            waiting += [value.producer for value in node.distinct_reads]
-    yield from graph.in_order(needed)
+    def _chooses_rows(self, node: Node) -> bool:
+        """Whether a node chooses a row of a table for each row that is combined."""
+        if not chooses(node) or not isinstance(node.op, Gather):
+            return False
+        table, indices = node.operands
+        first = normalize_axis(node.op.axis, len(table.tensor.dims)) == 0
+        count = node.output.tensor.dims[0]
+        return first and indices.tensor.rank == 1 and count == self._dims[0]
+
+    def _stage(self, node: Node) -> Stage | None:
+        """Return the totals that a Gather gives to the rows they are made of."""
+        graph, free = self.graph, self.free
+        column = self.folds[0].operands[1].producer
+        if column is None or not isinstance(column.op, Unsqueeze) or not self._chooses_rows(node):
+            return None
+        if node.operands[1] is not column.operands[0]:
+            return None
+        between, value, reader = list[Node](), node.operands[0], node
+        while (maker := value.producer) is not None and maker in free:
+            if graph.sole_consumer(value) is not reader:
+                return None
+            if combines_rows(maker):
+                same = maker.operands[1] is column.output
+                kinds = {compute_type(v.tensor.dtype) for v in (value, self.folds[0].output)}
+                first = maker.output.tensor.dims[0] == self.folds[0].output.tensor.dims[0]
+                is_stage = same and first and len(kinds) == 1
+                return Stage(maker, tuple(between), node) if is_stage else None
+            reads = operands_of([maker])
+            if not in_chains(maker) or len(reads) != 1:
+                return None
+            between.insert(0, maker)
+            value, reader = reads[0], maker
+        return None
