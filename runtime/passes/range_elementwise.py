@@ -14,6 +14,7 @@ from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ops import elementwise as ew
 from ..ops import shape as sh
+from ..ops.gather import ScatterElements, ScatterND
 from ..ops.reduce import ReduceMax, ReduceSum
 from .editing import number, shape_of
 from .ranges import (
@@ -180,8 +181,40 @@ def _min(node: Node, ranges: Ranges) -> ValueRange:
 
 def _where(node: Node, ranges: Ranges) -> ValueRange:
     a, b = ranges[input_of(node, 1)], ranges[input_of(node, 2)]
+    if _is_of_counts(node, ranges):
+        return ValueRange(1.0, min(a.low, 0.0), max(a.high, 1.0))
     shares = (a.shares and b.bound == 0) or (b.shares and a.bound == 0)
     return replace(a.union(b), shares=shares)
+
+
+def _is_of_counts(node: Node, ranges: Ranges) -> bool:
+    """Whether a Where replaces a negative power of counts that are 0 (degrees of nodes: GCN).
+
+    The others are at least 1.
+    """
+    found, other, value = node.operands[0].producer, *node.operands[1:]
+    power = value.producer
+    if found is None or power is None or not isinstance(power.op, ew.Pow) or other.data is None:
+        return False
+    x, exponent = power.operands[0], number(power.operands[1], 64)
+    if exponent is None or exponent >= 0:
+        return False
+    if isinstance(found.op, ew.Equal):
+        pole = next((number(v, 64) for v in found.operands if v.is_constant), None)
+        tested = next((v for v in found.operands if not v.is_constant), None)
+        is_pole = (tested is x and pole == 0) or (tested is value and pole == inf)
+    else:
+        is_pole = isinstance(found.op, ew.IsInf) and found.operands[0] is value
+    return is_pole and _are_counts(x, ranges)
+
+
+def _are_counts(value: Value, ranges: Ranges) -> bool:
+    """Whether elements are sums of as many ones as there are updates, from 0 on."""
+    node = value.producer
+    if node is None or not isinstance(node.op, ScatterElements | ScatterND):
+        return False
+    begin, one = ranges[node.operands[0]], ranges[node.operands[2]]
+    return node.op.reduction == "add" and (begin.low, begin.high, one.low, one.high) == (0, 0, 1, 1)
 
 
 def _relu(node: Node, ranges: Ranges) -> ValueRange:

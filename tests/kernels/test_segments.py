@@ -166,7 +166,14 @@ def attention_in_half() -> Case:
     return attention(float16)
 
 
-CASES = (gated, half, onto, pooled, vectors, taken, attention, attention_in_half)
+def degrees() -> Case:
+    """How many edges each node has: rows are single numbers."""
+    g = Edges()
+    y = g.combined(np.zeros(NODES, np.float32), g.feed(TO[:, None]), np.ones(EDGES, np.float32))
+    return g.ending(apply(g.graph, Relu(), y), summed(np.ones(EDGES), TO))
+
+
+CASES = (gated, half, onto, pooled, vectors, taken, attention, attention_in_half, degrees)
 
 
 def samples() -> list[Sample]:

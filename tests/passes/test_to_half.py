@@ -18,13 +18,16 @@ from tercet.runtime.ops.elementwise import (
     Add,
     Cast,
     Div,
+    Equal,
     Exp,
     Greater,
     Mul,
     Neg,
+    Pow,
     Relu,
     Sigmoid,
     Tanh,
+    Where,
 )
 from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.gather import (
@@ -204,6 +207,29 @@ def test_what_edges_give_their_nodes_follows(reduction: str) -> None:
     after = halved(graph)
     assert dtypes_of(after, "ScatterND") == {np.dtype(np.float16)}
     x = normal(4, 4)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
+def _rows_by_degree(g: Graph, x: Value, pole: float) -> Value:
+    """Rows of a product times the root of how many edges each node has, 0 without any (GCN)."""
+    ends = apply(g, ArgMax(axis=-1), x)  # [8, 1]
+    zeros, ones = np.zeros(8, np.float32), np.ones(8, np.float32)
+    count = apply(g, ScatterND(reduction="add"), zeros, ends, ones)
+    root = apply(g, Pow(), count, np.array(-0.5, np.float32))
+    poles = apply(g, Equal(), root if pole else count, np.array(pole, np.float32))
+    root = apply(
+        g, Unsqueeze(), apply(g, Where(), poles, np.array(0, np.float32), root), np.array([1])
+    )
+    return apply(g, Mul(), apply(g, MatMul(), x, normal(4, 8)), root)
+
+
+@pytest.mark.parametrize("pole", [0.0, float("inf")])
+def test_powers_of_counts_are_at_most_1(pole: float) -> None:
+    graph = make(lambda g, x: apply(g, MatMul(), _rows_by_degree(g, x, pole), normal(8, 3)), (8, 4))
+    after = halved(graph)
+    assert dtypes_of(after, "MatMul") == {np.dtype(np.float16)}
+    x = normal(8, 4)
     want, got = run(graph, x=x), run(after, x=x)
     assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
 
