@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.constraints import takes
-from ..ir.dtypes import INTEGERS
+from ..ir.dtypes import INTEGERS, string
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
 from ..ir.op import Op
@@ -111,6 +111,8 @@ def _cast_values(graph: Graph, node: Node) -> Iterator[str]:
     types = {each.op.to if isinstance(each.op, Cast) else None for each in casts}
     to = types.pop() if len(types) == 1 else None
     if data is None or to is None or graph.is_output(node.output):
+        return
+    if not takes(OneHot, to) or string in (to, data.dtype):
         return
     values = data.astype(to)
     if np.array_equal(values.astype(data.dtype), data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir.dtypes import float32, int64
+from tercet.runtime.ir.dtypes import DType, float8e4m3fn, float32, int4, int64, name_of, string
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
@@ -236,3 +236,16 @@ def test_axes_from_the_front_or_the_end() -> None:
     after, log = optimised(make(build, (3, 7)))
     assert log.counts["merge_duplicates"] == 2
     assert kinds(after).count("Relu") == 1
+
+
+@pytest.mark.parametrize("dtype", [string, float8e4m3fn, int4], ids=name_of)
+def test_a_one_hot_of_what_it_cannot_write_stays(dtype: DType) -> None:
+    """Texts are no numbers, and few bits are none of a OneHot's types."""
+
+    def build(g: Graph, x: Value) -> Value:
+        indices = apply(g, ArgMax(axis=1, keepdims=0), x)
+        chosen = apply(g, OneHot(), indices, np.array(SIZE), np.array([0, 1]))
+        return apply(g, Cast(to=dtype), chosen)
+
+    after, _ = optimised(make(build, (2, SIZE)))
+    assert kinds(after) == ["ArgMax", "OneHot", "Cast"]
