@@ -41,7 +41,7 @@ def _choose(graph: Graph, stack: Node) -> str:
     """Replace a Concat; return a sentence about it, or nothing."""
     assert isinstance(stack.op, Concat)
     dims, parts = _dims(stack.output), stack.operands
-    if dims is None or not 1 < len(parts) <= _PARTS or prod(dims) > _ELEMENTS:
+    if dims is None or not 1 < len(parts) <= _PARTS or not 0 < prod(dims) <= _ELEMENTS:
         return ""
     axis = stack.op.axis % len(dims)
     if dims[axis] != len(parts) or prod(dims[axis + 1 :]) != 1:

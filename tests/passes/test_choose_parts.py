@@ -36,6 +36,12 @@ def corners(g: Graph, x: Value, *, kept: bool) -> Value:
     return apply(g, Mul(), stacked(g, *parts, kept=kept), np.array(640, np.float32))
 
 
+def test_no_boxes_stay() -> None:
+    """Numbers that all of them would share have more elements than they."""
+    graph = make(lambda g, x: corners(g, x, kept=True), (2, 0, 4))
+    assert "choose_parts" not in optimised(graph, STATIC_PASSES)[1].counts
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_corners_of_boxes(kept: bool) -> None:
     graph = make(lambda g, x: corners(g, x, kept=kept), (2, 30, 4))
