@@ -364,6 +364,11 @@ def holds_mask(mask: Array, *, whole: bool) -> bool:
     return bool((lost <= _ROUNDING * np.maximum(below, _NEAR)).all())
 
 
+def holds_computed(found: ValueRange) -> bool:
+    """Whether float16 holds what a computed mask adds to scores; see `holds_mask`."""
+    return found.bound <= _NEAR
+
+
 def fits(
     data: Array, half: DType, known: ValueRange, *, divides: bool = False, may_vanish: bool = False
 ) -> bool:

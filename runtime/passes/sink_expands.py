@@ -148,9 +148,21 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
             for value in reader.operands
         ]
         value, sizes = add(reader.op, *inputs), add.integers(out, "sizes")
-        stand_in(graph, [reader], reader, to_sizes(out), [value, sizes])
+        nodes = [reader, *_followers(graph, reader)]
+        for each in nodes[1:]:
+            value = add(each.op, *(value for _ in each.inputs), name=f"{each.name}.whole")
+        stand_in(graph, nodes, nodes[-1], to_sizes(out), [value, sizes])
         moved = True
     return moved
+
+
+def _followers(graph: Graph, node: Node) -> Iterator[Node]:
+    """Yield the elementwise nodes behind a node that read nothing else, each the only reader."""
+    while (reader := graph.sole_consumer(node.output)) is not None:
+        if not broadcasts(reader) or len(reader.distinct_reads) > 1:
+            return
+        yield reader
+        node = reader
 
 
 def _split(shape: Sizes | None, whole: Sizes, out: Sequence[int]) -> Sizes | None:

@@ -56,6 +56,7 @@ from .half_forms import (
     HalfLimits,
     fits,
     fragile_nodes,
+    holds_computed,
     holds_mask,
     is_open_product,
     is_open_quotient,
@@ -305,9 +306,12 @@ class _Narrow:
         return half if is_widened and node is not None and node.inputs[0] is half else value
 
     def _mask(self, value: Value | None, reader: Node, op: attention.Attention) -> Value | None:
-        """Return a constant mask in float16 if that holds it."""
-        if value is None or value.data is None or value.data.dtype != float32:
+        """Return a mask in float16 if that holds it: its elements, or all that it may have."""
+        if value is None or value.tensor.dtype != float32:
             return value
+        if value.data is None:
+            held = self._half == float16 and holds_computed(self._ranges[value])
+            return self._narrowed(value, reader) if held else value
         window = max(op.left_window_size, op.right_window_size)
         whole = not op.is_causal and window < 0 and not any(reader.inputs[6:])
         if (value, whole) not in self._masks:

@@ -84,7 +84,8 @@ def test_a_bias_for_all_samples_is_broadcast(of_samples: bool) -> None:
         whole = viewed(g, repeated(g, bias, 3, HEADS, LENGTH, LENGTH), size, LENGTH, LENGTH)
         gates = normal(size, LENGTH, 1)
         gates = apply(g, Mul(), gates, viewed(g, x, 1, LENGTH, 1))
-        return viewed(g, apply(g, Mul(), gates, whole), 3, HEADS, LENGTH, LENGTH)
+        rows = apply(g, Exp(), apply(g, Mul(), gates, whole))
+        return viewed(g, rows, 3, HEADS, LENGTH, LENGTH)
 
     before = make(build, (LENGTH,))
     after, _ = optimised(before, STATIC_PASSES)

@@ -296,6 +296,24 @@ def test_the_mask_of_an_attention_stays() -> None:
     assert node.output.tensor.dtype == float16
 
 
+@pytest.mark.parametrize(("factor", "dtype"), [(3, float16), (100, float32)])
+def test_a_computed_mask_that_float16_holds(factor: float, dtype: DType) -> None:
+    """As WavLM: gates between 0 and 1 times a bias of positions."""
+
+    def build(g: Graph, x: Value) -> Value:
+        gates = apply(g, Sigmoid(), apply(g, ReduceSum(keepdims=1), x, np.array([-1])))
+        bias = factor * np.sin(np.arange(21, dtype=np.float32)).reshape(3, 7)
+        return apply(g, Attention(), x, x, x, apply(g, Mul(), gates, np.resize(bias, (7, 7))))
+
+    graph = make(build, (1, 2, 7, 8))
+    after = halved(graph)
+    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert node.operands[3].tensor.dtype == dtype
+    x = normal(1, 2, 7, 8)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
 NEAR = np.arange(-3, 4, dtype=np.float32)[:, None] / 7 + np.zeros(7, np.float32)
 HIDDEN = np.where(np.tri(7, dtype=np.bool_), NEAR, np.float32(-100) + NEAR)
 #: The positions of keys times a slope, as ALiBi: rounded, those of neighbours would be equal.
