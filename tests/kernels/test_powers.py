@@ -28,7 +28,7 @@ NUMBERS = [-np.inf, -300.0, -1.5, -0.0, 0.0, 1e-3, 0.7, 2.0, 100.0, np.inf, np.n
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda each: each.name)
 def test_powers(dtype: DType, emulated: CudaBackend) -> None:
-    exponents = [2.0, 3.0, -1.0, 0.5, -0.5, 1.5]
+    exponents = [2.0, 3.0, 4.0, 5.0, 9.0, -1.0, 0.5, -0.5, 1.5]
     x, y = (each.astype(dtype) for each in np.meshgrid(NUMBERS, exponents))
     with np.errstate(all="ignore"):
         wanted = np.power(x.astype(float64), y.astype(float64)).astype(dtype).astype(float64)
@@ -38,7 +38,9 @@ def test_powers(dtype: DType, emulated: CudaBackend) -> None:
     assert (np.signbit(found) == np.signbit(wanted))[wanted == 0].all()
 
 
-@pytest.mark.parametrize(("exponent", "short"), [(2.0, True), (0.5, True), (1.5, False)])
+@pytest.mark.parametrize(
+    ("exponent", "short"), [(2.0, True), (0.5, True), (9.0, True), (1.5, False)]
+)
 def test_constant_exponents_need_no_logarithm(exponent: float, short: bool, tmp_path: Path) -> None:
     """A power takes a logarithm and an exponential: a hundred instructions."""
     graph = sample("Pow", [np.ones(1024, np.float32), np.float32(exponent)], (1,)).graph
