@@ -228,6 +228,30 @@ def test_channels_stay_adjacent(emulated: CudaBackend, monkeypatch: pytest.Monke
     compare(Sample(net.graph, net.feeds), emulated)
 
 
+def windows(net: Net, dtype: DType = float32) -> Value:
+    """Neighbours of each position, each weighed by what they share (dynamic convolutions)."""
+    image = net.apply(Transpose(perm=(0, 3, 1, 2)), net.input(2, 12, 1, 8, dtype=dtype))
+    padded = net.apply(Pad(), image, axes(0, 0, 2, 0, 0, 0, 2, 0))
+    unfolded = net.apply(Gather(axis=2), padded, np.arange(5)[:, None] + np.arange(12))
+    turned = net.apply(Transpose(perm=(0, 4, 3, 1, 2)), unfolded)
+    each, weights = net.apply(Reshape(), turned, axes(24, 8, 5)), net.input(24, 1, 5, dtype=dtype)
+    return net.apply(ReduceSum(keepdims=1), net.apply(Mul(), each, weights), axes(2))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=str)
+def test_windows_are_read_in_place(
+    dtype: DType, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "MAX_SCATTERED", 0)
+    monkeypatch.setattr(moves, "MAX_NEAR", 0)
+    net = Net()
+    net.graph.set_outputs({"y": windows(net, dtype)})
+    infer(net.graph)
+    assert [each.source.file for each in launches(planned(net.graph))] == [FILE]
+    compare(Sample(net.graph, net.feeds), emulated, error=1e-3 if dtype == float16 else 1e-6)
+
+
 @needs_compiler
 def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
     """A transposed tensor that a reduction and another node read is in memory for both."""

@@ -186,10 +186,16 @@ class Movement(Whole):
         formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
         return next((f for f in formats if self.is_adjacent(f)), Format.CONTIGUOUS)
 
-    def is_adjacent(self, format: Format) -> bool:
-        """Whether elements that are adjacent in the result are adjacent or equal in the input."""
+    def is_adjacent(self, format: Format, inner: int = 0) -> bool:
+        """Whether elements that are adjacent in the result are adjacent or equal in the input.
+
+        Args:
+            format: of the input.
+            inner: number of last axes of the result that do not count, as a thread has all of them.
+        """
         walk, places = self.walk(Tensor(self.x, format)), list[int]()
-        for axis in order(len(self.factors), self.result):
+        axes = order(len(self.factors), self.result)
+        for axis in axes[: len(axes) - inner]:
             first = sum(map(len, self.factors[:axis]))
             places += (first + i for i, size in enumerate(self.factors[axis]) if size > 1)
         last = places[-1] if places else None

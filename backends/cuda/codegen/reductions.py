@@ -164,12 +164,15 @@ def _is_short(fold: Node) -> bool:
 def _joining(movement: Movement, fold: Node) -> Movement | None:
     """Return nodes that move elements as a chain may read through them, or None if it may not.
 
-    Channels that are adjacent stay so if the result is channels-last, too.
+    Channels that are adjacent stay so if the result is channels-last, too. Threads that reduce
+    short rows (windows) read next to one another if elements at the same place of them are.
     """
     dims, y = fold.operands[0].tensor.dims, fold.output.tensor.dims
     if not movement.fits(dims):
         return None
     if not movement.transposes or movement.is_few or movement.is_adjacent(movement.format):
+        return movement
+    if _is_short(fold) and movement.is_adjacent(Format.CONTIGUOUS, inner=1):
         return movement
     last = replace(movement, result=Format.CHANNELS_LAST)
     fits = 2 < len(y) <= len(dims) and y[:2] == dims[:2] and last.is_adjacent(Format.CHANNELS_LAST)
