@@ -16,7 +16,7 @@ from ..base.record import record
 from ..ir.dtypes import DType
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape
-from ..ops.elementwise import Add, Mul, Sub, Tanh, Where
+from ..ops.elementwise import Add, Max, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand
 from .editing import Builder, number, shape_of
@@ -53,6 +53,16 @@ class Mask:
         infinity = float("inf") if self.factor > 0 else -float("inf")
         return self.choice is None and any((data == infinity).any() for data in known)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether it is known to add finite numbers."""
+        if self.choice is not None:
+            return bool(np.isfinite(self.choice).all())
+        node = self.value.producer
+        given = node.inputs[1:] if node and isinstance(node.op, Where) else [self.value]
+        known = [each.data for each in given if each is not None]
+        return all(data is not None and np.isfinite(data).all() for data in known)
+
 
 @record
 class Scores:
@@ -66,6 +76,7 @@ class Scores:
         masks: from the last to the first.
         moved: whether there are reshapes in between.
         factors: constants that rows of the product are multiplied by, of the same rank.
+        floored: whether no score is below what hides a key: masks so far are finite.
     """
 
     value: Value
@@ -75,6 +86,7 @@ class Scores:
     masks: tuple[Mask, ...] = ()
     moved: bool = False
     factors: tuple[Array, ...] = ()
+    floored: bool = False
 
     def behind(self, node: Node, value: Value) -> Scores:
         """Return this with one more node explained."""
@@ -143,12 +155,20 @@ def _rows_scaled(found: Scores, node: Node) -> Scores | None:
 
 def _masked(found: Scores, node: Node) -> Iterator[Scores]:
     frame = shape_of(node.output)
-    if isinstance(node.op, Add | Sub):
+    if isinstance(node.op, Max) and len(node.operands) == 2:
+        for scores, least in pairs(node):
+            floor = number(least, 5)
+            is_floor = floor is not None and found.scale > 0 and floor * found.scale <= HIDDEN
+            if is_floor and shape_of(scores) == frame:
+                yield replace(found.behind(node, scores), floored=True)
+    elif isinstance(node.op, Add | Sub):
         sides = list(pairs(node))[: 1 if isinstance(node.op, Sub) else 2]
         sign = -1.0 if isinstance(node.op, Sub) else 1.0
         for scores, value in sides:
             if scores.data is None and shape_of(scores) == frame and number(value, 5) is None:
                 mask = Mask(value, frame, sign * found.scale)
+                if found.floored and not mask.is_finite:
+                    continue  # a row of -inf alone would become means
                 yield replace(found.behind(node, scores), masks=(*found.masks, mask))
     elif isinstance(node.op, Where):
         condition, yes, no = node.inputs
@@ -159,6 +179,8 @@ def _masked(found: Scores, node: Node) -> Iterator[Scores]:
             fill *= found.scale
             if shape_of(scores) == frame and fill <= HIDDEN:
                 mask = Mask(condition, frame, 1.0, (fill, 0.0) if first else (0.0, fill))
+                if found.floored and not mask.is_finite:
+                    continue
                 yield replace(found.behind(node, scores), masks=(*found.masks, mask))
 
 

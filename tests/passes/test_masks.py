@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Div, Mul, Neg, Sub, Where
+from tercet.runtime.ops.elementwise import Add, Div, Max, Mul, Neg, Sub, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -78,6 +78,11 @@ def hiding(fill: float) -> Step:
     return lambda g, scores, x: apply(g, Where(), shown, scores, scalar(fill))
 
 
+def floored(least: float) -> Step:
+    """No score is below this (XGLM): sums of masks do not overflow."""
+    return lambda g, scores, x: apply(g, Max(), scores, scalar(least))
+
+
 def opposite(g: Graph, scores: Value, x: Value) -> Value:
     return apply(g, Neg(), apply(g, Div(), scores, scalar(-2)))
 
@@ -112,6 +117,8 @@ FOUND: dict[str, tuple[Step, ...]] = {
     "shifted, then hidden": (plus(T, T), hiding(-3e38)),
     "hidden twice": (hiding(-np.inf), hiding(-np.inf)),
     "hidden, then scaled": (hiding(-np.inf), times(0.5)),
+    "a bias, not below a floor": (plus(T, T), hiding(-3e38), floored(-3.4e38), times(0.5)),
+    "a floor, then hidden": (floored(-3e38), hiding(-np.inf)),
 }
 
 
@@ -127,6 +134,9 @@ def test_attention_is_found(name: str) -> None:
 OTHERS: dict[str, tuple[Step, ...]] = {
     "a score that a mask does not hide": (hiding(-1e4),),
     "a fill that a scale makes small": (hiding(-1e30), times(1e-20)),
+    "a floor that scores reach": (floored(-1e4),),
+    "hidden above a floor, which leaves means": (hiding(-np.inf), floored(-3e38)),
+    "a floor that no addend is known to reach, hidden": (computed(2), floored(-3e38)),
     "hidden with another sign": (hiding(-np.inf), times(-1.0)),
     "rows by another order": (
         lambda g, s, x: apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Add(), s, normal(T, T))),
@@ -153,7 +163,9 @@ def test_numbers_stay(name: str) -> None:
     assert_same(graph, after)
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if "hid" in name or "fill" in name])
+@pytest.mark.parametrize(
+    "name", [n for n in OTHERS if any(word in n for word in ("hid", "fill", "floor"))]
+)
 def test_what_is_none_stays(name: str) -> None:
     after, log = optimised(network(*OTHERS[name]))
     assert "fuse_attention" not in log.counts
