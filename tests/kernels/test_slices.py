@@ -169,6 +169,28 @@ def test_views_with_the_same_rows_are_placed_with_what_they_show(
     assert sorted(found) == ["step", "view", "view", "view"]
 
 
+@needs_compiler
+@pytest.mark.parametrize("taps", [3, 11])
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+def test_a_depthwise_convolution_reads_its_gate_in_a_slice(
+    taps: int, dtype: DType, emulated: CudaBackend
+) -> None:
+    """As in LFM2: a layer computes the signal and two gates, one before the convolution."""
+    net = Net(2, 9, 16, dtype=dtype)
+    sizes = (16, 48), (16, 1, taps), (16, 8)
+    w, kernel, v = (net.graph.constant((normal(*n) / 4).astype(dtype), "") for n in sizes)
+    columns = net.add(Transpose(perm=(0, 2, 1)), net.add(MatMul(), net.x, w))
+    before, behind, x = net.add(Split(axis=1, num_outputs=3), columns, outputs=3)
+    signal = net.add(Mul(), before, x)
+    y = net.add(Conv(group=16, pads=(taps - 1, 0)), signal, kernel)
+    rows = net.add(Transpose(perm=(0, 2, 1)), net.add(Mul(), y, behind))
+    check(net, emulated, dtype, net.add(MatMul(), rows, v))
+    layout = planned_model(
+        Model(net.graph, [NumpyBackend()], Options(skip=("fold_constants",)), evaluate), DryDevice()
+    )
+    assert not {each.entry for each in launches(layout)} & {"transpose", "copy_strided"}
+
+
 def scanned(net: Net, a: Value, b: Value) -> Value:
     """Sum gated rows over the rows before each."""
     axis = net.graph.constant(np.array(1), "")

@@ -175,7 +175,7 @@ def _launch(
         ),
         code=epilogue.code,
         note=f"{times(conv.view.kernel)} {epilogue.title}".strip(),
-        pitched=(x, y),
+        pitched=(x, y, *epilogue.pitched),
     )
 
 
