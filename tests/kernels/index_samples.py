@@ -45,3 +45,7 @@ def _greatest() -> Iterator[Sample]:
     whole = (normal(210, 100, 2) * 9).astype(np.int32)
     yield sample("TopK", [whole, np.array([90])], (1,), 2, axis=1, largest=0)
     yield sample("TopK", [normal(260, 128).round(1).astype(float16), np.array([128])], (1,), 2)
+    places = (normal(9, 64) * 9).astype(np.int64) + (1 << 40)
+    yield sample("TopK", [places, np.array([64])], (1,), 2, largest=0)
+    wide = np.where(normal(5, 100) > 1, np.nan, normal(5, 100).round(1).astype(np.float64))
+    yield sample("TopK", [wide, np.array([80])], (1,), 2)

@@ -20,7 +20,7 @@ from .emulator import needs_compiler
 from .index_samples import samples
 from .samples import Sample, compare
 
-COMPILES = {"move/scatter_slices.cu", "reduce/topk_lines.cu"}
+COMPILES = {"move/scatter_slices.cu", "reduce/sort_lines.cu", "reduce/topk_lines.cu"}
 
 
 @pytest.mark.parametrize("sample", samples(), ids=str)

@@ -70,10 +70,10 @@ def top_k(
     lines = x.size // max(size, 1)
     sorts = _sorts(size, kept)
     many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
-    if (sorts or many) and arithmetic(x.dtype).itemsize == 4:
-        per = ceil_div(size, 32)
+    if sorts or (many and arithmetic(x.dtype).itemsize == 4):
+        per, name = ceil_div(size, 32), "sort_lines" if sorts else "topk_lines"
         return make(
-            "reduce/topk_lines.cu",
+            f"reduce/{name}.cu",
             "sort_lines" if sorts else "top_k_lines",
             grid=(ceil_div(lines * 32, THREADS), 1, 1),
             block=THREADS,

@@ -1,10 +1,9 @@
 // The k greatest (or least) elements of many short lines of [outer][size][inner], in order; ties go to the lower
 // index; NaN is the greatest. T is the type of the elements, A that of comparisons, of 32 bits.
 //
-// A warp has a line in registers. `top_k_lines` finds the first of its elements k times among those that are left;
-// `sort_lines` sorts them all, which takes less time if many are wanted (bitonic sort).
+// A warp has a line in registers, and finds the first of its elements k times among those that are left.
 //
-// Compile-time: LARGEST; WARPS of a block; PER, elements of a lane, a power of two for `sort_lines`.
+// Compile-time: LARGEST; WARPS of a block; PER, elements of a lane.
 
 #include "ptx/pdl.cuh"
 #include "reduce/block.cuh"
@@ -57,53 +56,5 @@ top_k_lines(const T* x, T* values, long long* places, long long lines, int size,
         const long long to = (outer * k + n - n % 32 + lane) * inner + row - outer * inner;
         if (values) values[to] = line[(long long)kept * inner];
         if (places) places[to] = kept;
-    }
-}
-
-// Leaves the greater number in the first place, or in the second one.
-__device__ __forceinline__ void exchange(unsigned long long& first, unsigned long long& second, bool is_first)
-{
-    const unsigned long long most = max(first, second), least = min(first, second);
-    first = is_first ? most : least;
-    second = is_first ? least : most;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-sort_lines(const T* x, T* values, long long* places, long long lines, int size, int k, int inner)
-{
-    const int lane = threadIdx.x % 32;
-    const long long row = blockIdx.x * (long long)WARPS + threadIdx.x / 32, outer = row / inner;
-    if (row >= lines) return;
-    const T* line = x + outer * size * inner + row - outer * inner;
-    grid_dependency_sync();
-    unsigned long long own[PER];  // the key, and below it the complement of the place; 0 beyond the line
-#pragma unroll
-    for (int i = 0; i < PER; ++i) {
-        const int at = lane + i * 32;
-        own[i] = at < size ? (unsigned long long)key_of(A(line[(long long)at * inner])) << 32 | ~(unsigned)at : 0;
-    }
-#pragma unroll
-    for (int length = 2; length <= 32 * PER; length *= 2) {  // of sorted runs, every other one in reverse
-#pragma unroll
-        for (int apart = length / 2; apart; apart /= 2) {
-#pragma unroll
-            for (int i = 0; i < PER; ++i) {
-                const bool forward = !((lane + i * 32) & length);
-                if (apart >= 32) {
-                    if (!(i & apart / 32)) exchange(own[i], own[(i | apart / 32) % PER], forward);
-                } else {
-                    const unsigned long long other = __shfl_xor_sync(~0u, own[i], apart);
-                    own[i] = !(lane & apart) == forward ? max(own[i], other) : min(own[i], other);
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < PER; ++i) {
-        const int at = lane + i * 32, place = int(~(unsigned)own[i]);
-        if (at >= k) break;
-        const long long to = (outer * k + at) * inner + row - outer * inner;
-        if (values) values[to] = line[(long long)place * inner];
-        if (places) places[to] = place;
     }
 }
