@@ -27,6 +27,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, HardSwish, Mul, Relu
+from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.session.model import Model
 
@@ -45,7 +46,10 @@ COMPILES = {"conv/inverted_residual.cu", "conv/expanded_depthwise.cu"}
 
 @dataclass(frozen=True)
 class Case:
-    """An inverted residual; without expansion or projection if `hidden` or `filters` is 0."""
+    """An inverted residual; without expansion or projection if `hidden` or `filters` is 0.
+
+    As a part, it reads half of the channels of an image, and stores some of another.
+    """
 
     shape: tuple[int, int, int, int]
     hidden: int
@@ -56,6 +60,7 @@ class Case:
     adds: bool = False
     bias: bool = True
     activation: Op = field(default_factory=Relu)
+    is_part: bool = False
 
 
 CASES = {
@@ -68,6 +73,7 @@ CASES = {
     "far outside": Case((1, 8, 3, 3), 32, 8, pads=(2, 9, 11, 2)),
     "without expansion": Case((1, 72, 9, 10), 0, 104, bias=False),
     "without projection": Case((2, 40, 9, 13), 120, 0, (5, 5), (1, 2), (2, 2, 2, 2)),
+    "part": Case((2, 48, 9, 11), 96, 40, is_part=True),
     "many channels": Case((2, 160, 7, 7), 320, 160, adds=True),
 }
 #: A form for every case, and more for one.
@@ -108,12 +114,20 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
         w = normal(filters, channels, *kernel) / np.sqrt(channels * np.prod(kernel))
         return add(Conv(**how), value, *[w, normal(filters)][: 1 + case.bias])
 
+    if case.is_part:
+        channels = case.shape[1]
+        bounds = (graph.constant(np.array([n])) for n in (channels // 2, channels, 1))
+        x = graph.insert(Slice(), [conv(x, channels, (1, 1)), *bounds]).output
+        infer(graph)
     value = add(case.activation, conv(x, case.hidden, (1, 1))) if case.hidden else x
     count = value.tensor.dims[1]
     value = conv(value, count, case.kernel, strides=case.strides, pads=case.pads, group=count)
     value = add(Clip(), value, np.array(0), np.array(6))
     value = conv(value, case.filters, (1, 1)) if case.filters else value
-    graph.set_outputs({"y": add(Add(), x, value) if case.adds else value})
+    value = add(Add(), x, value) if case.adds else value
+    if case.is_part:
+        value = conv(add(Concat(axis=1), value, conv(x, 8, (1, 1))), 16, (1, 1))
+    graph.set_outputs({"y": value})
     infer(graph)
     return graph, image
 
@@ -290,6 +304,16 @@ def test_weights_that_halves_cannot_hold_stay_apart(monkeypatch: pytest.MonkeyPa
     assert "inverted_residual" in entries(graph_of(case, float32, float32)[0])
     monkeypatch.setattr(sys.modules[__name__], "normal", faint)
     assert "inverted_residual" not in entries(graph_of(case, float32, float32)[0])
+
+
+def test_parts_of_images_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    always(ANY, monkeypatch)
+    assert entries(graph_of(CASES["part"], float16, float16)[0]).count("inverted_residual") == 1
+    rows = planned(graph_of(CASES["part"], float16, float16)[0]).rows
+    moves = [
+        row for row in rows if row.kind == "step" and isinstance(row.nodes[0].op, Slice | Concat)
+    ]
+    assert not moves
 
 
 def test_a_result_that_is_read_elsewhere_is_stored() -> None:

@@ -150,11 +150,12 @@ def test_what_channels_of_a_group_share_is_repeated_where_they_are(emulated: Cud
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("kind", ["resize", "pad"])
+@pytest.mark.parametrize("kind", ["resize", "pad", "gather"])
 def test_results_lie_in_a_concat(kind: str, emulated: CudaBackend) -> None:
     net = Net(2, 8, 6, 4)
     inner = net.conv(net.x, 16)
-    made = resized(net, inner) if kind == "resize" else padded(net, inner)
+    makers = {"resize": resized, "pad": padded, "gather": picked}
+    made = makers[kind](net, inner)
     other = net.graph.constant(normal(16, 8, 1, 1), "")
     height, width = made.tensor.dims[2:]
     beside = net.add(Conv(pads=(0, 0, height - 6, width - 4)), net.x, other)

@@ -36,7 +36,7 @@ ENTRY = "residual_patches"
 
 TWICE, LARGE = (2, 2), {"kernel": (5, 5), "pads": (2, 2, 2, 2)}
 CASES = {
-    **{case: ALL[case] for case in ("residual", "stride", "without expansion")},
+    **{case: ALL[case] for case in ("residual", "stride", "without expansion", "part")},
     "whole patches": Case((1, 16, 14, 14), 96, 24),
     "whole patches, stride": Case((1, 16, 28, 28), 96, 24, strides=TWICE),
     "large windows": Case((1, 16, 13, 12), 64, 24, activation=HardSwish(), **LARGE),

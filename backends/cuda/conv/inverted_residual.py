@@ -362,6 +362,7 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         shared=form.shared(p),
         cluster=(1, form.split if p.projection else 1, 1),
         note=" ".join(filter(None, (str(form), *titles))),
+        pitched=p.pitched,
     )
 
 

@@ -110,6 +110,11 @@ class ResidualProblem:
         """The result."""
         return self.layers[-1].y
 
+    @property
+    def pitched(self) -> tuple[Tensor, ...]:
+        """The tensors that may be slices: what is added is found where the result is."""
+        return (self.x,) if self.layers[-1].epilogue.along else (self.x, self.y)
+
     @cached_property
     def images(self) -> int:
         """Number of images."""

@@ -321,6 +321,7 @@ def launch(p: ResidualProblem, form: PatchForm, code: str) -> Launch:
         code=code,
         shared=form.shared(p),
         note=" ".join(filter(None, (str(form), *titles))),
+        pitched=p.pitched,
     )
 
 

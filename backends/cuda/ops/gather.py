@@ -68,17 +68,21 @@ def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     inner = prod(x.dims[a] for a in layout[layout.index(axis) + 1 :])
     words = widest_words(x.dtype, inner)
     elements = words.itemsize // x.dtype.itemsize
-    count = y.size // elements
+    count, inner = y.size // elements, inner // elements
+    of_rows = axis == layout[-1] and y.rank == x.rank  # each of which chooses its own elements
     return each(
         "move/gather.cu",
         "gather",
         count,
         {
             **{"x": x, "indices": indices, "y": y, "count": count},
-            **{"size": x.dims[axis], "places": indices.size, "inner": inner // elements},
+            **{"size": x.dims[axis], "places": indices.size, "inner": inner},
+            "row_x": x.row if of_rows else x.dims[axis] * inner,
+            "row_y": y.row if of_rows else indices.size * inner,
         },
-        types=(("Index", index_type(x.size, y.size)), ("T", words), ("I", indices.dtype)),
+        types=(("Index", index_type(x.extent, y.extent)), ("T", words), ("I", indices.dtype)),
         constants=(("RANK", 1),),
+        pitched=(x, y) if of_rows else (),
     )
 
 

@@ -15,16 +15,16 @@ __device__ __forceinline__ Index place(I index, Index size)
     return i >= 0 && i < size ? Index(i) : Index(-1);
 }
 
-// y[outer][k][inner] = x[outer][indices[k]][inner]
+// y[outer][k][inner] = x[outer][indices[k]][inner], where each outer index is row_x and row_y elements after the one before
 extern "C" __global__ void __launch_bounds__(256)
-gather(const T* x, const I* indices, T* y, Index count, Index size, Index places, Index inner)
+gather(const T* x, const I* indices, T* y, Index count, Index size, Index places, Index inner, Index row_x, Index row_y)
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
-    const Index row = i / inner, outer = row / places;
+    const Index row = i / inner, outer = row / places, along = i - row * inner;
     grid_dependency_sync();
     const Index at = place(indices[row - outer * places], size);
-    y[i] = at < 0 ? T(0) : x[(outer * size + at) * inner + i - row * inner];
+    y[outer * row_y + (row - outer * places) * inner + along] = at < 0 ? T(0) : x[outer * row_x + at * inner + along];
 }
 
 // y[...][i][...] = x[...][indices[...][i][...]][...]
