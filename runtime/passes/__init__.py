@@ -75,6 +75,7 @@ from . import (
     pad_joined,
     remove_dead,
     remove_identity,
+    select_by_weights,
     select_early,
     sink_concats,
     sink_expands,
@@ -489,6 +490,8 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         drop_zero_units.run,
         "after whole products of zeros, which would be all units of a layer",
     ),
+    Pass("unshuffle", unshuffle.run, "after them: a shuffle is a selection of channels"),
+    Pass("select_by_weights", select_by_weights.run, "after it, which writes selections"),
     Pass(
         "convolve_rows",
         convolve_rows.run,

@@ -14,7 +14,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, first_input, is_static
+from .editing import Builder, drop, first_input, is_static
 
 #: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
@@ -73,8 +73,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         picked = _channels(walk, node.output.tensor.dims)
         if picked is None:
             continue
-        new = _chosen(graph, node, walk.source, picked)
+        new, before = _chosen(graph, node, walk.source, picked), node.operands[0].producer
         graph.replace(node, new.outputs)
+        drop(graph, before)
         yield f"{new.kind} '{new.name}' selects channels of '{walk.source.name}'"
 
 
