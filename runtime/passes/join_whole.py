@@ -100,7 +100,8 @@ def _cut_from(value: Value) -> tuple[Value, int] | None:
     node = value.producer
     if node is None or not isinstance(node.op, Split | Slice):
         return None
-    return next((part.whole, part.start) for part in parts_of(node) or () if part.part is value)
+    parts = (part for part in parts_of(node) or () if part.part is value)
+    return next(((part.whole, part.start) for part in parts), None)
 
 
 def _is_anywhere(graph: Graph, image: Value) -> bool:

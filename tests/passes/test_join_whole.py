@@ -95,6 +95,16 @@ def middle(g: Graph, x: Value) -> Value:
     return apply(g, Add(), conv(g, y, 32, 32), x)
 
 
+def every_other(g: Graph, x: Value) -> Value:
+    """Channels that are not next to one another are copied in any case (ShuffleNetV2)."""
+    x = conv(g, x, 8, 32)
+    kept, other = (
+        apply(g, Slice(), x, *(np.array([n]) for n in (begin, 32, 1, 2))) for begin in (0, 1)
+    )
+    y = apply(g, Concat(axis=1), kept, conv(g, other, 16, 16, 3))
+    return apply(g, Add(), conv(g, y, 32, 32), x)
+
+
 def both_parts(g: Graph, x: Value) -> Value:
     """As in YOLO's C2f: all parts are joined again, next to one another."""
     parts = split(g, conv(g, x, 8, 32), 16, 16)
@@ -125,7 +135,9 @@ def reduced(g: Graph, x: Value) -> Value:
     return apply(g, Add(), y, apply(g, ReduceMean(keepdims=1), x, np.array([2, 3])))
 
 
-@pytest.mark.parametrize("build", [odd, middle, both_parts, read_in_order, depthwise, reduced])
+@pytest.mark.parametrize(
+    "build", [odd, middle, every_other, both_parts, read_in_order, depthwise, reduced]
+)
 def test_stays(build: Build) -> None:
     before = make(build, SHAPE)
     _, said = passed(before, join_whole.run, "float32")
