@@ -20,7 +20,7 @@ from ..ops.movement import Slice, Split
 from ..ops.shapes import normalize_axis
 from .channels import channels_of, parts_of
 from .driver import Context
-from .editing import Builder, drop, rank_of
+from .editing import Builder, cuts_of, drop, rank_of
 
 #: Maximum number of channels that a layer reads for each one that it needs.
 MAX_READ = 2
@@ -54,47 +54,69 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if node not in graph or not isinstance(node.op, Conv):
             continue
         found = _selection(node.inputs[0])
-        if found is None or node.operands[1].data is None or not _goes(graph, node.operands[0]):
+        whole = _selected_by(node.operands[0])
+        if found is None or node.operands[1].data is None or not _goes(graph, whole):
             continue
-        before, name = node.operands[0].producer, found.image.name
+        name = found.image.name
         if node.op.group == 1 and _is_cheap(node, found):
             _read_all(graph, node, found)
         elif _is_depthwise(graph, node, found):
             node = _select_behind(graph, node, found)
         else:
             continue
-        _cut_early(graph, before)
+        _cut_early(graph, whole)
         yield f"Conv '{node.name}' selects channels of '{name}' by its weights"
 
 
 def _selection(value: Value | None) -> _Selection | None:
-    """Return what a Gather selects, or part of that."""
+    """Return what a Gather or a Slice with steps selects, or part of that."""
     node = None if value is None else value.producer
     if node is None or value is None or channels_of(value) is None:
         return None
-    if isinstance(node.op, Split | Slice):
-        part = next((each for each in parts_of(node) or () if each.part is value), None)
-        whole = None if part is None else _selection(part.whole)
-        if part is None or whole is None:
+    part = next((each for each in parts_of(node) or () if each.part is value and each.is_cut), None)
+    if part is not None:
+        whole = _selection(part.whole)
+        if whole is None:
             return None
         return _Selection(whole.image, whole.channels[part.start : part.end])
-    if not isinstance(node.op, Gather):
-        return None
+    channels = _gathered(node) if isinstance(node.op, Gather) else _stepped(node)
+    return None if channels is None else _Selection(node.operands[0], channels)
+
+
+def _gathered(node: Node) -> tuple[int, ...] | None:
+    """Return the channels that a Gather selects."""
     image, at = node.operands
+    assert isinstance(node.op, Gather)
     count = channels_of(image)
     if count is None or at.data is None or at.data.ndim != 1:
         return None
-    if ((at.data < -count) | (at.data >= count)).any():
-        return None
     if normalize_axis(node.op.axis, rank_of(image) or 1) != 1:
         return None
-    return _Selection(image, tuple(int(i) % count for i in at.data))
+    if ((at.data < -count) | (at.data >= count)).any():
+        return None
+    return tuple(int(i) % count for i in at.data)
 
 
-def _goes(graph: Graph, value: Value) -> bool:
-    """Whether a Gather may go: only convolutions read its result, or parts of it are read."""
+def _stepped(node: Node) -> tuple[int, ...] | None:
+    """Return the channels that a Slice selects."""
+    cuts = cuts_of(node) if isinstance(node.op, Slice) else None
+    count = channels_of(node.inputs[0])
+    if cuts is None or count is None or [axis for axis, _ in cuts] != [1]:
+        return None
+    return tuple(range(count)[cuts[0][1]])
+
+
+def _selected_by(value: Value) -> Value:
+    """Return the whole result of the node that selects channels, of which a value may be part."""
     node = value.producer
-    whole = node.operands[0] if node is not None and isinstance(node.op, Split | Slice) else value
+    is_part = (
+        any(each.part is value and each.is_cut for each in parts_of(node) or ()) if node else False
+    )
+    return node.operands[0] if node is not None and is_part else value
+
+
+def _goes(graph: Graph, whole: Value) -> bool:
+    """Whether a selection may go: only convolutions read it, or parts of it are read."""
     kinds = (Conv, Split, Slice)
     return not graph.is_output(whole) and all(isinstance(r.op, kinds) for r in whole.consumers)
 
@@ -143,21 +165,15 @@ def _select_behind(graph: Graph, node: Node, found: _Selection) -> Node:
     return made
 
 
-def _cut_early(graph: Graph, node: Node | None) -> None:
+def _cut_early(graph: Graph, whole: Value) -> None:
     """Select what is left of a Gather's parts from the image itself, and remove what is unread."""
-    if node is None or node not in graph or not isinstance(node.op, Split | Slice):
-        drop(graph, node)
-        return
-    whole = node.operands[0].producer
-    for reader in list(node.operands[0].consumers):
-        for value in list(reader.outputs):
+    for reader in list(whole.consumers):
+        for value in list(reader.outputs) if isinstance(reader.op, Split | Slice) else ():
             found = _selection(value) if value.consumers else None
-            if found is None or not isinstance(reader.op, Split | Slice):
-                continue
-            if all(isinstance(each.op, Conv) for each in value.consumers):
+            if found is None or all(isinstance(each.op, Conv) for each in value.consumers):
                 continue
             add = Builder(graph, reader, value.name, (reader,))
             part = add(Gather(axis=1), found.image, add.integers(found.channels))
             graph.redirect(value, part)
         drop(graph, reader)
-    drop(graph, whole)
+    drop(graph, whole.producer)
