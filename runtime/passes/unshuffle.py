@@ -14,7 +14,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, first_input, is_static
+from .editing import Builder, cuts_of, drop, first_input, is_static
 
 #: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
@@ -29,13 +29,13 @@ class _Walk:
         factors: size and stride in `source` of the factors of the tensor's axes, outermost first;
             an axis may have several, sizes of 1 are dropped.
         offset: index in `source` of the first element.
-        transposed: whether one of the nodes in between moves elements.
+        moved: whether one of the nodes in between moves elements.
     """
 
     source: Value
     factors: tuple[tuple[int, int], ...]
     offset: int = 0
-    transposed: bool = False
+    moved: bool = False
 
     def axes(self, dims: Sequence[int]) -> list[list[tuple[int, int]]] | None:
         """Return the factors of each axis; None if an axis ends inside a factor."""
@@ -62,13 +62,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace Reshape, Transpose and Reshape by a Slice or Gather of channels.
 
     Exporters write ShuffleNet's shuffle in this form, and the halves extracted from it with a
-    Gather. Images may then keep their memory format, channels first or last.
+    Gather, or a Slice of one place. Images may then keep their memory format, channels first or
+    last.
     """
     for node in list(graph.nodes):
         if node not in graph or not _may_end(graph, node):
             continue
         walk = _walk(node.output, DEPTH)
-        if walk is None or not walk.transposed:
+        if walk is None or not walk.moved or walk.source is node.operands[0]:
             continue
         picked = _channels(walk, node.output.tensor.dims)
         if picked is None:
@@ -88,10 +89,31 @@ def _may_end(graph: Graph, node: Node) -> bool:
 
 
 def _renames(node: Node) -> bool:
+    return node.op.view or isinstance(node.op, Transpose) or _place(node) is not None
+
+
+def _place(node: Node) -> tuple[int, int, int] | None:
+    """Return the axis of which a Gather or a Slice takes one of equal parts; else None.
+
+    Behind it, the number of parts and which one it is.
+    """
+    source = first_input(node)
+    if not isinstance(node.op, Gather | Slice) or not is_static(source) or source is None:
+        return None
+    dims = source.tensor.dims
     if isinstance(node.op, Gather):
-        at = node.inputs[1]
-        return at is not None and at.data is not None and at.data.ndim == 0
-    return node.op.view or isinstance(node.op, Transpose)
+        at, axis = node.inputs[1], normalize_axis(node.op.axis, len(dims))
+        if at is None or at.data is None or at.data.ndim or not dims[axis]:
+            return None
+        return axis, dims[axis], int(at.data) % dims[axis]
+    places = [(axis, range(dims[axis])[part]) for axis, part in cuts_of(node) or ()]
+    if len(places) != 1 or not places[0][1]:
+        return None
+    ((axis, taken),) = places
+    count, size = dims[axis], len(taken)
+    if (taken.step != 1 and size > 1) or count % size or taken[0] % size:
+        return None
+    return axis, count // size, taken[0] // size
 
 
 def _walk(value: Value, depth: int) -> _Walk | None:
@@ -108,30 +130,29 @@ def _walk(value: Value, depth: int) -> _Walk | None:
     walk = _walk(source, depth - 1)
     if walk is None or node.op.view:
         return walk
-    axes = walk.axes(source.tensor.dims)
+    dims, place = source.tensor.dims, _place(node)
+    if place is not None:
+        axis, count, _ = place
+        dims = (*dims[:axis], count, dims[axis] // count, *dims[axis + 1 :])
+    axes = walk.axes(dims)
     if axes is None:
         return None
     if isinstance(node.op, Transpose):
         perm = [axis for axis in node.op.order(len(axes)) if axes[axis]]
         factors = tuple(f for axis in perm for f in axes[axis])
-        return replace(walk, factors=factors, transposed=walk.transposed or perm != sorted(perm))
-    return _picked(walk, axes, node)
+        return replace(walk, factors=factors, moved=walk.moved or perm != sorted(perm))
+    return None if place is None else _picked(walk, axes, place[0], place[2])
 
 
-def _picked(walk: _Walk, axes: list[list[tuple[int, int]]], node: Node) -> _Walk:
-    """Return the walk after a Gather of one index."""
-    assert isinstance(node.op, Gather)
-    at, source = node.inputs[1], node.inputs[0]
-    if at is None or at.data is None or source is None:
-        raise TypeError(f"'{node.name}' picks no known index")
-    axis = normalize_axis(node.op.axis, len(axes))
-    index = int(at.data) % source.tensor.dims[axis]
+def _picked(walk: _Walk, axes: list[list[tuple[int, int]]], axis: int, index: int) -> _Walk:
+    """Return the walk after one place of an axis was taken."""
     offset = walk.offset
     for size, step in reversed(axes[axis]):
         offset += index % size * step
         index //= size
     left = axes[:axis] + axes[axis + 1 :]
-    return replace(walk, factors=tuple(f for axis in left for f in axis), offset=offset)
+    factors = tuple(f for axis in left for f in axis)
+    return replace(walk, factors=factors, offset=offset, moved=True)
 
 
 def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:

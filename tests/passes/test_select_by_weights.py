@@ -93,7 +93,17 @@ def test_results(build: Build, gathers: int) -> None:
     assert_same(before, after)
 
 
-@pytest.mark.parametrize("build", [two_units, downsampled])
+def megvii(g: Graph, x: Value) -> Value:
+    """A unit as in the code of ShuffleNetV2's authors, which joins samples and channels."""
+    n, c, h, w = SHAPE
+    pairs = apply(g, Reshape(), conv(g, x, 12, 12), np.array([n * c // 2, 2, h * w]))
+    swapped = apply(g, Transpose(perm=(1, 0, 2)), pairs)
+    halves = apply(g, Reshape(), swapped, np.array([2, n, c // 2, h, w]))
+    kept, y = (apply(g, Gather(axis=0), halves, np.array(i)) for i in range(2))
+    return conv(g, apply(g, Concat(axis=1), kept, conv(g, y, 6, 6)), 12, 8)
+
+
+@pytest.mark.parametrize("build", [two_units, downsampled, megvii])
 def test_all_passes(build: Build) -> None:
     before = make(build, SHAPE)
     after, log = optimised(before)
