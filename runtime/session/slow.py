@@ -92,7 +92,7 @@ def row_bytes(row: Row) -> int:
 def _remade(program: Program) -> Iterator[Row]:
     """Yield the steps that depend only on constants."""
     for plan in program.plans:
-        fixed = _fixed(plan.graph)
+        fixed = made_of_constants(plan.graph)
         yield from (
             row
             for row in plan.rows
@@ -100,7 +100,8 @@ def _remade(program: Program) -> Iterator[Row]:
         )
 
 
-def _fixed(graph: Graph) -> set[Node]:
+def made_of_constants(graph: Graph) -> set[Node]:
+    """Return the nodes that compute the same in every run."""
     found: set[Node] = set()
     for node in graph.nodes:
         reads = list(node.distinct_reads)

@@ -255,6 +255,14 @@ def inspect(
             "--memory", help="Show the memory plan for the --placement backend; default: numpy."
         ),
     ] = False,
+    lint: Annotated[
+        bool,
+        typer.Option(
+            "--lint",
+            help="Show patterns that cost time or memory, and what to do; with --placement, also "
+            "those of its steps.",
+        ),
+    ] = False,
     options: RunOptions,
     shapes: ShapeOptions,
     common: Common,
@@ -296,6 +304,7 @@ def inspect(
             memory=memory,
             cost=cost,
             capability=capability,
+            lint=lint,
             target=target,
             **options.as_options(),
             **shapes.as_options(),

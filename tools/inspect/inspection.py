@@ -48,6 +48,8 @@ from ..common.roofline import Rates
 from ..common.views import shown
 from ..export.export import model_title
 from .capability import Capability, capabilities_of
+from .lint import Finding
+from .lint import lint as findings_of
 from .paper import PLANNED, describe_target, paper_rows, target_of
 from .pass_texts import PassText, differences_of, pass_texts
 from .planned_cost import PlannedCost, planned_costs, rates_here
@@ -121,6 +123,7 @@ class Inspection(Shown):
         graph: the file's graph, with integer shapes if known, or the optimised one if passes were
             requested.
         strange: unknown operators; nodes that read from them have no types.
+        findings: slow patterns; None if not requested.
     """
 
     model: str
@@ -142,6 +145,7 @@ class Inspection(Shown):
     capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
     graph: Graph | None = field(default=None, repr=False)
     strange: tuple[UnknownOperator, ...] = ()
+    findings: tuple[Finding, ...] | None = field(default=None, repr=False)
 
     def _about(self) -> str:
         return f"{self.model}: {self.nbytes} bytes, {sum(r.nodes for r in self.operators)} nodes"
@@ -197,6 +201,8 @@ class Inspection(Shown):
             found["nodes"] = [asdict(node) for node in self.nodes]
         if self.capabilities is not None:
             found["capabilities"] = [each.to_dict() for each in self.capabilities]
+        if self.findings is not None:
+            found["findings"] = [each.to_dict() for each in self.findings]
         return found
 
     def table(self) -> list[dict[str, Any]]:
@@ -216,6 +222,7 @@ def inspect(
     memory: bool = False,
     cost: bool = False,
     capability: str | None = None,
+    lint: bool = False,
     target: str | None = None,
     fallback: str | None = None,
     precision: str = "float32",
@@ -238,6 +245,8 @@ def inspect(
         cost: whether to list the cost of every node.
         capability: the backend whose supported operators to show; the same as that of `placement`
             if both are given.
+        lint: whether to look for patterns that cost time or memory: in the optimised graph, and
+            with `placement` in its rows.
         target: a GPU that need not be present, such as ``sm_90a`` or ``sm_86:46`` (46
             multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it, or
             ``tensorrt``, which builds its engines for it.
@@ -264,7 +273,7 @@ def inspect(
     chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
     chosen["operators"] = operators
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
-    if not (passes or plan_wanted or capability):
+    if not (passes or plan_wanted or capability or lint):
         chosen["stop_at"] = 0
     backend = placement or capability or "numpy"
     named = backend
@@ -296,6 +305,8 @@ def inspect(
         elif placement is not None and gpu is not None:
             placed = Placement(paper_rows(model, gpu, found, behind, named))
             rates = rates_of(gpu, precision)
+        drawn = _drawn(model, bound, found) if passes or lint else bound or model.imported
+        rows = () if placed is None else planned_costs(placed, rates)
         return Inspection(
             model=model_title(source),
             nbytes=_size(source),
@@ -314,8 +325,11 @@ def inspect(
             memory=model.memory(found) if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
             capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
-            graph=_drawn(model, bound, found) if passes else bound or model.imported,
+            graph=drawn if passes else bound or model.imported,
             strange=strange,
+            findings=findings_of(model.imported, drawn, model.rewrites.refused, rows)
+            if lint
+            else None,
         )
 
 

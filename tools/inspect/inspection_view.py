@@ -14,6 +14,7 @@ from ..common.roofline import lost_where
 from ..common.roofline_view import FLOP_NOTE, NOTE, WORK, show_lost, work_cells
 from .capability import LATER, NOBODY, PASSES, REASON, Capability
 from .inspection import Inspection, Passes, memory_dict
+from .lint import Finding, first_of
 from .pass_texts import differences_of
 
 #: Maximum width of a list of node numbers.
@@ -55,6 +56,8 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
             _show_costs(console, found)
     if found.memory is not None:
         _show_memory(console, found)
+    if found.findings is not None:
+        _show_findings(console, found.findings)
 
 
 def _show_facts(console: Console, found: Inspection) -> None:
@@ -259,3 +262,12 @@ def _show_memory(console: Console, found: Inspection) -> None:
             "dim",
         )
     )
+
+
+def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    for each in findings:
+        console.print(Text(printable(f"{each.rule}: {each.text}"), "yellow"), overflow="fold")
+        console.print(Text(printable(f"  at {first_of(each.nodes)}"), "dim"), overflow="fold")
+        console.print(Text(f"  {each.advice}"), overflow="fold")
+    said = counted(len(findings), "slow pattern") if findings else "no slow patterns found"
+    console.print(Text(said, "bold yellow" if findings else "bold green"))
