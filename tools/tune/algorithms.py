@@ -104,20 +104,14 @@ def algorithms(
 
     Raises:
         ModelError: the model cannot be read, or rejects these input shapes.
-        BackendUnavailable: the packages for CUDA are missing.
     """
     say("loading")
     with on_paper(file, options) as (model, chosen):
         found = input_shapes(model.inputs, shapes, dims)
         say("planning")
-        try:
-            from ...backends.cuda.algorithms.registry import Setting
-            from ...backends.cuda.tuning.tuner import works_of
-        except ImportError as error:
-            from ...backends.cuda import REMEDY
+        from ...backends.cuda.algorithms.registry import Setting
+        from ...backends.cuda.tuning.tuner import works_of
 
-            missing = f"the CUDA packages for Python are missing ({error})"
-            raise BackendUnavailable("cuda", missing, REMEDY) from None
         gpu = _target(chosen, target)
         works = works_of(nodes_of(model, found), Setting(gpu, chosen))
         return Algorithms(
@@ -149,14 +143,15 @@ def nodes_of(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Node]:
 
 def _target(options: Options, name: str | None) -> Target:
     """Return the GPU of this name, or the present one, or an H200."""
-    from ...backends.cuda.device import open_device
     from ...backends.cuda.recipe.targets import H200
 
     if name is not None:
         return target_of(name)
     try:
+        from ...backends.cuda.device import open_device
+
         return open_device(options.cache, ordinal=options.device).compiler.target
-    except BackendUnavailable:
+    except (BackendUnavailable, ImportError):  # no GPU, or no packages for CUDA
         return H200
 
 

@@ -118,11 +118,11 @@ def engine_lists(
         ModelError: the model cannot be read, or rejects these input shapes.
         BackendUnavailable: there is no GPU or no cuDNN.
     """
-    from ...backends.cudnn.backend import CudnnBackend
-
     say("loading")
     with on_paper(file, options) as (model, chosen):
         own = open_backends("cudnn", chosen)[0]
+        from ...backends.cudnn.backend import CudnnBackend  # needs the CUDA packages
+
         if not isinstance(own, CudnnBackend):
             raise TypeError(f"{own.name} is not cuDNN")
         found = input_shapes(model.inputs, shapes, dims)
