@@ -32,7 +32,7 @@ from tercet.runtime.ops.elementwise import (
 )
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.shape import Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
@@ -155,10 +155,13 @@ def attention(dtype: type = np.float32) -> Case:
     weight = apply(g.graph, Unsqueeze(), weight, np.array([-1]))
     rows = apply(g.graph, Mul(), apply(g.graph, Gather(), g.feed(v), ends), weight)
     y = g.combined(np.zeros((NODES, heads, 8), dtype), to, rows)
+    y = apply(g.graph, Reshape(), y, np.array([-1, heads * 8]))
+    y = apply(g.graph, Add(), g.feed(normal(NODES, heads * 8).astype(dtype)), y)
     e = u[FROM] + w[TO]
     e = np.exp(np.where(e < 0, 0.01 * e, e).astype(np.float64))
     share = e / np.maximum(summed(e, TO), 1e-30)[TO]
-    return g.ending(y, summed(share[..., None] * v[FROM], TO))
+    want = summed(share[..., None] * v[FROM], TO).reshape(NODES, -1)
+    return g.ending(y, want + g.feeds[max(g.feeds)].astype(np.float64))
 
 
 def attention_in_half() -> Case:

@@ -29,7 +29,7 @@ from ..recipe.operands import (
 )
 from ..recipe.pattern import Operand
 from ..recipe.source import C_TYPES, arithmetic
-from .chain_kernel import vector_of, walk_of
+from .chain_kernel import inner_strides, vector_of, walk_of
 from .elementwise import ElementwiseChain, chain_of
 from .folds import FOLDS
 from .gathered import walk_of_rows
@@ -51,6 +51,7 @@ _FOLDS = {"add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMi
 def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> Launch | str:
     """Return the launch, or why there is none."""
     totals = [node.output for node in found.folds]
+    totals = totals if found.view is None else [found.view.output]
     behind = chain_of(found.behind, "after", sums=totals) if found.behind else None
     if isinstance(behind, str):
         return behind
@@ -67,9 +68,13 @@ def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> L
     more = [operand(value) for value in (*after, *(node.operands[0] for node in begun))]
     if len(operands) + len(more) > MAX_OPERANDS:
         return f"{len(operands) + len(more)} operands"
+    dims = found.folds[0].output.tensor.dims
     places = [broadcast_strides(t.dims, t.format, y.dims, t.pitch) for t in more[: len(after)]]
+    places = [y.strides, *places]
+    if found.view is not None:
+        places = [(line, *inner_strides(dims[1:], step)) for line, step in places]
     places += [
-        _appended(operand(node.operands[0]).strides, node.output.tensor.dims, y.rank)
+        _appended(operand(node.operands[0]).strides, node.output.tensor.dims, len(dims))
         for node in begun
     ]
     spread = _spread(found, y, operands, walks, more, places)
@@ -300,8 +305,9 @@ def _spread(
     places: Sequence[Ints],
 ) -> _Spread:
     count, nodes = found.indices.tensor.size, y.dims[0]
-    rows = [y.strides, *(walk.strides for walk in walks), *places]
-    inner, merged = merge(y.dims[1:], [row[1:] for row in rows])
+    rows = [places[0], *(walk.strides for walk in walks), *places[1:]]
+    dims = found.folds[0].output.tensor.dims
+    inner, merged = merge(dims[1:], [row[1:] for row in rows])
     whole = [(row[0], *steps) for row, steps in zip(rows, merged, strict=True)]
     slots = [(walk.slots[0], *(0 for _ in inner)) for walk in walks]
     n = len(operands) + 1

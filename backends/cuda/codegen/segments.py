@@ -9,12 +9,13 @@ node does (GAT). What it reads through a Gather (the other end of each edge) is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather, ScatterND
-from ....runtime.ops.shape import Unsqueeze
+from ....runtime.ops.shape import Reshape, Unsqueeze
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
@@ -63,6 +64,7 @@ class SegmentReduction(Whole):
         rows: the nodes that compute the rows, in order: elementwise, and views that append axes.
         gathers: the nodes that choose the rows of operands.
         behind: those that read the totals, in order.
+        view: where nodes behind read the totals as rows with one axis; None if they do not.
     """
 
     folds: tuple[Node, ...]
@@ -70,12 +72,14 @@ class SegmentReduction(Whole):
     rows: tuple[Node, ...]
     gathers: tuple[Node, ...]
     behind: tuple[Node, ...]
+    view: Node | None = None
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         early = (node for stage in self.stages for node in stage.nodes)
-        return frozenset({*self.folds, *early, *self.rows, *self.gathers, *self.behind})
+        view = () if self.view is None else (self.view,)
+        return frozenset({*self.folds, *early, *self.rows, *self.gathers, *view, *self.behind})
 
     @property
     def indices(self) -> Value:
@@ -116,13 +120,17 @@ def segment_reduction_at(
         takes_epilogue: whether a node's kernel may compute elementwise nodes behind it.
     """
     for fold in _folds_ahead(graph, node, free):
-        behind = _behind(graph, fold, free, chain)
+        view = _joining(graph, fold, free)
+        behind = _behind(graph, fold if view is None else view, free, chain)
         others = [v.producer for v in operands_of(behind)]
         like = [other for other in others if other is not None and _is_like(other, fold)]
         folds = [each for each in like if each in free and _is_inside(graph, each.output, behind)]
-        if fold not in folds:
-            behind, folds = (), [fold]
+        if view is not None and behind and _is_inside(graph, view.output, behind):
+            folds = [fold]
+        elif fold not in folds or view is not None:
+            behind, folds, view = (), [fold], None
         found = _Rows(graph, graph.in_order(folds), free, takes_epilogue).found(behind)
+        found = replace(found, view=view)
         shares = [other for other in found.indices.consumers if isinstance(other.op, ScatterND)]
         is_alone = len(shares) == 1 and len(found.nodes) == 1
         if node in found.nodes and not (is_alone and found.indices.tensor.size < MANY_ROWS):
@@ -140,6 +148,14 @@ def _folds_ahead(graph: Graph, node: Node, free: Set[Node]) -> list[Node]:
             found[each] = None
             waiting += each.output.consumers
     return [each for each in reversed(graph.in_order(found)) if combines_rows(each)]
+
+
+def _joining(graph: Graph, fold: Node, free: Set[Node]) -> Node | None:
+    """Return the view of totals with one axis for all behind the first (heads of GAT)."""
+    view, dims = graph.sole_consumer(fold.output), fold.output.tensor.dims
+    if view is None or view not in free or not isinstance(view.op, Reshape) or len(dims) < 3:
+        return None
+    return view if view.output.tensor.dims == (dims[0], prod(dims[1:])) else None
 
 
 def _behind(graph: Graph, fold: Node, free: Set[Node], chain: ChainBefore) -> tuple[Node, ...]:
