@@ -112,7 +112,7 @@ def _chosen(graph: Graph) -> list[list[Value]]:
     """Return what layers compute of the rows of one tensor each, if indices choose among some.
 
     These are nodes of a graph, of which edges read both ends (GatedGCN, GNS). No kernel of such a
-    layer could apply what comes next to its results.
+    layer could apply what comes next to its results. Columns that a view cuts into heads are apart.
     """
     found: dict[Value, list[Value]] = {}
     for node in graph.nodes:
@@ -121,7 +121,8 @@ def _chosen(graph: Graph) -> list[list[Value]]:
             reader = graph.sole_consumer(value)
             if reader is not None and without_addend(graph, reader.output)[0] is value:
                 value = reader.output
-            found.setdefault(node.operands[0], []).append(value)
+            if not any(isinstance(each.op, Reshape) for each in value.consumers):
+                found.setdefault(node.operands[0], []).append(value)
     return [
         values
         for values in found.values()
