@@ -231,8 +231,9 @@ def test_results(case: Callable[[], Case], emulated: CudaBackend) -> None:
         np.repeat(7, SORTED_AT_ONCE + 500),
         RANDOM.integers(0, 3, SORTED_AT_ONCE + 900) ** 9,
         np.array([5, 2**40, -(2**40), 5, 0]),
+        np.where(np.arange(5000) % 1000 == 7, np.arange(5000) // 20 - 20, 9 + np.arange(5000) % 3),
     ],
-    ids=["many", "one", "few", "far"],
+    ids=["many", "one", "few", "far", "rare"],
 )
 def test_indices_are_sorted(values: Array, emulated: CudaBackend) -> None:
     g, reads = Edges(), np.ones((len(values), 1), np.float32)

@@ -38,7 +38,7 @@ TRANSPOSED = 1.6
 MOST_BLOCKS = 65535
 #: Threads of a block that sorts indices, indices for each block and blocks at most, and the indices
 #: that one lists at once.
-SORTING, SORTED_BY_BLOCK, MOST_SORTING, SORTED_AT_ONCE = 512, 32, 264, 4096
+SORTING, SORTED_BY_BLOCK, MOST_SORTING, SORTED_AT_ONCE = 1024, 64, 132, 4096
 
 
 def reformat(dst: View, src: View) -> Launch:

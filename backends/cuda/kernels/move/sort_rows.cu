@@ -1,8 +1,8 @@
 // Pairs of an index and its place, sorted by index, and by place where indices are equal: which updates go to which
 // row of a tensor. Indices beyond int32 name no row; they become its limits.
 //
-// Each block has a part of the values from the least index to the greatest, and lists the indices in it: all at once, or
-// of so many values that the list has room for them. One value needs no list, as its indices are in order.
+// Each block has a part of the values, of which those of some indices tell the limits, and lists the indices in it: all at
+// once, or of so many values that the list has room for them. One value needs no list, as its indices are in order.
 //
 // Compile-time: WARPS of a block; ROOM, the pairs of a list.
 
@@ -19,23 +19,32 @@ struct Greatest {
     __device__ __forceinline__ int operator()(int a, int b) const { return a > b ? a : b; }
 };
 
+constexpr long long LIMIT = 2147483647;
+
 __device__ __forceinline__ int key_of(long long index)
 {
-    const long long limit = 2147483647;
-    return int(index > limit ? limit : index < -limit ? -limit : index);
+    return int(index > LIMIT ? LIMIT : index < -LIMIT ? -LIMIT : index);
 }
+
+constexpr int ITEMS = 4, SAMPLES = 1024;  // indices of a thread at a time; those that are looked at for the limits
 
 // Passes the pairs whose indices are in a range on to `take`, with their numbers in the order of places.
 template <typename Take>
 __device__ __forceinline__ void for_each_from(const long long* x, int count, long long first, long long end, Take take)
 {
     int number = 0;
-    for (int base = 0; base < count; base += THREADS) {
-        const int i = base + threadIdx.x;
-        const int key = i < count ? key_of(x[i]) : 0;
-        const bool is_in = i < count && key >= first && key < end;
-        const int at = up_to(int(is_in), number, Plus());
-        if (is_in) take(Pair{key, i}, at);
+    for (int base = 0; base < count; base += THREADS * ITEMS) {
+        const int i = base + threadIdx.x * ITEMS;
+        int keys[ITEMS], own = 0;
+#pragma unroll
+        for (int j = 0; j < ITEMS; ++j) {
+            keys[j] = i + j < count ? key_of(x[i + j]) : 0;
+            own += i + j < count && keys[j] >= first && keys[j] < end;
+        }
+        int at = up_to(own, number, Plus());
+#pragma unroll
+        for (int j = 0; j < ITEMS; ++j)
+            if (i + j < count && keys[j] >= first && keys[j] < end) take(Pair{keys[j], i + j}, at++);
     }
     __syncthreads();
 }
@@ -45,31 +54,37 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
     __shared__ Pair list[ROOM];
     Pair* pairs = (Pair*)y;
     grid_dependency_sync();
-    int least = 2147483647, greatest = -2147483647;
-    for (int i = threadIdx.x; i < count; i += THREADS) {
-        least = min(least, key_of(x[i]));
-        greatest = max(greatest, key_of(x[i]));
+    int least = LIMIT, greatest = -LIMIT;
+    for (int i = threadIdx.x; i < min(count, SAMPLES); i += THREADS) {
+        const int key = key_of(x[i * (long long)count / min(count, SAMPLES)]);
+        least = min(least, key);
+        greatest = max(greatest, key);
     }
     least = over_block<true>(least, Least());
     greatest = over_block(greatest, Greatest());
     const long long values = (long long)greatest - least + 1, share = (values + gridDim.x - 1) / gridDim.x;
-    long long begin = least + share * blockIdx.x;
-    const long long last = min(begin + share, (long long)greatest + 1);
-    if (begin >= last) return;
+    const bool is_known = count <= SAMPLES, is_first = blockIdx.x == 0, is_last = blockIdx.x == gridDim.x - 1;
+    const long long whole_end = (long long)greatest + 1, own_begin = min(least + share * blockIdx.x, whole_end);
+    const long long own_end = min(own_begin + share, whole_end);
+    long long begin = is_first && !is_known ? -LIMIT : own_begin;
+    const long long last = is_last && !is_known ? LIMIT + 1 : own_end;
     int before = 0;
-    for (int i = threadIdx.x; i < count; i += THREADS) before += key_of(x[i]) < begin;
-    before = over_block(before, Plus());
-    for (long long end = last; begin < last;) {
-        int own = 0;
-        for (int i = threadIdx.x; i < count; i += THREADS) own += key_of(x[i]) >= begin && key_of(x[i]) < end;
+    for (long long end = begin < own_begin ? own_begin : own_end; begin < last;) {
+        int own = 0, less = 0;
+        for (int i = threadIdx.x; i < count; i += THREADS) {
+            const int key = key_of(x[i]);
+            less += key < begin;
+            own += key >= begin && key < end;
+        }
         own = over_block(own, Plus());
+        before = over_block(less, Plus());
         if (own > ROOM && end > begin + 1) {
             end = begin + (end - begin) / 2;
             continue;
         }
         if (own > ROOM) {
             for_each_from(x, count, begin, end, [&](Pair pair, int at) { pairs[before + at] = pair; });
-        } else {
+        } else if (own) {
             for_each_from(x, count, begin, end, [&](Pair pair, int at) { list[at] = pair; });
             for (int i = threadIdx.x; i < own; i += THREADS) {
                 const Pair pair = list[i];
@@ -80,8 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
             }
             __syncthreads();
         }
-        before += own;
         begin = end;
-        end = last;
+        end = begin < own_end ? own_end : last;
     }
 }
