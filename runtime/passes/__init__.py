@@ -90,6 +90,7 @@ from . import (
     stack_tables,
     sum_bags,
     sum_branches,
+    sum_heads,
     sum_windows,
     to_half,
     transpose_rows,
@@ -254,6 +255,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "multiply_early",
         multiply_early.run,
         "likewise; it finds the parts of a layer's input by the nodes that repeat them",
+    ),
+    Pass(
+        "sum_heads",
+        sum_heads.run,
+        "before the next one, which moves the views that cut rows into heads",
     ),
     Pass(
         "hoist_reshapes",
