@@ -15,7 +15,7 @@ from tercet.backends.cuda.codegen.copies import SORTED_AT_ONCE, sorting
 from tercet.backends.cuda.codegen.segment_kernel import sorted_rows
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import float16, int64
+from tercet.runtime.ir.dtypes import DType, float16, float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
@@ -81,7 +81,7 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x.astype(np.float64)))
 
 
-def gated(dtype: type = np.float32) -> Case:
+def gated(dtype: DType = float32) -> Case:
     """Two sums of gates (GatedGCN), one times what is at the other end, and their quotient."""
     g, t, v = Edges(), normal(EDGES, WIDTH).astype(dtype), normal(NODES, WIDTH).astype(dtype)
     to, zeros = g.feed(TO[:, None]), np.zeros((NODES, WIDTH), dtype)
@@ -137,7 +137,7 @@ def taken() -> Case:
     return g.ending(apply(g.graph, Add(), g.feed(x), y), summed(x[FROM], TO) + x)
 
 
-def attention(dtype: type = np.float32) -> Case:
+def attention(dtype: DType = float32) -> Case:
     """A softmax over the edges of each node, of several heads (GAT)."""
     g, heads = Edges(), 3
     u, w, v = normal(NODES, heads), normal(NODES, heads), normal(NODES, heads, 8).astype(dtype)
@@ -150,7 +150,7 @@ def attention(dtype: type = np.float32) -> Case:
     power = apply(g.graph, Exp(), apply(g.graph, Sub(), score, top))
     total = apply(g.graph, Add(), g.combined(zeros, to, power), np.array(1e-6, np.float32))
     weight = apply(g.graph, Div(), power, apply(g.graph, Gather(), total, vector))
-    if dtype is not np.float32:
+    if dtype != float32:
         weight = apply(g.graph, Cast(to=float16), weight)
     weight = apply(g.graph, Unsqueeze(), weight, np.array([-1]))
     rows = apply(g.graph, Mul(), apply(g.graph, Gather(), g.feed(v), ends), weight)

@@ -170,7 +170,7 @@ def _reads(
     found: SegmentReduction, rows: _RowChains, operand: Operand
 ) -> tuple[list[Value], list[Tensor], list[Walk]] | str:
     """Return what rows are computed of, and where that is by row and by axis of the result."""
-    rank = found.folds[0].output.tensor.rank
+    rank = len(found.folds[0].output.tensor.dims)
     gathers = {node.output: node for node in found.gathers}
     folds = (*(stage.fold for stage in found.stages), *found.folds)
     read = {(v, value) for value, chain in rows.chains.items() for v in chain.operands}

@@ -129,7 +129,7 @@ def segment_reduction_at(
             folds = [fold]
         elif fold not in folds or view is not None:
             behind, folds, view = (), [fold], None
-        found = _Rows(graph, graph.in_order(folds), free, takes_epilogue).found(behind)
+        found = _Rows(graph, tuple(graph.in_order(folds)), free, takes_epilogue).found(behind)
         found = replace(found, view=view)
         shares = [other for other in found.indices.consumers if isinstance(other.op, ScatterND)]
         is_alone = len(shares) == 1 and len(found.nodes) == 1
@@ -209,7 +209,7 @@ class _Rows:
     """
 
     graph: Graph
-    folds: list[Node]
+    folds: tuple[Node, ...]
     free: Set[Node]
     takes_epilogue: Callable[[Node], bool]
 
@@ -240,16 +240,17 @@ class _Rows:
                 grown = True
                 break
         inside = {*self.folds, *rows, *(stage.fold for stage in stages.values())}
+        read = self._read(rows, stages)
+        makers = [(value, value.producer) for value in read if _keeps_rank(value)]
         gathers = tuple(
             node
-            for value in self._read(rows, stages)
-            if (node := value.producer) is not None and node in self.free and node not in stages
-            if node not in inside and self._chooses_rows(node)
-            if _is_inside(self.graph, value, inside) and _keeps_rank(value)
+            for value, node in makers
+            if node is not None and node in self.free and node not in {*inside, *stages}
+            if self._chooses_rows(node) and _is_inside(self.graph, value, inside)
         )
         early = tuple(stages[node] for node in self.graph.in_order(stages))
         in_order = tuple(self.graph.in_order(rows))
-        return SegmentReduction(tuple(self.folds), early, in_order, gathers, behind)
+        return SegmentReduction(self.folds, early, in_order, gathers, behind)
 
     @property
     def _dims(self) -> tuple[int, ...]:
