@@ -162,6 +162,8 @@ def _is_product(value: Value, step: _Step) -> bool:
     if node is not None and isinstance(node.op, ReduceSum):
         axis = _summed_axis(node)
         node = None if axis is None else node.operands[0].producer
+    elif step.row == 1 and node is not None and isinstance(node.op, Mul):
+        axis = -1  # a sum of single elements is a view
     if node is None or not isinstance(node.op, MatMul if axis is None else Mul):
         return False
     for left, right in [node.operands] if axis is None else pairs(node):
