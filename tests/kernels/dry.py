@@ -131,10 +131,23 @@ def compiled_files(backend: CudaBackend) -> set[str]:
     return {source.file for source in compiler.sources}
 
 
-def normal(*shape: int, dtype: DType = float32, scale: float = 1) -> Array:
-    """Return normal numbers, the same every time; of many, `DRAWN` repeatedly."""
+def normal(
+    *shape: int,
+    dtype: DType = float32,
+    scale: float = 1,
+    draw: np.random.Generator | None = None,
+) -> Array:
+    """Return normal numbers; of many, `DRAWN` repeatedly.
+
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        scale: the standard deviation.
+        draw: draws them; if None, they are the same every time.
+    """
     count = min(prod(shape), DRAWN)
-    drawn = np.random.default_rng(sum(shape)).standard_normal(count).astype(np.float32)
+    draw = draw or np.random.default_rng(sum(shape))
+    drawn = draw.standard_normal(count).astype(np.float32)
     if scale != 1:
         drawn *= np.float32(scale)
     return np.resize(drawn.astype(dtype, copy=False), shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
 from .cubins import PtxCompiler, all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, planned
+from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
@@ -97,21 +98,18 @@ class Decode:
     def feeds(self, seed: int = 0) -> dict[str, Array]:
         """Return what the graph gets."""
         draw = np.random.default_rng(seed)
+        numbers = partial(normal, dtype=self.dtype, draw=draw)
         batch, (of_q, of_k) = len(self.before), self.heads
-
-        def normal(*dims: int) -> Array:
-            return draw.standard_normal(dims).astype(self.dtype)
-
         start = np.array(self.before)
         places = np.maximum(start, 0)[:, None] + np.arange(self.new)
         angles = draw.uniform(0, 6, (self.room + self.new, self.rotary_dim // 2))
         angles = angles[places] if self.tables == "samples" else angles
         feeds = {
-            "q": normal(batch, of_q, self.new, self.size),
-            "k": normal(batch, of_k, self.new, self.size),
-            "v": normal(batch, of_k, self.new, self.size),
-            "keys": normal(batch, of_k, self.room, self.size),
-            "values": normal(batch, of_k, self.room, self.size),
+            "q": numbers(batch, of_q, self.new, self.size),
+            "k": numbers(batch, of_k, self.new, self.size),
+            "v": numbers(batch, of_k, self.new, self.size),
+            "keys": numbers(batch, of_k, self.room, self.size),
+            "values": numbers(batch, of_k, self.room, self.size),
             "first": start,
         }
         if self.rotary_dim:
@@ -122,7 +120,7 @@ class Decode:
             ends = np.where(start < 0, self.room, start + self.new)
             feeds["lengths"] = np.minimum(ends, self.room)
         if self.normed:
-            feeds["of_q"], feeds["of_k"] = (normal(self.size) for _ in range(2))
+            feeds["of_q"], feeds["of_k"] = (numbers(self.size) for _ in range(2))
         if self.sink:
             feeds["sink"] = draw.uniform(-1, 3, (1, of_q, 1, 1)).astype(float32)
         if self.mask:
