@@ -282,7 +282,7 @@ class Lab:
             feeds: its inputs.
             of: the operator whose rows count; all steps where empty.
             fetch: whether the result is wanted on the host.
-            between: tensors that must be there after a run, so that nothing is fused with them.
+            between: tensors that must be there after a run.
             **options: fields of `Options`.
 
         Raises:
