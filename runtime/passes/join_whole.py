@@ -3,7 +3,10 @@
 A partial convolution (FasterNet, InceptionNeXt) computes some channels of an image anew and leaves
 the others, and its block adds the image as it was: ``x + layer(cat([f(x1), x2]))`` of ``x1, x2 =
 x.split(...)``. As weights may be in any order, the layer may read ``[x2, f(x1)]``, which is part of
-``[x1, x2, f(x1)]``: what a slice of a Concat shows is read in place, and nothing is copied.
+``[x1, x2, f(x1)]``: what a slice of a Concat shows is read in place, and nothing is copied. All
+that reads the image then reads rows that are further apart, so this is for few pixels, of which a
+copy takes as long as its launch. On an H200 InceptionNeXt-Atto takes 2 % less time at batch 1; at
+batch 32 it would take 5 % more.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ from ..ops.movement import Concat, Slice, Split
 from ..ops.shapes import normalize_axis
 from .channels import channels_of, parts_of
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, rank_of
+from .editing import Builder, drop, is_elementwise, rank_of, shape_of, static_size
 from .pad_channels import word_of
+
+#: Maximum number of elements of which a copy takes no longer than its launch.
+FEW = 1 << 19
 
 
 @record
@@ -90,7 +96,10 @@ def _kept(graph: Graph, node: Node, context: Context) -> _Kept | None:
     ((place, (whole, start)),) = parts
     count, size = channels_of(whole) or 0, sizes[place] or 0
     is_end = (start == 0) != (start + size == count)
-    if not is_end or count % word or not _is_anywhere(graph, whole):
+    copied = static_size(shape_of(values[place]))
+    if not is_end or count % word or copied is None or copied > FEW:
+        return None
+    if not _is_anywhere(graph, whole):
         return None
     return _Kept(whole, place, start)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Slice, Split
@@ -141,6 +142,13 @@ def reduced(g: Graph, x: Value) -> Value:
 def test_stays(build: Build) -> None:
     before = make(build, SHAPE)
     _, said = passed(before, join_whole.run, "float32")
+    assert not said
+
+
+@pytest.mark.parametrize("shape", [("batch", 8, 5, 4), (32, 8, 56, 56)])
+def test_large_copies_stay(shape: tuple[Dim, ...]) -> None:
+    """Also of an unknown number of samples."""
+    _, said = passed(make(partial, shape), join_whole.run, "float16")
     assert not said
 
 
