@@ -167,12 +167,17 @@ def _of_split(node: Node) -> Parts:
     return tuple(Part(x, v, s, True) for v, s in zip(node.outputs, starts, strict=False))
 
 
-def bounds_of(node: Node) -> int | None:
-    """Return the first channel of a Slice of consecutive channels; None for another one."""
+def bounds_of(node: Node, channels: int | None = None) -> int | None:
+    """Return the first channel of a Slice of consecutive channels; None for another one.
+
+    Args:
+        node: the Slice.
+        channels: how many its bounds count, if its input has others by now.
+    """
     x, starts, _, axes, steps = (*node.inputs, None, None)[:5]
     rank = len(shape_of(x) or ())
     first, along, step = _ints(starts), _ints(axes), _ints(steps)
-    count = channels_of(x)
+    count = channels_of(x) if channels is None else channels
     if first is None or count is None or len(first) != 1 or channels_of(node.output) is None:
         return None
     if not along or normalize_axis(along[0], rank) != 1 or (step or (1,)) != (1,):

@@ -199,7 +199,8 @@ def _padded(graph: Graph, node: Node, known: Places) -> tuple[Op, list[Value | N
         numbers = np.array([len(known[value]) for value in node.outputs])
         inputs = [x, graph.constant(numbers, "padded")]
     elif isinstance(op, Slice) and of_x is not None:
-        begin = int(np.flatnonzero(of_x == bounds_of(node))[0])
+        first = bounds_of(node, int((of_x >= 0).sum()))
+        begin = int(np.flatnonzero(of_x == first)[0])
         size = (channels_of(y) or 0) if of_y is None else len(of_y)
         for at, bound in ((1, begin), (2, begin + size)):
             inputs[at] = graph.constant(np.array([bound]), "padded")

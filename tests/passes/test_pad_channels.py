@@ -60,6 +60,17 @@ def grown(graph: Graph, x: Value) -> Value:
     return conv(graph, whole, 8)
 
 
+def from_behind(graph: Graph, x: Value) -> Value:
+    """A partial convolution of the last channels, counted from the end."""
+    wide = conv(graph, x, 26)
+    bounds = [(-6, 1 << 62), (0, -6)]
+    last, rest = (
+        apply(graph, Slice(), wide, *(np.array([n]) for n in (*bound, 1))) for bound in bounds
+    )
+    whole = apply(graph, Concat(axis=1), rest, conv(graph, last, 6, 3))
+    return conv(graph, apply(graph, Add(), conv(graph, whole, 26), wide), 8)
+
+
 def gated(graph: Graph, x: Value) -> Value:
     """Squeeze-and-excite, and all that has numbers for each channel."""
     y = conv(graph, x, 26)
@@ -141,7 +152,7 @@ def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[
     return passed(graph, pad_channels.run, precision)
 
 
-@pytest.mark.parametrize("build", [scales, grown, gated, resized, shuffled])
+@pytest.mark.parametrize("build", [scales, grown, from_behind, gated, resized, shuffled])
 def test_results_stay(build: Build) -> None:
     graph = make(build, SHAPE)
     copy, said = padded(graph)
