@@ -115,7 +115,7 @@ def _repeated(graph: Graph) -> Iterator[Finding]:
     equal: dict[bytes, list[Value]] = {}
     for values in alike.values():
         for value in values if len(values) > 1 else ():
-            key = sha256(np.ascontiguousarray(value.data)).digest()
+            key = sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest()
             equal.setdefault(key, []).append(value)
     groups = [values for values in equal.values() if len(values) > 1]
     spare = [value for values in groups for value in values[1:]]
