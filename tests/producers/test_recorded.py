@@ -9,6 +9,7 @@ import pytest
 import tercet
 from tercet.runtime.ir.types import Array
 from tercet.tools.common.nested import flat
+from tercet.tools.workshop.producers_page import unplanned
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
@@ -70,3 +71,11 @@ def test_they_survive_simplify(name: str, tmp_path: Path) -> None:
     assert tercet.simplify(RECORDED / f"{name}.onnx", smaller, inputs=feeds).ok
     with tercet.load(smaller) as model:
         agree(flat(model.run(feeds)), arrays(name, "output"))
+
+
+def test_every_node_that_a_gpu_refuses_is_listed() -> None:
+    labels, probabilities = unplanned(RECORDED / "catboost.onnx")
+    assert (
+        labels == "ai.onnx.ml::LabelEncoder: 'LabelEncoder' holds strings, which live on the host"
+    )
+    assert probabilities.startswith("ai.onnx.ml::ZipMap: 'probabilities' is sequence(map(string")

@@ -20,7 +20,7 @@ import onnx
 
 import tercet
 
-from ...runtime.errors import TercetError
+from ...runtime.errors import TercetError, UnsupportedError
 from ...runtime.text import printable
 from ..common.markdown import head, table
 from ..common.onnxruntime_errors import onnxruntime_errors
@@ -110,7 +110,12 @@ def _apart(mine: Any, theirs: Any) -> float:
 def unplanned(path: Path) -> list[str]:
     """Return the operators that the cuda backend would not run, each with the reason."""
     dims = dict(_sizes(onnx.load(path), inputs_of(path)))
-    found = tercet.inspect(path, placement="cuda", target=TARGET, dims=dims).placement
+    try:
+        found = tercet.inspect(path, placement="cuda", target=TARGET, dims=dims).placement
+    except UnsupportedError as error:
+        if not error.refusals:
+            raise
+        return [f"{each.operator}: {each.reason}" for each in error.refusals]
     return [
         f"{row.operators}: {row.reason}"
         for row in found or ()
