@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from ml_dtypes import bfloat16
 from onnx import parser
 
 import tercet
@@ -79,15 +80,18 @@ def test_a_pattern_is_found_where_it_is(rule: str) -> None:
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
-def test_equal_weights(is_equal: bool) -> None:
-    proto = model("(float[2,256] x) => (float[2,256] y) { a = MatMul(x, v) y = MatMul(a, w) }")
-    first = np.random.default_rng(0).standard_normal((256, 256)).astype("f")
+@pytest.mark.parametrize(("kind", "dtype"), [("float", np.float32), ("bfloat16", bfloat16)])
+def test_equal_weights(kind: str, dtype: type, is_equal: bool) -> None:
+    sides = f"({kind}[2,512] x) => ({kind}[2,512] y)"
+    proto = model(f"{sides} {{ a = MatMul(x, v) y = MatMul(a, w) }}")
+    first = np.random.default_rng(0).standard_normal((512, 512)).astype(dtype)
     second = first.copy()
-    second[1, 2] += not is_equal  # not among the elements of the sample
+    second[1, 2] += dtype(not is_equal)  # not among the elements of the sample
     proto.graph.initializer.extend(
         onnx.numpy_helper.from_array(data, name) for name, data in (("v", first), ("w", second))
     )
-    said = {"repeated weights": "262 kB of weights are copies of others"}
+    nbytes = "1.05 MB" if kind == "float" else "524 kB"
+    said = {"repeated weights": f"{nbytes} of weights are copies of others"}
     assert found(proto) == (said if is_equal else {})
 
 
