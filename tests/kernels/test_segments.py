@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen import copies
 from tercet.backends.cuda.codegen.copies import SORTED_AT_ONCE, sorting
 from tercet.backends.cuda.codegen.segment_kernel import sorted_rows
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -40,7 +41,7 @@ from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample
 
-COMPILES = {"reduce/segments.cu", "move/sort_rows.cu"}
+COMPILES = {"reduce/segments.cu", "move/rank_rows.cu", "move/sort_rows.cu"}
 NODES, EDGES, WIDTH = 13, 70, 24
 RANDOM = np.random.default_rng(5)
 TO, FROM = RANDOM.integers(-NODES, NODES, EDGES), RANDOM.integers(-NODES, NODES, EDGES)
@@ -235,7 +236,11 @@ def test_results(case: Callable[[], Case], emulated: CudaBackend) -> None:
     ],
     ids=["many", "one", "few", "far", "rare"],
 )
-def test_indices_are_sorted(values: Array, emulated: CudaBackend) -> None:
+@pytest.mark.parametrize("few", [True, False])
+def test_indices_are_sorted(
+    values: Array, few: bool, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "RANKED", 2 * SORTED_AT_ONCE if few else 0)
     g, reads = Edges(), np.ones((len(values), 1), np.float32)
     nodes = 300
     inside = np.abs(values) < nodes
@@ -253,4 +258,5 @@ def test_what_is_known_is_sorted_likewise() -> None:
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
     sources = [launch.source for s in samples() for launch in launches(planned(s.graph))]
-    all_compile([*sources, sorting(TensorType(int64, (99, 1))).source], target, cache)
+    sorts = [sorting(TensorType(int64, (count, 1))).source for count in (99, 99999)]
+    all_compile([*sources, *sorts], target, cache)

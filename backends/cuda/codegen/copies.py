@@ -36,9 +36,10 @@ MOST_FEW = 16
 TRANSPOSED = 1.6
 #: Maximum blocks along y and z.
 MOST_BLOCKS = 65535
-#: Threads of a block that sorts indices, indices for each block and blocks at most, and the indices
-#: that one lists at once.
-SORTING, SORTED_BY_BLOCK, MOST_SORTING, SORTED_AT_ONCE = 1024, 64, 132, 4096
+#: Threads of a block that ranks indices, and how many it compares at most; threads of one that
+#: sorts more of them, how many such blocks there are, and the indices that one lists at once.
+RANKING, RANKED = 256, 1 << 13
+SORTING, MOST_SORTING, SORTED_AT_ONCE = 512, 132, 4096
 
 
 def reformat(dst: View, src: View) -> Launch:
@@ -110,13 +111,22 @@ def into_halves(
 
 def sorting(type_: TensorType) -> Launch:
     """Return the launch that sorts indices of rows; its addresses `x` and `y` are null."""
-    count = type_.size
+    args: Arguments = {"x": None, "y": None, "count": type_.size}
+    if type_.size <= RANKED:
+        return Launch(
+            "move/rank_rows.cu",
+            "rank_rows",
+            grid=(ceil_div(type_.size, 32), 1, 1),
+            block=RANKING,
+            args=args,
+            constants=(("WARPS", RANKING // 32), ("ROOM", RANKED)),
+        )
     return Launch(
         "move/sort_rows.cu",
         "sort_rows",
-        grid=(min(ceil_div(count, SORTED_BY_BLOCK), MOST_SORTING), 1, 1),
+        grid=(MOST_SORTING, 1, 1),
         block=SORTING,
-        args={"x": None, "y": None, "count": count},
+        args=args,
         constants=(("WARPS", SORTING // 32), ("ROOM", SORTED_AT_ONCE)),
     )
 

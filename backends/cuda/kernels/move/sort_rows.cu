@@ -1,8 +1,9 @@
 // Pairs of an index and its place, sorted by index, and by place where indices are equal: which updates go to which
 // row of a tensor. Indices beyond int32 name no row; they become its limits.
 //
-// Each block has a part of the values, of which those of some indices tell the limits, and lists the indices in it: all at
-// once, or of so many values that the list has room for them. One value needs no list, as its indices are in order.
+// For many indices; rank_rows.cu is for few. Each block has a part of the values, of which those of some indices tell the
+// limits, and lists the indices in it: all at once, or of so many values that the list has room for them. One value
+// needs no list, as its indices are in order.
 //
 // Compile-time: WARPS of a block; ROOM, the pairs of a list.
 
@@ -18,13 +19,6 @@ struct Least {
 struct Greatest {
     __device__ __forceinline__ int operator()(int a, int b) const { return a > b ? a : b; }
 };
-
-constexpr long long LIMIT = 2147483647;
-
-__device__ __forceinline__ int key_of(long long index)
-{
-    return int(index > LIMIT ? LIMIT : index < -LIMIT ? -LIMIT : index);
-}
 
 constexpr int ITEMS = 4, SAMPLES = 1024;  // indices of a thread at a time; those that are looked at for the limits
 
