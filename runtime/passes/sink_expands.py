@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.conv import ConvOp
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from .driver import Context
@@ -129,7 +130,10 @@ def _viewed(graph: Graph, node: Node, view: Node) -> Node | None:
 
 
 def _merges(graph: Graph, node: Node, view: Node) -> bool:
-    """Move elementwise readers of a view of an Expand to before the view, where they broadcast."""
+    """Move elementwise readers of a view of an Expand to before the view, where they broadcast.
+
+    But for those of images: convolutions ask for formats that a view of more axes does not have.
+    """
     whole, out = node.output.tensor.dims, view.output.tensor.dims
     moved = False
     for reader in graph.in_order(view.output.consumers):
@@ -138,6 +142,8 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
         others = [value for value in reader.operands if value is not view.output]
         shapes = {value: _split(_dims(value), whole, out) for value in others}
         if None in shapes.values() or len(reader.operands) != len(reader.inputs):
+            continue
+        if any(map(_is_image, (*others, reader.output))):
             continue
         known = [shape for shape in shapes.values() if shape is not None]
         if np.broadcast_shapes(node.operands[0].tensor.dims, *known) != whole:
@@ -154,6 +160,12 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
         stand_in(graph, nodes, nodes[-1], to_sizes(out), [value, sizes])
         moved = True
     return moved
+
+
+def _is_image(value: Value) -> bool:
+    """Whether a convolution computes or reads a value, and so decides its format."""
+    nodes = (value.producer, *value.consumers)
+    return any(node is not None and isinstance(node.op, ConvOp) for node in nodes)
 
 
 def _followers(graph: Graph, node: Node) -> Iterator[Node]:
