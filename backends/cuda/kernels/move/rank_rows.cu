@@ -1,5 +1,5 @@
-// As sort_rows.cu, for few indices: each is compared with all others. A block has 32 of them, and each of its warps a part
-// of the others.
+// As sort_rows.cu, for few indices: each is compared with all others. A block has 32 of them, and each of its warps a
+// part of the others.
 //
 // Compile-time: WARPS of a block; ROOM, the maximum number of indices.
 

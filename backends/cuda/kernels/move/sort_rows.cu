@@ -1,9 +1,9 @@
 // Pairs of an index and its place, sorted by index, and by place where indices are equal: which updates go to which
 // row of a tensor. Indices beyond int32 name no row; they become its limits.
 //
-// For many indices; rank_rows.cu is for few. Each block has a part of the values, of which those of some indices tell the
-// limits, and lists the indices in it: all at once, or of so many values that the list has room for them. One value
-// needs no list, as its indices are in order.
+// For many indices; rank_rows.cu is for few. Each block has a part of the values, of which those of some indices tell
+// the limits, and lists the indices in it: all at once, in any order, or of so many values that the list has room for
+// them. One value needs no list, as its indices are in order.
 //
 // Compile-time: WARPS of a block; ROOM, the pairs of a list.
 
@@ -43,9 +43,24 @@ __device__ __forceinline__ void for_each_from(const long long* x, int count, lon
     __syncthreads();
 }
 
+// Writes pairs in order.
+__device__ __forceinline__ void write_sorted(const Pair* list, int count, Pair* to)
+{
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        const Pair own = list[i];
+        int rank = 0;
+        for (int j = 0; j < count; ++j) {
+            const Pair other = list[j];
+            rank += other.index < own.index || (other.index == own.index && other.place < own.place);
+        }
+        to[rank] = own;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long* x, long long* y, int count)
 {
     __shared__ Pair list[ROOM];
+    __shared__ int listed;
     Pair* pairs = (Pair*)y;
     grid_dependency_sync();
     int least = LIMIT, greatest = -LIMIT;
@@ -62,7 +77,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
     const long long own_end = min(own_begin + share, whole_end);
     long long begin = is_first && !is_known ? -LIMIT : own_begin;
     const long long last = is_last && !is_known ? LIMIT + 1 : own_end;
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
+    const int offset = (long long)count * blockIdx.x / gridDim.x;  // blocks read different indices at a time
     int before = 0;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        const int place = i < count - offset ? i + offset : i + offset - count, key = key_of(x[place]);
+        before += key < begin;
+        if (key < begin || key >= last) continue;
+        const int at = atomicAdd(&listed, 1);
+        if (at < ROOM) list[at] = Pair{key, place};
+    }
+    before = over_block(before, Plus());
+    if (listed <= ROOM) {
+        write_sorted(list, listed, pairs + before);
+        return;
+    }
+    __syncthreads();
     for (long long end = begin < own_begin ? own_begin : own_end; begin < last;) {
         int own = 0, less = 0;
         for (int i = threadIdx.x; i < count; i += THREADS) {
@@ -80,13 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long*
             for_each_from(x, count, begin, end, [&](Pair pair, int at) { pairs[before + at] = pair; });
         } else if (own) {
             for_each_from(x, count, begin, end, [&](Pair pair, int at) { list[at] = pair; });
-            for (int i = threadIdx.x; i < own; i += THREADS) {
-                const Pair pair = list[i];
-                int rank = 0;
-                for (int other = 0; other < own; ++other)
-                    rank += list[other].index < pair.index || (list[other].index == pair.index && other < i);
-                pairs[before + rank] = pair;
-            }
+            write_sorted(list, own, pairs + before);
             __syncthreads();
         }
         begin = end;
