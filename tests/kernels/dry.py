@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -146,8 +147,16 @@ def normal(
         draw: draws them; if None, they are the same every time.
     """
     count = min(prod(shape), DRAWN)
-    draw = draw or np.random.default_rng(sum(shape))
-    drawn = draw.standard_normal(count).astype(np.float32)
+    drawn = _same_numbers(sum(shape), count) if draw is None else _numbers(draw, count)
     if scale != 1:
-        drawn *= np.float32(scale)
+        drawn = drawn * np.float32(scale)
     return np.resize(drawn.astype(dtype, copy=False), shape)
+
+
+def _numbers(draw: np.random.Generator, count: int) -> Array:
+    return draw.standard_normal(count).astype(np.float32)
+
+
+@lru_cache(maxsize=64)
+def _same_numbers(seed: int, count: int) -> Array:
+    return _numbers(np.random.default_rng(seed), count)
