@@ -146,6 +146,8 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
         if any(map(_is_image, (*others, reader.output))):
             continue
         known = [shape for shape in shapes.values() if shape is not None]
+        if whole in known:
+            continue  # a chain reads what is repeated beside a tensor in whatever order that has
         if np.broadcast_shapes(node.operands[0].tensor.dims, *known) != whole:
             continue
         add = Builder(graph, reader, f"{reader.name}.whole", (reader,))
