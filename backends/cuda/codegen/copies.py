@@ -38,7 +38,7 @@ TRANSPOSED = 1.6
 MOST_BLOCKS = 65535
 #: Threads of a block that ranks indices, and how many it compares at most; threads of one that
 #: sorts more of them, how many such blocks there are, and the indices that one lists at once.
-RANKING, RANKED = 256, 1 << 13
+RANKING, RANKED = 256, 1 << 11
 SORTING, MOST_SORTING, SORTED_AT_ONCE = 512, 132, 4096
 
 

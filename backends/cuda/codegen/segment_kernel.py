@@ -252,7 +252,10 @@ def _macros(
     )
     yield f"#define ELEMENTS(X, q) {' '.join(elements)}"
     after = 0 if behind is None else len(behind.operands) - len(found.folds)
-    reads = [f"late{j}[q]" for j in range(after + len(neutral) - sum(neutral))]
+    reads = [
+        f"b{j}[place{j} + q * places{j}.at[RANK - 1]]"
+        for j in range(after + len(neutral) - sum(neutral))
+    ]
     begun = iter(reads[after:])
     stages: list[str] = []
     for number, stage in enumerate(found.stages):

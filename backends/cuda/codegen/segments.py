@@ -22,7 +22,7 @@ from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .elementwise import CHEAP, MAX_CHAINED, compute_type, in_chains
+from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chains
 from .gathered import ChainBefore, chooses, combines_rows
 from .shared_chains import operands_of
 
@@ -30,9 +30,6 @@ from .shared_chains import operands_of
 MAX_OPERANDS = 8
 #: Rows from which on a kernel that looks through the indices itself takes longer than sorting them.
 MANY_ROWS = 1 << 13
-#: Maximum number of elements whose threads compute anew what they have in common, such as the heads
-#: of an attention: each does so once for all that it has, which is less than to store and read it.
-MAX_REPEATED = 1 << 23
 #: Maximum number of nodes after one that are looked at for those that combine rows.
 MAX_AHEAD = 48
 

@@ -13,9 +13,9 @@
 //
 // Generated: Y, the type of results, A, that of the arithmetic; A0, A1, ... those of operands, L0, ... those of their
 // indices, INNER0, ... as in elementwise.cu; OPERANDS(X), which is X(0) X(1) ...; FOLDS, the number of totals;
-// ELEMENTS(X, q), which is X(0, the element that is added to the first total) X(1, ...); start() and combine(a, b); for
-// the chain behind B0, ..., BEHIND(X) and RESULT(q), which reads total[0][q], ... and late0[q], ...; STAGES(X), which
-// is X(s, what is added, the value that rows read, which reads sum[q]), ... with Stage0::start() and combine(a, b), ....
+// ELEMENTS(X, q), which is X(0, the element that is added to the first total) X(1, ...); start() and combine(a, b); and
+// for the chain behind B0, ..., BEHIND(X) and RESULT(q), which reads total[0][q], ...; STAGES(X), which is X(s, what
+// is added, the value that rows read, which reads sum[q]), ... with Stage0::start() and combine(a, b), ....
 
 #include "elementwise/moved_words.cuh"
 #include "move/axes.cuh"
@@ -23,7 +23,6 @@
 #include "ptx/pdl.cuh"
 #include "ptx/warp.cuh"
 
-constexpr int AT_ONCE = 4;  // edges
 constexpr int WARPS = 8, OF_WARP = 32 / (COLUMNS * SHARES), ALL_SHARES = SHARES * (WHOLE ? WARPS : 1);
 static_assert(!WHOLE || (OF_WARP == 1 && EARLY == 0), "one node, and totals of all warps");
 
@@ -33,31 +32,23 @@ static_assert(!WHOLE || (OF_WARP == 1 && EARLY == 0), "one node, and totals of a
 #define MOVE(i) offset##i += position * strides##i.at[axis];
 #define OFFSET_BEHIND(i) Index place##i = node * line##i;
 #define MOVE_BEHIND(i) place##i += position * places##i.at[axis];
-#define FIND(i) \
-    Index entry##i = -1; \
-    if (edge >= 0) entry##i = INDEXED##i ? entry_at(index##i[edge * slot##i], size##i, step##i) : edge * row##i;
+#define FIND(i) const Index entry##i = INDEXED##i ? entry_at(index##i[edge * slot##i], size##i, step##i) : edge * row##i;
 #define READ(i) const Words<A##i> words##i = words_or_zeros<INNER##i>(a##i + offset##i + entry##i, entry##i >= 0);
-#define ADD(f, element) total[f][q] = edge >= 0 ? combine(total[f][q], A(element)) : total[f][q];
-#define UNROLL _Pragma("unroll")
-#define READ_BEHIND(i) \
-    B##i late##i[VECTOR] = {}; \
-    if (is_inside) \
-        UNROLL for (int q = 0; q < VECTOR; ++q) late##i[q] = b##i[place##i + q * places##i.at[RANK - 1]];
+#define ADD(f, element) total[f][q] = combine(total[f][q], A(element));
 #define STAGE(s, element, result) \
     A value##s[VECTOR]; \
     { \
         A sum[VECTOR]; \
-        UNROLL for (int q = 0; q < VECTOR; ++q) sum[q] = Stage##s::start(); \
+        for (int q = 0; q < VECTOR; ++q) sum[q] = Stage##s::start(); \
         edges.visit([&](Index edge) { \
             OPERANDS(FIND) \
             OPERANDS(READ) \
-            UNROLL for (int q = 0; q < VECTOR; ++q) \
-                sum[q] = edge >= 0 ? Stage##s::combine(sum[q], A(element)) : sum[q]; \
+            for (int q = 0; q < VECTOR; ++q) sum[q] = Stage##s::combine(sum[q], A(element)); \
         }); \
-        UNROLL for (int q = 0; q < VECTOR; ++q) \
-            UNROLL for (int other = COLUMNS * SHARES / 2; other >= COLUMNS; other /= 2) \
+        for (int q = 0; q < VECTOR; ++q) \
+            for (int other = COLUMNS * SHARES / 2; other >= COLUMNS; other /= 2) \
                 sum[q] = Stage##s::combine(sum[q], shuffle_xor(sum[q], other)); \
-        UNROLL for (int q = 0; q < VECTOR; ++q) value##s[q] = is_inside ? A(result) : A(0); \
+        for (int q = 0; q < VECTOR; ++q) value##s[q] = is_inside ? A(result) : A(0); \
     }
 
 // How many pairs are before each of two nodes. All lanes of a warp ask for the same nodes.
@@ -88,23 +79,15 @@ __device__ __forceinline__ int find_between(const Pair* sorted, int first, int l
     return first;
 }
 
-struct Edges {  // those of a thread: `length` from `begin` on, and behind them others, `skipped` pairs further
+struct Edges {  // those of a thread: of its node, and of the same one counted from the end
     const Pair* sorted;
-    int share, begin, length, skipped, count;
+    int begin[2], end[2];
 
-    // Calls `visit` with some at a time, whose operands are on their way together: -1 where there are no more.
     template <typename Visit> __device__ __forceinline__ void visit(Visit visit) const
     {
-        for (int first = share; first < count; first += AT_ONCE * ALL_SHARES) {
-            int edges[AT_ONCE];
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-                const int k = first + j * ALL_SHARES, at = begin + k + (k < length ? 0 : skipped);
-                edges[j] = k < count ? sorted[at].place : -1;
-            }
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) visit(Index(edges[j]));
-        }
+#pragma unroll 4
+        for (int k = begin[0]; k < end[0]; k += ALL_SHARES) visit(Index(sorted[k].place));
+        for (int k = begin[1]; k < end[1]; k += ALL_SHARES) visit(Index(sorted[k].place));
     }
 };
 
@@ -145,9 +128,7 @@ segments(Y* y, Index line, Ints strides, const long long* pairs, Index count, In
         end[i] = OF_WARP > 1 ? find_between(sorted, begin[i], ends[1], own + 1) : ends[1];
         if (!is_inside) end[i] = begin[i];
     }
-    const int length = end[0] - begin[0], skipped = begin[1] - end[0];
-    const Edges edges = {sorted, share, begin[0], length, skipped, length + end[1] - begin[1]};
-    BEHIND(READ_BEHIND)
+    const Edges edges = {sorted, {begin[0] + share, begin[1] + share}, {end[0], end[1]}};
     STAGES(STAGE)
     edges.visit([&](Index edge) {
         OPERANDS(FIND)
