@@ -147,6 +147,7 @@ RULES: Mapping[str, Rule] = {
             "cost",
             "cumulative",
             "force",
+            "lint",
             "map_external_data",
             "memory",
             "optimise",

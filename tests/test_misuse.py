@@ -257,6 +257,7 @@ FIRST: dict[str, dict[str, Any]] = {
     "bisect": {"source": DIGITS, "runners": ["numpy"]},
     "compare": {"source": DIGITS, "runners": PAIR, "repeat": 0},
     "compress": {"source": DIGITS, "sparsity": 0.5},
+    "compile": {"source": DIGITS, "target": "sm_80"},
     "compare_layers": {"source": DIGITS, "runners": PAIR},
     "decode_inputs": {"source": DECODER, "tokens": [3, 4]},
     "diagnose": {"patience": 0.1},

@@ -62,7 +62,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_of_channels(node: Node, op: Concat) -> bool:
-    return normalize_axis(op.axis, rank_of(node.output) or 1) == 1
+    rank = rank_of(node.output)
+    return rank is not None and normalize_axis(op.axis, rank) == 1
 
 
 def _layers(graph: Graph, value: Value) -> list[Node]:

@@ -188,7 +188,7 @@ def test_completion_can_be_installed() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tercet"], capture_output=True, text=True, env=environment
     )
-    assert done.stdout.split() == ["compare", "compress"]
+    assert done.stdout.split() == ["compare", "compress", "compile"]
 
 
 # ── custom operators and files ───────────────────────────────────────────────────────────────────

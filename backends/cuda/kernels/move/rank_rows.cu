@@ -12,7 +12,8 @@ struct alignas(16) Keys {
     int at[4];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) rank_rows(const long long* x, long long* y, int count)
+extern "C" __global__ void __launch_bounds__(THREADS)
+rank_rows(const long long* x, long long* y, int count)
 {
     __shared__ Keys fours[ROOM / 4];
     __shared__ int ranks[WARPS][32];

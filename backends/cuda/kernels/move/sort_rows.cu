@@ -57,7 +57,8 @@ __device__ __forceinline__ void write_sorted(const Pair* list, int count, Pair* 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sort_rows(const long long* x, long long* y, int count)
+extern "C" __global__ void __launch_bounds__(THREADS)
+sort_rows(const long long* x, long long* y, int count)
 {
     __shared__ Pair list[ROOM];
     __shared__ int listed;
