@@ -68,7 +68,12 @@ def _layer(total: Node, heads: Value, factor: Value) -> tuple[Value, Array, Arra
         return None
     leading, own = factor.data.shape[:-2], (1, 1, *factor.data.shape)[-2:]
     fits = set(leading) <= {1} and all(n in (1, m) for n, m in zip(own, (count, size), strict=True))
-    if (shape_of(rows) or ())[-1:] != (count * size,) or not fits:
+    *outer, width = shape_of(rows) or (None,)
+    # One axis in front is the same in both, whatever its size; several may be cut in other places.
+    is_cut = len(dims) > 3 or len(outer) != 1
+    if is_cut and (None in outer or tuple(outer) != tuple(dims[:-2])):
+        return None
+    if width != count * size or not fits:
         return None
     made = _weights(rows.producer)
     if made is None or made[1].shape[0] > _LONGER * count * size:

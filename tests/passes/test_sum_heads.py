@@ -66,3 +66,10 @@ def test_others_stay(build: Build, width: int) -> None:
     after, log = optimised(graph)
     assert "sum_heads" not in log.counts
     assert_same(graph, after)
+
+
+def test_rows_of_samples_that_become_rows_of_all_stay() -> None:
+    graph = make(matmul, (2, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert "sum_heads" not in log.counts
+    assert_same(graph, after)
