@@ -98,8 +98,9 @@ def _pieces(addend: Array | None, concat: Node, op: Concat) -> list[Array]:
 def _is_fixed(value: Value) -> bool:
     """Whether a value is a constant, or one that is repeated."""
     node = value.producer
-    repeats = node is not None and isinstance(node.op, Expand)
-    return value.data is not None or (repeats and node.operands[0].data is not None)
+    if node is not None and isinstance(node.op, Expand):
+        value = node.operands[0]
+    return value.data is not None
 
 
 def _plus(add: Builder, part: Value, piece: Array) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -84,15 +84,14 @@ def _multiplied(graph: Graph, node: Node, product: Node) -> Node | None:
     """Let a product read what an Expand repeats, and expand its result if need be."""
     source, repeated = node.operands[0], node.output
     place = product.operands.index(repeated)
-    summed = -1 if place == 0 else max(-2, -repeated.tensor.rank)
+    summed = -1 if place == 0 else max(-2, -len(repeated.tensor.dims))
     if source.tensor.dims[summed] != repeated.tensor.dims[summed]:
         return None
     operands = [source if value is repeated else value for value in product.operands]
-    shapes = [_dims(value) for value in operands]
+    a, b = (_dims(value) for value in operands)
     out = _dims(product.output)
-    if None in shapes or out is None or min(len(shape or ()) for shape in shapes) < 2:
+    if a is None or b is None or out is None or min(len(a), len(b)) < 2:
         return None
-    a, b = (shape or () for shape in shapes)
     if (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]) == out:
         graph.set_inputs(product, operands)
         return product
@@ -179,7 +178,7 @@ def _followers(graph: Graph, node: Node) -> Iterator[Node]:
         node = reader
 
 
-def _split(shape: Sizes | None, whole: Sizes, out: Sequence[int]) -> Sizes | None:
+def _split(shape: Sizes | None, whole: Sizes, out: Sizes) -> Sizes | None:
     """Return the shape in which a tensor that is broadcast to `out` is to `whole`, of as many."""
     if shape is None:
         return None

@@ -36,10 +36,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _weighs(graph: Graph, node: Node, place: int) -> bool:
     """Whether a product's operand in a place is windows, and the other one is vectors."""
     windows, vectors = node.operands[place], node.operands[1 - place]
-    rank = windows.tensor.rank
-    if windows is vectors or rank < 2 or vectors.tensor.rank != rank:
-        return False
     sizes = windows.tensor.dims, vectors.tensor.dims
+    if windows is vectors or len(sizes[0]) < 2 or len(sizes[1]) != len(sizes[0]):
+        return False
     summed, kept = (-1, -1) if place == 0 else (-2, -2)
     short = sizes[0][summed] <= _SHORT and sizes[1][kept] == 1
     return short and sizes[0][:-2] == sizes[1][:-2] and _unfolds(graph, windows)
@@ -60,7 +59,7 @@ def _unfolds(graph: Graph, value: Value) -> bool:
 def _sum(graph: Graph, node: Node, place: int) -> None:
     """Replace a product by a sum along the axis of the windows' elements."""
     windows, vectors = node.operands[place], node.operands[1 - place]
-    axis = windows.tensor.rank - 1 - place
+    axis = len(windows.tensor.dims) - 1 - place
     *stack, rows, columns = vectors.tensor.dims
     add = Builder(graph, node, f"{node.name}.products", (node,))
     weights = add.shaped(vectors, (*stack, columns, rows))

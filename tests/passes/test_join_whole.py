@@ -155,6 +155,7 @@ def test_large_copies_stay(shape: tuple[Dim, ...]) -> None:
 def test_result_of_the_graph() -> None:
     before = make(partial, SHAPE)
     (image,) = (v for node in before.nodes for v in node.inputs[:1] if isinstance(node.op, Split))
+    assert image is not None
     before.set_outputs({**before.outputs, "x": image})
     _, said = passed(before, join_whole.run, "float16")
     assert not said

@@ -287,7 +287,7 @@ class Race:
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
                 entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
-        self._compare_others(*pair, outputs)
+        self._compare_others(pair[0], pair[1], outputs)
 
     def _compare_others(self, reference: Entry, entry: Entry, outputs: Sequence[str]) -> None:
         """Compare outputs for other inputs; what is no more than rounding needs no float64.
