@@ -20,7 +20,7 @@ from .runtime.errors import InputError, UsageError
 from .runtime.ir.dtypes import TO_ONNX, string
 from .runtime.ir.types import Array, TensorType
 from .runtime.options import Options, Precision
-from .runtime.plan.backend import Format
+from .runtime.plan.format import Format
 from .runtime.plan.host import HOST
 
 if TYPE_CHECKING:

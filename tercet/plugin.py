@@ -14,13 +14,13 @@ from .runtime.plan.backend import (
     Decline,
     Device,
     Filling,
-    Format,
     Formats,
     Interpreter,
     Step,
     Stream,
     View,
 )
+from .runtime.plan.format import Format
 from .runtime.plan.host import HOST, array
 
 __all__ = [

@@ -17,7 +17,8 @@ from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
-from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Formats
+from ...runtime.plan.format import Format
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import Answer, RecipeContext
 from .algorithms.selection import SELECTORS

@@ -16,7 +16,7 @@ from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
-from ...runtime.plan.backend import HALVES_BLOCK, Format
+from ...runtime.plan.format import HALVES_BLOCK, Format
 from .fusion import FusionGroup
 from .recipe.setting import IN_HALVES, PLAIN, Stored
 

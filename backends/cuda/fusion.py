@@ -20,7 +20,7 @@ from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
-from ...runtime.plan.backend import Format
+from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
 from .codegen.elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, closed_after, in_chains
 from .codegen.epilogue import Epilogue, epilogue_of

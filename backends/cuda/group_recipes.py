@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from ...runtime.ir.graph import Node, Value
 from ...runtime.ops.conv import Conv
-from ...runtime.plan.backend import BuildContext, Format
+from ...runtime.plan.backend import BuildContext
+from ...runtime.plan.format import Format
 from .algorithms.registry import (
     PLAIN,
     Answer,

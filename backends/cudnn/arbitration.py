@@ -16,7 +16,8 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.options import Options
-from ...runtime.plan.backend import Claim, Device, Format, View
+from ...runtime.plan.backend import Claim, Device, View
+from ...runtime.plan.format import Format
 from ...runtime.plan.host import HOST
 from ...runtime.plan.partition import reads_of, results_of
 from ...runtime.plan.plan import Plan

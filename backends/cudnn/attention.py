@@ -11,7 +11,8 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
 from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
-from ...runtime.plan.backend import Format, Formats
+from ...runtime.plan.backend import Formats
+from ...runtime.plan.format import Format
 from ..cuda.attention.heads import by_head
 from ..cuda.recipe.operands import Tensor, ceil_div
 from .choice import EngineTask

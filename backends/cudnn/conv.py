@@ -33,7 +33,8 @@ from ...runtime.ops.elementwise import (
 )
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options, Precision
-from ...runtime.plan.backend import BuildContext, Format, Formats
+from ...runtime.plan.backend import BuildContext, Formats
+from ...runtime.plan.format import Format
 from ..cuda.recipe.operands import Ints, Packed
 from .choice import Division, EngineTask
 from .convolution import Convolution

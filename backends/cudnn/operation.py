@@ -19,7 +19,7 @@ from ...runtime.ir.dtypes import (
     uint8,
 )
 from ...runtime.ir.graph import Value
-from ...runtime.plan.backend import Format
+from ...runtime.plan.format import Format
 from ..cuda.recipe.operands import Ints, strides
 
 #: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole

@@ -15,7 +15,8 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
 from ...runtime.options import Options
-from ...runtime.plan.backend import BuildContext, Format, Formats
+from ...runtime.plan.backend import BuildContext, Formats
+from ...runtime.plan.format import Format
 from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import MAX_CHAINED, is_elementwise
 from ..cuda.families import provide

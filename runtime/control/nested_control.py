@@ -18,9 +18,10 @@ from ..ir.types import Array, TensorType, ValueType
 from ..ops.control import If, Loop, Scan
 from ..ops.shapes import normalize_axis
 from ..options import Options
-from ..plan.backend import Claim, Forking, Format
+from ..plan.backend import Claim, Forking
 from ..plan.device_control import Decisions, decisions_of
 from ..plan.exchange import IOPlacement
+from ..plan.format import Format
 from ..plan.host import HOST
 from ..plan.layout import lay_out
 from ..plan.partition import misfit, obstacle

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ops.movement import Concat, Slice, Split, bounds_of_slice
 from ..ops.shapes import normalize_axes, normalize_axis
-from .backend import Format
+from .format import Format
 
 if TYPE_CHECKING:
     from ..ir.graph import Node, Value

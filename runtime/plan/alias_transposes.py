@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.movement import Transpose
-from .backend import Format
+from .format import Format
 from .partition import Assigned, reads_of, results_of
 
 

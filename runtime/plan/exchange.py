@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from ..base.record import record
 from ..ir.types import Array, HostValue, TensorType
-from .backend import Device, Format, Stream, View
+from .backend import Device, Stream, View
+from .format import Format
 
 
 @record

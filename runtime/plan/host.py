@@ -9,7 +9,8 @@ import numpy as np
 from ..base.host_memory import memory
 from ..errors import DeviceOutOfMemory
 from ..ir.types import Array, TensorType
-from .backend import Format, Stream, View
+from .backend import Stream, View
+from .format import Format
 
 ALIGNMENT = 256
 

@@ -10,9 +10,10 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
 from .alias_transposes import has_same_rows, renamed, reshaped
 from .arena import Allocation
-from .backend import BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
+from .backend import BuildContext, Claim, Decline, Device, Step, Stream, extent
 from .contract import step_of
 from .exchange import HOST_IO, IOPlacement
+from .format import Format
 from .host import HOST
 from .partition import Assigned, reads_of, results_of
 from .weights import WeightStore

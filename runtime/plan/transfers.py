@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.parallel import copy
 from ..ir.types import Array
-from .backend import Format, Run, Stream, View
+from .backend import Run, Stream, View
 from .exchange import Exchange, IOPlacement
+from .format import Format
 from .host import HOST, HostBuffer, array
 from .result_memory import ResultMemory
 

@@ -11,9 +11,10 @@ from ..base.arguments import refused
 from ..base.closable import Closable
 from ..errors import InputError, UsageError
 from ..ir.types import HostValue
-from ..plan.backend import Format, Stream, View
+from ..plan.backend import Stream, View
 from ..plan.device_io import Resident
 from ..plan.exchange import Exchange, Lent
+from ..plan.format import Format
 from ..plan.host import HOST, array
 from ..plan.plan import Plan
 

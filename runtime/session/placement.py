@@ -13,7 +13,8 @@ from ..control.program import Program
 from ..errors import NodeRefusal
 from ..ir.graph import Node
 from ..ir.unknown import NOBODY, REASON, Opaque
-from ..plan.backend import Detailed, Estimated, Format
+from ..plan.backend import Detailed, Estimated
+from ..plan.format import Format
 from ..plan.partition import obstacle
 from ..plan.plan import Plan
 from ..plan.rows import Row, Slot

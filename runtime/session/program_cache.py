@@ -26,8 +26,9 @@ from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..options import Options
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Evaluate, Rewrites, lower, optimise
 from ..passes.bucketing import Bucket, bucketed
-from ..plan.backend import Format, Interpreter, Stream
+from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
+from ..plan.format import Format
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
 from .flags import flags_of

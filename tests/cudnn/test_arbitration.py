@@ -19,7 +19,8 @@ from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Claim, Decline, Format
+from tercet.runtime.plan.backend import Claim, Decline
+from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")

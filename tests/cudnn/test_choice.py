@@ -16,7 +16,7 @@ from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Div
 from tercet.runtime.options import Options, Precision
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.tools.common.console import text_of
 from tercet.tools.tune.cudnn_algorithms import EngineLists, show_engine_lists, task_row
 from tercet.tools.workshop.convolution_cases import ConvolutionCase

@@ -25,7 +25,8 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import BuildContext, Claim, Decline, Format
+from tercet.runtime.plan.backend import BuildContext, Claim, Decline
+from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")

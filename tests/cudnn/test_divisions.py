@@ -26,7 +26,8 @@ from tercet.runtime.ops.elementwise import (
     Tan,
     Tanh,
 )
-from tercet.runtime.plan.backend import BuildContext, Format
+from tercet.runtime.plan.backend import BuildContext
+from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")

@@ -7,7 +7,7 @@ import pytest
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Add, Clip, Mish, Mul, Relu, Sigmoid
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

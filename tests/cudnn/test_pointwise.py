@@ -18,7 +18,8 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Decline, Format
+from tercet.runtime.plan.backend import Decline
+from tercet.runtime.plan.format import Format
 
 from .operators import BINARY, PAIRS, SPECIAL, UNARY, Words, X
 

@@ -18,7 +18,8 @@ from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
 from tercet.runtime.errors import DeviceOutOfMemory, InputError
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Format, View
+from tercet.runtime.plan.backend import View
+from tercet.runtime.plan.format import Format
 from tercet.runtime.plan.host import HOST, array
 from tercet.tools.workshop.light_models import light_inputs, light_model
 

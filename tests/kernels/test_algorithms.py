@@ -38,7 +38,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs, tasked
 from .cubins import all_compile

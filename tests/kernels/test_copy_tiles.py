@@ -15,7 +15,7 @@ from tercet.backends.cuda.recipe.operands import strides
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
 from tercet.runtime.ops.movement import Expand, Slice
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 from .cubins import all_compile
 from .dry import DryCompiler, DryDevice, launches, normal, planned

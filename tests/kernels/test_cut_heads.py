@@ -24,7 +24,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_nothing_spills

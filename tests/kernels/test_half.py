@@ -38,7 +38,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.window import Window
 from tercet.runtime.options import Options
 from tercet.runtime.plan import layout as planning
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.light_models import light_file
 
 from .cubins import all_compile, assert_arguments

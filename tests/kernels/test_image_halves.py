@@ -30,7 +30,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.pool import MaxPool
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_nothing_spills

@@ -36,7 +36,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_nothing_spills

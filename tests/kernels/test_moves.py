@@ -32,7 +32,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Not, Relu
 from tercet.runtime.ops.gather import Gather, GatherElements
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 from .cubins import all_compile
 from .dry import DryCompiler, DryDevice, launches, normal, planned

@@ -32,7 +32,7 @@ from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.light_models import NAMES, light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single

@@ -18,7 +18,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sigmoid
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler

@@ -21,7 +21,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single

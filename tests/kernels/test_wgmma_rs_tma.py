@@ -29,7 +29,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Abs, Add, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from ..plan.nets import Net

@@ -14,7 +14,7 @@ import tercet
 from tercet.importers.onnx import load
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.infer import specialise
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import TensorInfo
 from tercet.tools.common.cost import constants, operators
 from tercet.tools.common.images import Pixels, read_images

@@ -25,16 +25,8 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import (
-    BuildContext,
-    Claim,
-    Decline,
-    Format,
-    Formats,
-    Step,
-    Stream,
-    View,
-)
+from tercet.runtime.plan.backend import BuildContext, Claim, Decline, Formats, Step, Stream, View
+from tercet.runtime.plan.format import Format
 from tercet.runtime.plan.host import HostBuffer
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from tercet.runtime.errors import DeviceError, InputError, UsageError
 from tercet.runtime.ir.types import Array, TensorType
-from tercet.runtime.plan.backend import Format, Stream, View
+from tercet.runtime.plan.backend import Stream, View
 from tercet.runtime.plan.exchange import Lent
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.dlpack import place_name, place_of
 
 from .fakes import FakeBuffer, FakeDevice, elements

@@ -7,7 +7,7 @@ from itertools import pairwise
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.plan.backend import Format
+from tercet.runtime.plan.format import Format
 from tercet.runtime.plan.host import HOST
 from tercet.runtime.plan.rows import Slot
 

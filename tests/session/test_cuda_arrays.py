@@ -15,7 +15,8 @@ from tercet.backends.cuda.interop.exchange import _format_of, _handle_of
 from tercet.runtime.errors import UsageError
 from tercet.runtime.ir.dtypes import bfloat16, float32, int4
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.plan.backend import Format, View
+from tercet.runtime.plan.backend import View
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.dlpack import see
 
 from ..plan.fakes import FakeBuffer, FakeDevice

@@ -20,7 +20,8 @@ from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.options import Options
-from tercet.runtime.plan.backend import Backend, Format
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from ..plan.fakes import FakeBackend

@@ -26,7 +26,7 @@ from ...runtime.errors import TercetError
 from ...runtime.ir.dtypes import DType, float16, float32, name_of
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
-from ...runtime.plan.backend import Format
+from ...runtime.plan.format import Format
 from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import PACKAGES, device_environment
 from ..common.markdown import head, table

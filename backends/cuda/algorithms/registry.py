@@ -11,7 +11,7 @@ from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor

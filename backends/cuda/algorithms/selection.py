@@ -17,7 +17,7 @@ from ....runtime.base.record import record
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.arguments import as_reason
 from ..recipe.launch import Recipe, launches_of

@@ -24,7 +24,7 @@ from ....runtime.ops.elementwise import Cast, Div, Mul
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import Softmax
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..codegen.free_moves import VIEWS
 from ..codegen.moves import Movement, linear, movement, moves

@@ -12,7 +12,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
 from ....runtime.ops.movement import Split
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting, Stored
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole

@@ -18,7 +18,7 @@ from ....runtime.ops.elementwise import Add, Cast, Div, Relu
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Pad, Slice, Split, Transpose
 from ....runtime.ops.shape import Reshape
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch

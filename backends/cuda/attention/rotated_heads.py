@@ -16,7 +16,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div

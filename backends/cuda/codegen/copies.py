@@ -7,7 +7,8 @@ from math import gcd, prod
 
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array, TensorType
-from ....runtime.plan.backend import Format, View
+from ....runtime.plan.backend import View
+from ....runtime.plan.format import Format
 from ..recipe.launch import Launch, each
 from ..recipe.operands import (
     Arguments,

@@ -22,7 +22,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.packed import MatMulNBits
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of

@@ -12,7 +12,7 @@ from ....runtime.ops.norm import LayerNormalization, Softmax
 from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.alias_slices import ALIGNMENT
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.operands import Ints, strides
 from .elementwise import in_chains
 

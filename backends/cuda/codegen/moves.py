@@ -23,7 +23,7 @@ from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
 from ....runtime.ops.resize import Resize
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, order
 from ..recipe.pattern import Operand, Pattern, Rest, Whole

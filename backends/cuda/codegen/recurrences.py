@@ -18,7 +18,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, merge, strides
 from ..recipe.pattern import Operand, Whole

@@ -10,7 +10,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Pattern, Rest, Whole

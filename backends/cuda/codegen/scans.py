@@ -8,7 +8,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.reduce import Cumulative
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Pattern, Rest, Whole

@@ -17,7 +17,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather, ScatterND
 from ....runtime.ops.shape import Reshape, Unsqueeze
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole

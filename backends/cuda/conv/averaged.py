@@ -15,7 +15,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.pool import GlobalAveragePool
 from ....runtime.ops.reduce import ReduceMean
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of

@@ -16,7 +16,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Mul
 from ....runtime.ops.movement import Concat, Slice
 from ....runtime.ops.reduce import ReduceMean, ReduceSum
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..codegen.chain_kernel import table_of
 from ..codegen.moves import movement

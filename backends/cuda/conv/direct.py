@@ -11,7 +11,7 @@ from ....runtime.ir.graph import Value
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import Window, window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import ConvProblem
 from ..recipe.launch import Launch, each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..gemm.atoms import HALVES

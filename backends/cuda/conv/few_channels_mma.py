@@ -21,7 +21,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..gemm.atoms import atom_of

@@ -17,7 +17,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import no_epilogue

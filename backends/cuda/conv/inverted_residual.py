@@ -18,7 +18,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain

@@ -11,7 +11,7 @@ from ....runtime.ir.graph import Node
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.pool import MaxPool
 from ....runtime.ops.window import window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext
 from ..algorithms.selection import SELECTORS
 from ..gemm import f16, f32, image_halves

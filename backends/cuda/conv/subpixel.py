@@ -19,7 +19,7 @@ from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import no_epilogue

@@ -17,7 +17,7 @@ import numpy as np
 from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..gemm import f16, f32

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
-from ....runtime.plan.backend import HALVES_BLOCK
+from ....runtime.plan.format import HALVES_BLOCK
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import no_epilogue
 from ..gemm import batched

@@ -20,8 +20,9 @@ from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32,
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops import pool
 from ....runtime.ops.conv import ConvOp
-from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
+from ....runtime.plan.backend import BuildContext, PackedConstant, View
 from ....runtime.plan.bind import sequence
+from ....runtime.plan.format import Format
 from ....runtime.plan.weights import as_it_is
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor, TensorMap

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.types import Array
-from ....runtime.plan.backend import HALVES_BLOCK
+from ....runtime.plan.format import HALVES_BLOCK
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch

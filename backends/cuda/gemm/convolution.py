@@ -9,7 +9,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ....runtime.ops.window import Window, transposed_window, window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue

@@ -9,7 +9,7 @@ from math import prod
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import MatMul
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Formats
 from ..recipe.launch import Launch

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf, prod
 
 from ....runtime.base.record import record
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import CHANNELS_LAST, Formats
 from ..codegen.copies import transposition

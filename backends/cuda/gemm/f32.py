@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from math import inf
 
 from ....runtime.base.record import record
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from ....runtime.ops.conv import Conv
-from ....runtime.plan.backend import HALVES_BLOCK, Format
+from ....runtime.plan.format import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..recipe.operands import ceil_div, strides

@@ -12,7 +12,7 @@ from ....runtime.ir.dtypes import DType, float32, int8, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..codegen.rounding import narrow
 from ..recipe.launch import Launch

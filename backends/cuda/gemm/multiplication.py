@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import name_of
 from ....runtime.ops.matmul import Gemm, MatMul
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import RecipeContext, Setting
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue

@@ -14,7 +14,7 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ops.window import Window
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..recipe.launch import Launch
 from ..recipe.operands import (
     Given,

@@ -18,7 +18,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.elementwise import in_chains

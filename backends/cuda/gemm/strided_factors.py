@@ -13,7 +13,7 @@ from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice, Transpose
 from ....runtime.ops.norm import BatchNormalization
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..codegen.elementwise import in_chains
 from ..codegen.free_moves import VIEWS
 from ..codegen.moves import MAX_NODES, Movement, movement, moves

@@ -12,8 +12,9 @@ from cuda.bindings import driver
 from ....runtime.base import forks
 from ....runtime.errors import InputError, UsageError
 from ....runtime.ir.types import Array, TensorType
-from ....runtime.plan.backend import Format, View
+from ....runtime.plan.backend import View
 from ....runtime.plan.exchange import Lent
+from ....runtime.plan.format import Format
 from ....runtime.session.dlpack import ON_CUDA, ArrayDescription, place_name, place_of, see
 from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, MemoryPool, address, pointer

@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.launch import Launch

@@ -6,7 +6,7 @@ from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, float32, float64
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div

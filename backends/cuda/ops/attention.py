@@ -9,7 +9,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float32, float64
 from ....runtime.ops.attention import Attention, FlexAttention, LinearAttention, RotaryEmbedding
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import PLAIN, Answer, Setting, Stored, kernel, need_dtypes
 from ..attention.flash import flash
 from ..attention.heads import AttentionTask, Heads, by_head

@@ -29,7 +29,7 @@ from ....runtime.ops.quantize import (
     QuantizeLinear,
 )
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel, need_dtypes
 from ..algorithms.selection import CONTIGUOUS, Formats
 from ..codegen.elementwise import SMALL_FLOATS

@@ -17,7 +17,8 @@ from ....runtime.ir.dtypes import DType, int32, int64, uint8, uint16, uint32, ui
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ....runtime.plan.backend import Format, extent
+from ....runtime.plan.backend import extent
+from ....runtime.plan.format import Format
 
 Ints = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from .launch import Recipe
 from .operands import Tensor
 from .setting import Setting, Stored

@@ -9,7 +9,7 @@ from typing import Any
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
 from ....runtime.options import Options
-from ....runtime.plan.backend import Format
+from ....runtime.plan.format import Format
 from .targets import Target
 
 

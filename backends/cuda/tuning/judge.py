@@ -12,8 +12,9 @@ from cuda.bindings import driver
 from ....runtime.errors import DeviceError
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array, TensorType
-from ....runtime.plan.backend import Format, View
+from ....runtime.plan.backend import View
 from ....runtime.plan.bind import sequence
+from ....runtime.plan.format import Format
 from ..algorithms.selection import Candidate, Task
 from ..codegen.copies import into_halves
 from ..driver.clock import microseconds

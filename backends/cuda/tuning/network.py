@@ -17,8 +17,9 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.infer import infer
 from ....runtime.ir.types import Array
 from ....runtime.options import Options
-from ....runtime.plan.backend import Backend, Claim, Device, Format, Run, View
+from ....runtime.plan.backend import Backend, Claim, Device, Run, View
 from ....runtime.plan.bind import sequence
+from ....runtime.plan.format import Format
 from ....runtime.plan.host import HOST
 from ....runtime.plan.partition import reads_of, results_of
 from ....runtime.plan.plan import Plan

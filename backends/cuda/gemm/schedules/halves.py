@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .....runtime.plan.backend import HALVES_BLOCK
+from .....runtime.plan.format import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div

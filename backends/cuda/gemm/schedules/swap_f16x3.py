@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import hypot, inf, prod
 
-from .....runtime.plan.backend import HALVES_BLOCK
+from .....runtime.plan.format import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Tensor, ceil_div

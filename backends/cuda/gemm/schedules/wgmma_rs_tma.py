@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf, prod
 
 from .....runtime.ir.dtypes import float16, float32
-from .....runtime.plan.backend import Format
+from .....runtime.plan.format import Format
 from ...codegen.epilogue import ALONG, BY_CHANNEL, PLACED, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Operand, TensorMap, ceil_div
