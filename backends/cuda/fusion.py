@@ -22,7 +22,14 @@ from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
-from .codegen.elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, closed_after, in_chains
+from .codegen.elementwise import (
+    CHEAP,
+    MAX_CHAINED,
+    MAX_REPEATED,
+    closed_after,
+    in_chains,
+    one_by_one,
+)
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.shared_chains import (
@@ -340,22 +347,20 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     value = anchor.output
     own = value.tensor.dtype
     stored = STORED if own in STORED else {own}
-    while True:
-        follower = graph.sole_consumer(value)
-        if follower is None or follower not in free or not in_chains(follower):
-            return tuple(found[:fitting])
+    for follower in one_by_one(graph, value, free):
         out = follower.output
         if out.tensor.dims != value.tensor.dims:
-            return tuple(found[:fitting])
+            break
         if found and _is_left(graph, anchor, tuple(found), follower, free):
-            return tuple(found[:fitting])
+            break
         found.append(follower)
         found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         if not _is_epilogue(tuple(found), anchor):
-            return tuple(found[:fitting])
+            break
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)
+    return tuple(found[:fitting])
 
 
 def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:

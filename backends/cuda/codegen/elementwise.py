@@ -195,6 +195,13 @@ def is_elementwise(op: Op) -> bool:
     return type(op) in ROWS
 
 
+def one_by_one(graph: Graph, value: Value, free: Set[Node]) -> Iterator[Node]:
+    """Yield the elementwise nodes behind a value, each the only reader of what is before it."""
+    while (node := graph.sole_consumer(value)) is not None and node in free and in_chains(node):
+        yield node
+        value = node.output
+
+
 def closed_after(
     graph: Graph, results: tuple[Value, ...], free: Set[Node]
 ) -> Iterator[tuple[Node, ...]]:

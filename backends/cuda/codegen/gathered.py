@@ -8,6 +8,7 @@ of graphs combine what the two ends of each edge have.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from itertools import islice
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
@@ -20,7 +21,7 @@ from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .chain_kernel import elementwise
-from .elementwise import MAX_CHAINED, NUMBERS, chain_of, in_chains
+from .elementwise import MAX_CHAINED, NUMBERS, chain_of, one_by_one
 from .moves import Walk
 from .shared_chains import operands_of
 
@@ -97,10 +98,7 @@ def _root(
     found, value = None, gather.output
     if gather not in free or not chooses(gather):
         return None
-    for _ in range(MAX_CHAINED):
-        node = graph.sole_consumer(value)
-        if node is None or node not in free or not in_chains(node):
-            break
+    for node in islice(one_by_one(graph, value, free), MAX_CHAINED):
         dtype, dims = node.output.tensor.dtype, node.output.tensor.dims
         if dtype not in FLOATS or (found is not None and dims != value.tensor.dims):
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from ....runtime.base.record import record
@@ -15,7 +16,7 @@ from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
-from .elementwise import in_chains
+from .elementwise import in_chains, one_by_one
 from .folds import FOLDS, keeps_order, reduced_axes
 from .moves import Movement, movement, moves
 
@@ -184,10 +185,7 @@ def _behind(
 ) -> Iterator[Node]:
     """Yield the elementwise nodes behind a reduction that no other kernel would compute."""
     value = fold.output
-    for _ in range(MAX_BEHIND):
-        node = graph.sole_consumer(value)
-        if node is None or node not in free or not in_chains(node):
-            return
+    for node in islice(one_by_one(graph, value, free), MAX_BEHIND):
         if node.output.tensor.dims != fold.output.tensor.dims:
             return
         makers = {v.producer for v in node.distinct_reads if v is not value}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from ....runtime.base.record import record
@@ -22,7 +23,7 @@ from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chains
+from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chains, one_by_one
 from .gathered import ChainBefore, chooses, combines_rows
 from .shared_chains import operands_of
 
@@ -175,14 +176,11 @@ def _is_like(node: Node, fold: Node) -> bool:
 
 def _root(graph: Graph, fold: Node, free: Set[Node]) -> Node | None:
     """Return the last of the elementwise nodes behind a fold, each the only reader of another."""
-    found, value = None, fold.output
-    for _ in range(MAX_CHAINED):
-        node = graph.sole_consumer(value)
-        if node is None or node not in free or not in_chains(node):
+    found, dims = None, fold.output.tensor.dims
+    for node in islice(one_by_one(graph, fold.output, free), MAX_CHAINED):
+        if node.output.tensor.dims != dims:
             break
-        if node.output.tensor.dims != fold.output.tensor.dims:
-            break
-        found, value = node, node.output
+        found = node
     return found
 
 
