@@ -96,8 +96,6 @@ NAMED_IN_PARTS = {
     "gemm/experts_packed_sum.cu",
     "gemm/reduce_splits.cu",
     "gemm/reduce_splits_f16.cu",
-    "reduce/sort_lines.cu",
-    "reduce/topk_lines.cu",
 }
 
 

@@ -71,10 +71,15 @@ def top_k(
     sorts = _sorts(size, kept)
     many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
     if sorts or (many and arithmetic(x.dtype).itemsize == 4):
-        per, name = ceil_div(size, 32), "sort_lines" if sorts else "topk_lines"
+        file, entry = (
+            ("reduce/sort_lines.cu", "sort_lines")
+            if sorts
+            else ("reduce/topk_lines.cu", "top_k_lines")
+        )
+        per = ceil_div(size, 32)
         return make(
-            f"reduce/{name}.cu",
-            "sort_lines" if sorts else "top_k_lines",
+            file,
+            entry,
             grid=(ceil_div(lines * 32, THREADS), 1, 1),
             block=THREADS,
             args={
