@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -64,9 +65,9 @@ def model(text: str) -> onnx.ModelProto:
     return parser.parse_model(f"{HEADER}g {text}")
 
 
-def found(source: onnx.ModelProto, **options: object) -> dict[str, str]:
+def found(source: onnx.ModelProto, **options: Any) -> dict[str, str]:
     """Return what is said, by rule."""
-    findings = inspect(source, lint=True, **options).findings  # type: ignore[arg-type]
+    findings = inspect(source, lint=True, **options).findings
     assert findings is not None
     assert all(each.nodes and each.advice for each in findings)
     return {each.rule: each.text for each in findings}

@@ -29,7 +29,8 @@ from ..kernels import (
     test_short,
     test_short_stacks,
 )
-from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
+from ..kernels.edge_samples import edges
+from ..kernels.samples import OPTIONS, Sample, compare, samples
 
 pytestmark = pytest.mark.gpu
 

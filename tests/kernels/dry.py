@@ -126,6 +126,11 @@ def launches(layout: Layout) -> list[Launch]:
     ]
 
 
+def entries_of(graph: Graph, device: DryDevice | None = None, **options: Any) -> list[str]:
+    """Return the entry point of every launch of a graph's plan, in order; see `planned`."""
+    return [launch.entry for launch in launches(planned(graph, device, **options))]
+
+
 def compiled_files(backend: CudaBackend) -> set[str]:
     """Return the files of the kernels that a backend has compiled."""
     compiler: Any = backend.device.compiler

@@ -26,7 +26,7 @@ from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, R
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_plans_compile
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -299,7 +299,7 @@ def test_slices(emulated: CudaBackend) -> None:
     whole = graph.insert(Concat(axis=1), [z, y, norm]).output
     graph.set_outputs({"y": graph.insert(Conv(), [whole, last]).output})
     infer(graph)
-    entries = [launch.entry for launch in launches(planned(graph))]
+    entries = entries_of(graph)
     assert "channel_groups" in entries
     assert not {"concat", "copy_strided"} & set(entries)
     compare(Sample(graph, {"x": normal(2, 16, 6, 5).astype(float16)}), emulated)

@@ -25,7 +25,7 @@ from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_plans_compile
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -159,6 +159,6 @@ def test_other_readers_and_many_matrices_keep_a_gather() -> None:
     graph = CASES["halves"].graph
     (chosen,) = (node for node in graph.nodes if isinstance(node.op, GatherND))
     graph.set_outputs({**graph.outputs, "chosen": chosen.output})
-    entries = [launch.entry for launch in launches(planned(graph, DryDevice()))]
+    entries = entries_of(graph, DryDevice())
     assert "gather_nd" in entries
     assert "sort_indices" not in entries

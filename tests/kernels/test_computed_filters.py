@@ -27,7 +27,7 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS
 
@@ -198,7 +198,7 @@ def test_results(case: Case, dtype: DType, emulated: CudaBackend) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_kernels(case: Case) -> None:
     """What is computed before and behind is elementwise."""
-    found = [launch.entry for launch in launches(planned(graph_of(case, float16)))]
+    found = entries_of(graph_of(case, float16))
     assert tuple(entry for entry in found if entry != "elementwise") == case.kernels
 
 

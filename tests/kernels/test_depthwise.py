@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,9 +125,12 @@ def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("patch", PATCHES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "patch"),
+    [*product(CASES, PATCHES), *product(ROWS, (*LINES, *TALL, SINGLE))],
+    ids=str,
+)
 def test_every_patch(
     case: str,
     dtype: DType,
@@ -134,21 +138,7 @@ def test_every_patch(
     emulated: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    always(patch, monkeypatch)
-    check(case, dtype, emulated)
-
-
-@needs_compiler
-@pytest.mark.parametrize("patch", [*LINES, *TALL, SINGLE], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", ROWS)
-def test_windows_of_one_row(
-    case: str,
-    dtype: DType,
-    patch: Patch,
-    emulated: CudaBackend,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    """Also of windows of one row."""
     always(patch, monkeypatch)
     check(case, dtype, emulated)
 

@@ -25,9 +25,10 @@ from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSN
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.session.model import Model
 
-from .dry import compiled_files, launches, normal, planned
+from .dry import compiled_files, entries_of, launches, normal, planned
+from .edge_samples import edges
 from .emulator import needs_compiler
-from .samples import ERROR, OPTIONS, Sample, compare, edges, results_of, sample, samples
+from .samples import ERROR, OPTIONS, Sample, compare, results_of, sample, samples
 
 pytestmark = [
     pytest.mark.slow,
@@ -285,7 +286,7 @@ def test_reductions_read_16_bit_floats_and_compute_in_float32(
         outputs["z"] = graph.insert(Relu(), [wide]).output
     graph.set_outputs(outputs)
     infer(graph)
-    entries = [launch.entry for launch in launches(planned(graph))]
+    entries = entries_of(graph)
     assert ("shared_chain" in entries) is is_read_twice
     assert "reduce_rows" in entries
     compare(Sample(graph, {"x": (normal(2, 6, 5, 7) * 500).astype(dtype)}), emulated)

@@ -24,7 +24,7 @@ from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
-from .dry import apply, launches, normal, planned
+from .dry import apply, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample
 
@@ -141,10 +141,6 @@ def measured() -> Embedding:
     return found.ending(apply(found.graph, ReduceSum(), rows, np.array([2])))
 
 
-def kinds(found: Embedding) -> list[str]:
-    return [launch.entry for launch in launches(planned(found.graph))]
-
-
 def results(found: Embedding, backend: CudaBackend) -> Array:
     with Model(found.graph.clone(), [backend], OPTIONS, evaluate) as model:
         return np.asarray(model.run(found.feeds)["y0"])
@@ -152,12 +148,12 @@ def results(found: Embedding, backend: CudaBackend) -> Array:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_one_kernel(spelling: Callable[[], tuple[Embedding, Array]]) -> None:
-    assert kinds(spelling()[0]) == ["moved"]
+    assert entries_of(spelling()[0].graph) == ["moved"]
 
 
 @pytest.mark.parametrize("build", [read_twice, added_to_a_product, measured])
 def test_others_are_left_alone(build: Callable[[], Embedding]) -> None:
-    assert "gather" in kinds(build())
+    assert "gather" in entries_of(build().graph)
 
 
 @needs_compiler

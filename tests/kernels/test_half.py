@@ -42,7 +42,7 @@ from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.light_models import light_file
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryDevice, launches, normal, planned, planned_model, single
+from .dry import DryDevice, entries_of, launches, normal, planned, planned_model, single
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {
@@ -147,7 +147,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
     ids=lambda value: value if isinstance(value, list) else None,
 )
 def test_ways(graph: Graph, expected: list[str]) -> None:
-    assert [launch.entry for launch in launches(planned(graph))] == expected
+    assert entries_of(graph) == expected
 
 
 def test_deep_tiles_are_for_few_blocks() -> None:

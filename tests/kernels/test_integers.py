@@ -22,7 +22,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.quantize import DynamicQuantizeLinear, MatMulInteger
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryDevice, launches, normal, planned
+from .dry import DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .integer_samples import (
     TYPES,
@@ -40,10 +40,6 @@ from .samples import Sample, compare, scalar
 COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu"}
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def entries(found: Sample) -> list[str]:
-    return [launch.entry for launch in launches(planned(found.graph))]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +63,7 @@ def entries(found: Sample) -> list[str]:
     ids=lambda value: str(value) if isinstance(value, Sample) else None,
 )
 def test_ways(found: Sample, expected: list[str]) -> None:
-    assert entries(found) == expected
+    assert entries_of(found.graph) == expected
 
 
 def test_small_products_are_split_where_blocks_share_their_memory() -> None:

@@ -32,7 +32,7 @@ from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
@@ -237,15 +237,15 @@ def test_pairs_of_any_magnitude(hopper: CudaBackend, monkeypatch: pytest.MonkeyP
 def test_pairs_of_three_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of large ones with strides in float32, the projection stays a separate layer."""
     always_in_pairs(monkeypatch)
-    assert "expanded_depthwise" not in entries(graph_of(CASES["stride"], float32, float32)[0])
+    assert "expanded_depthwise" not in entries_of(graph_of(CASES["stride"], float32, float32)[0])
     monkeypatch.setattr(fused, "LARGE", 0)
-    assert "expanded_depthwise" not in entries(graph_of(CASES["residual"], float32, float32)[0])
-    found = entries(graph_of(CASES["stride"], float32, float32)[0])
+    assert "expanded_depthwise" not in entries_of(graph_of(CASES["residual"], float32, float32)[0])
+    found = entries_of(graph_of(CASES["stride"], float32, float32)[0])
     assert found.count("expanded_depthwise") == 1
     assert "depthwise" not in found
     assert "inverted_residual" not in found
     always(ANY, monkeypatch)
-    found = entries(graph_of(CASES["stride"], float32, float32)[0])
+    found = entries_of(graph_of(CASES["stride"], float32, float32)[0])
     assert found.count("inverted_residual") == 1
     assert "expanded_depthwise" not in found
 
@@ -256,15 +256,11 @@ def test_bfloat16(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     check(CASES["stride"], bfloat16, hopper)
 
 
-def entries(graph: Graph, **options: Any) -> list[str]:
-    return [launch.entry for launch in launches(planned(graph, **options))]
-
-
 @pytest.mark.parametrize("images", [1, 32])
 def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
     for size, strides in ((112, (2, 2)), (56, (1, 1))):
         case = Case((images, 24, size, size), 144, 24, strides=strides)
-        found = entries(graph_of(case, float16, float16)[0])
+        found = entries_of(graph_of(case, float16, float16)[0])
         assert sum(found.count(one) for one in ("inverted_residual", "residual_patches")) == 1
 
 
@@ -283,8 +279,8 @@ def test_what_is_something_else_stays_apart() -> None:
     many = Case((32, 960, 7, 7), 0, 320)
     odd = Case((32, 20, 56, 56), 120, 20)
     for found in (
-        entries(half, conv="tensor_cores,depthwise"),
-        *(entries(graph_of(each, float16, float16)[0]) for each in (many, odd)),
+        entries_of(half, conv="tensor_cores,depthwise"),
+        *(entries_of(graph_of(each, float16, float16)[0]) for each in (many, odd)),
     ):
         assert "inverted_residual" not in found
 
@@ -301,14 +297,14 @@ def test_weights_that_halves_cannot_hold_stay_apart(monkeypatch: pytest.MonkeyPa
         return numbers
 
     case = CASES["residual"]
-    assert "inverted_residual" in entries(graph_of(case, float32, float32)[0])
+    assert "inverted_residual" in entries_of(graph_of(case, float32, float32)[0])
     monkeypatch.setattr(sys.modules[__name__], "normal", faint)
-    assert "inverted_residual" not in entries(graph_of(case, float32, float32)[0])
+    assert "inverted_residual" not in entries_of(graph_of(case, float32, float32)[0])
 
 
 def test_parts_of_images_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     always(ANY, monkeypatch)
-    assert entries(graph_of(CASES["part"], float16, float16)[0]).count("inverted_residual") == 1
+    assert entries_of(graph_of(CASES["part"], float16, float16)[0]).count("inverted_residual") == 1
     rows = planned(graph_of(CASES["part"], float16, float16)[0]).rows
     moves = [
         row for row in rows if row.kind == "step" and isinstance(row.nodes[0].op, Slice | Concat)
@@ -335,7 +331,7 @@ def test_without_the_expansion_the_rest_is_fused(monkeypatch: pytest.MonkeyPatch
     """The image has more channels than shared memory can hold."""
     monkeypatch.setattr(fused, "MARGIN", inf)
     graph, _ = graph_of(Case((32, 328, 56, 56), 64, 24), float16, float16)
-    found = entries(graph)
+    found = entries_of(graph)
     assert found.count("inverted_residual") == 1
     assert "depthwise" not in found
 

@@ -35,7 +35,7 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.format import Format
 
 from .cubins import all_compile
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -153,7 +153,7 @@ def graph_of(name: str) -> Graph:
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_kernels(name: str) -> None:
-    assert [launch.entry for launch in launches(planned(graph_of(name)))] == CHAINS[name][1]
+    assert entries_of(graph_of(name)) == CHAINS[name][1]
 
 
 @needs_compiler
@@ -222,7 +222,7 @@ def masked(dtype: DType) -> Graph:
 def test_all_dtypes_compile(target: Target, cache: Path) -> None:
     device = DryDevice(compiler=DryCompiler(target))
     for dtype in (bool_, int8, int64, float16, bfloat16, float32, float64):
-        assert [launch.entry for launch in launches(planned(masked(dtype), device))] == ["moved"]
+        assert entries_of(masked(dtype), device) == ["moved"]
     all_compile(device.compiler.sources, target, cache, COMPILES)
 
 
@@ -317,7 +317,7 @@ def several(count: int) -> Graph:
 def test_parts_that_other_nodes_read(build: Callable[[], Graph], emulated: CudaBackend) -> None:
     """Each kernel reads its part where it is: there are two."""
     graph = build()
-    entries = [launch.entry for launch in launches(planned(graph))]
+    entries = entries_of(graph)
     assert len(entries) == 2
     assert set(entries) <= {"elementwise", "moved"}
     feeds = {"x": normal(*graph.inputs[0].tensor.dims).astype(np.float16)}
@@ -327,7 +327,7 @@ def test_parts_that_other_nodes_read(build: Callable[[], Graph], emulated: CudaB
 @needs_compiler
 def test_many_operands_of_few_elements_are_one_kernel(emulated: CudaBackend) -> None:
     graph = several(12)
-    assert [launch.entry for launch in launches(planned(graph))] == ["elementwise"]
+    assert entries_of(graph) == ["elementwise"]
     compare(Sample(graph, {value.name: normal(2, 1) for value in graph.inputs}), emulated)
 
 
@@ -340,7 +340,7 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_readers_are_one_kernel(name: str) -> None:
     entry = "elementwise" if name == "decomposed" else "moved"  # no table is needed
-    assert [launch.entry for launch in launches(planned(READERS[name]()))] == [entry]
+    assert entries_of(READERS[name]()) == [entry]
 
 
 @needs_compiler
@@ -464,10 +464,10 @@ def test_matrices_that_are_apart_are_transposed_in_tiles(
     dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType, emulated: CudaBackend
 ) -> None:
     sample = transposed_matrices(dims, perm, dtype)
-    assert [launch.entry for launch in launches(planned(sample.graph))] == ["transpose"]
+    assert entries_of(sample.graph) == ["transpose"]
     compare(sample, emulated)
 
 
 def test_narrow_matrices_that_are_apart_are_copied() -> None:
     graph = transposed_matrices((2, 40, 3, 8), (2, 0, 3, 1), float16).graph
-    assert [launch.entry for launch in launches(planned(graph))] == ["copy_strided"]
+    assert entries_of(graph) == ["copy_strided"]

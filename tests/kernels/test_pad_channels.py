@@ -21,7 +21,7 @@ from tercet.runtime.ops.elementwise import Relu
 
 from ..passes.graphs import apply
 from .cubins import assert_plans_compile
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 
@@ -77,7 +77,7 @@ def test_padding_is_all_that_lies_between(dtype: DType, target: Target, channels
 
 def test_channels_that_fill_words_stay_where_they_lie() -> None:
     for dtype, channels in ((float16, 38), (float32, 36)):
-        entries = [launch.entry for launch in launches(planned(pruned(dtype, channels)))]
+        entries = entries_of(pruned(dtype, channels))
         assert "pad_channels" not in entries
 
 

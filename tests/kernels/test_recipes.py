@@ -35,7 +35,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.plan.format import Format
 from tercet.tools.workshop.light_models import NAMES, light_file
 
-from .dry import DryDevice, launches, normal, planned, planned_model, single
+from .dry import DryDevice, entries_of, launches, normal, planned, planned_model, single
 
 provide_all()
 
@@ -186,7 +186,7 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
     ids=lambda value: value if isinstance(value, list) else None,
 )
 def test_ways(graph: Graph, expected: list[str]) -> None:
-    assert [launch.entry for launch in launches(planned(graph))] == expected
+    assert entries_of(graph) == expected
 
 
 def test_the_naive_convolution_can_be_asked_for() -> None:
@@ -339,7 +339,7 @@ def test_two_axes_are_resized_by_one_launch() -> None:
     assert dict(launch.constants)["VECTOR"] == 8
     less = np.array([1, 1, 0.2, 0.2], np.float32)
     wide = single("Resize", [normal(1, 2, 40, 40), None, less], (2,), mode="linear", antialias=1)
-    assert [launch.entry for launch in launches(planned(wide))] == ["resample", "resample"]
+    assert entries_of(wide) == ["resample", "resample"]
 
 
 def test_what_prefers_shared_memory() -> None:

@@ -23,7 +23,7 @@ from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .cubins import all_compile
-from .dry import apply, launches, normal, planned
+from .dry import apply, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -221,7 +221,7 @@ OTHERS: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_one_kernel(name: str) -> None:
-    found = [launch.entry for launch in launches(planned(Net().sample(FOUND[name]).graph))]
+    found = entries_of(Net().sample(FOUND[name]).graph)
     assert found.count("recurrence") == 1
     assert len(found) <= 3  # with what precedes the first step
 

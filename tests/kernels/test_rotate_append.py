@@ -22,7 +22,7 @@ from tercet.runtime.ops.gather import TensorScatter
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -84,20 +84,16 @@ SAMPLES = {
 APART = {"keys are read": step(kept=True), "other mode": step(other_mode="circular")}
 
 
-def entries(sample: Sample) -> list[str]:
-    return [launch.entry for launch in launches(planned(sample.graph))]
-
-
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 def test_four_nodes_are_one_kernel(sample: Sample) -> None:
-    found = entries(sample)
+    found = entries_of(sample.graph)
     assert found.count("rotate_append") == 1
     assert not {"rotate", "tensor_scatter"} & set(found)
 
 
 @pytest.mark.parametrize("sample", APART.values(), ids=APART)
 def test_others_stay_apart(sample: Sample) -> None:
-    found = entries(sample)
+    found = entries_of(sample.graph)
     assert found.count("rotate") == 2
     assert found.count("tensor_scatter") == 2
 

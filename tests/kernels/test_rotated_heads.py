@@ -23,7 +23,7 @@ from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.shape import Reshape
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -127,20 +127,16 @@ APART = {
 }
 
 
-def entries(heads: Heads) -> list[str]:
-    return [launch.entry for launch in launches(planned(heads.sample().graph))]
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_norms_and_rotations_are_one_kernel(name: str) -> None:
-    found = entries(SAMPLES[name])
+    found = entries_of(SAMPLES[name].sample().graph)
     assert found.count("normalize_rotate") == 1
     assert not {"rotate", "normalize_rows"} & set(found)
 
 
 @pytest.mark.parametrize("name", APART)
 def test_others_stay_apart(name: str) -> None:
-    found = entries(APART[name])
+    found = entries_of(APART[name].sample().graph)
     assert "normalize_rotate" not in found
     assert found.count("rotate") == 2
 

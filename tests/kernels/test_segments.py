@@ -37,7 +37,7 @@ from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
-from .dry import apply, launches, normal, planned
+from .dry import apply, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample
 
@@ -185,10 +185,6 @@ def samples() -> list[Sample]:
     return [case()[0] for case in CASES]
 
 
-def kinds(sample: Sample) -> list[str]:
-    return [launch.entry for launch in launches(planned(sample.graph))]
-
-
 def results(sample: Sample, backend: CudaBackend) -> Array:
     with Model(sample.graph.clone(), [backend], OPTIONS, evaluate) as model:
         return np.asarray(model.run(sample.feeds)["y"])
@@ -196,14 +192,14 @@ def results(sample: Sample, backend: CudaBackend) -> Array:
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_kernel(case: Callable[[], Case]) -> None:
-    found = kinds(case()[0])
+    found = entries_of(case()[0].graph)
     assert found == (["segments", "segments"] if case is pooled else ["segments"])
 
 
 def test_few_rows_alone_are_left_to_scatters() -> None:
     g = Edges()
     y = g.combined(g.feed(normal(NODES, 5)), g.feed(TO[:, None]), g.feed(normal(EDGES, 5)))
-    assert "segments" not in kinds(g.ending(y, normal(1))[0])
+    assert "segments" not in entries_of(g.ending(y, normal(1))[0].graph)
 
 
 def test_a_product_stores_the_rows_that_it_computes() -> None:

@@ -30,7 +30,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, sample
 
@@ -85,14 +85,14 @@ def device_for(target: Target) -> DryDevice:
     ids=lambda value: value if isinstance(value, list) else getattr(value, "arch", None),
 )
 def test_ways(graph: Graph, target: Target, expected: list[str]) -> None:
-    found = [launch.entry for launch in launches(planned(graph, device_for(target)))]
+    found = entries_of(graph, device_for(target))
     assert found == expected
 
 
 def test_older_gpus_have_no_such_tensor_cores() -> None:
     turing = Target("sm_75", 68, 65536)
     graph = conv(256, 1024, 1, 1, x=(32, 1024, 14, 14))
-    assert [launch.entry for launch in launches(planned(graph, device_for(turing)))] == ["gemm"]
+    assert entries_of(graph, device_for(turing)) == ["gemm"]
 
 
 def test_tf32_takes_one_product_instead_of_three() -> None:

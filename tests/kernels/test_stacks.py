@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from .dry import launches, normal, planned
+from .dry import entries_of, normal
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 
@@ -42,7 +42,7 @@ def test_no_stack_is_left_to_the_general_kernel(name: str, dtype: type) -> None:
     a, b, first = STACKS[name]
     if dtype is np.float16 and name != "middle":
         first = []
-    entries = [launch.entry for launch in launches(planned(stack(a, b, dtype).graph))]
+    entries = entries_of(stack(a, b, dtype).graph)
     assert entries[: len(first)] == first
     assert "product" not in entries
     assert entries.count("copy_strided") == len(first)
@@ -51,7 +51,7 @@ def test_no_stack_is_left_to_the_general_kernel(name: str, dtype: type) -> None:
 def test_single_rows_are_not_worth_a_copy() -> None:
     """Each matrix is read about once, whichever block reads it."""
     graph = stack((2, 3, 1, 8), (3, 8, 24), np.float32).graph
-    assert [launch.entry for launch in launches(planned(graph))] == ["dots"]
+    assert entries_of(graph) == ["dots"]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 
-from .dry import launches, normal, planned
+from .dry import entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, results_of
 
@@ -218,12 +218,12 @@ OF_ANY_STRIDES = {
 
 
 def test_chunks_are_read_where_they_are() -> None:
-    assert [launch.entry for launch in launches(planned(chunks()))] == ["strided_mma"]
+    assert entries_of(chunks()) == ["strided_mma"]
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_nothing_is_copied(name: str) -> None:
-    assert [launch.entry for launch in launches(planned(IN_PLACE[name]()))] == ["mma"]
+    assert entries_of(IN_PLACE[name]()) == ["mma"]
 
 
 @pytest.mark.parametrize("name", OF_ANY_STRIDES)
@@ -234,7 +234,7 @@ def test_nor_of_any_strides(name: str) -> None:
 
 
 def test_pixels_are_read_with_channels_last() -> None:
-    assert [launch.entry for launch in launches(planned(images()))] == ["mma"] * 3
+    assert entries_of(images()) == ["mma"] * 3
 
 
 IMAGES = {
@@ -252,7 +252,7 @@ def test_images_before_and_behind_are_not_reordered(name: str) -> None:
 
 
 def test_windows_are_unfolded_by_one_kernel() -> None:
-    entries = [launch.entry for launch in launches(planned(windows()))]
+    entries = entries_of(windows())
     assert len(entries) == 2
     assert "moved" in entries
 

@@ -23,7 +23,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Neg, Relu
 from tercet.runtime.ops.movement import Concat
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -107,7 +107,7 @@ def test_it_is_chosen(shape: tuple[int, ...], dtype: DType) -> None:
     axes = len(shape) - 2
     arrays = [normal(*shape).astype(dtype), normal(64, 32, *(2,) * axes).astype(dtype)]
     graph = single("ConvTranspose", arrays, (1,), strides=(2,) * axes)
-    entries = [launch.entry for launch in launches(planned(graph))]
+    entries = entries_of(graph)
     assert entries[-1] == "interleave"
     assert len(entries) == 2
 

@@ -24,7 +24,7 @@ from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.plan.format import Format
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -72,7 +72,7 @@ def test_large_layers_choose_it() -> None:
     x, w = np.zeros((1, 64, 8, 28, 28), np.float16), np.zeros((64, 64, 3, 3, 3), np.float16)
     for dtype, entries in ((np.float16, ["mma_bulk"]), (np.float32, ["split_wgmma"])):
         graph = single("Conv", [x.astype(dtype), w.astype(dtype)], (1,), pads=(1,) * 6)
-        assert [launch.entry for launch in launches(planned(graph))] == entries
+        assert entries_of(graph) == entries
 
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)

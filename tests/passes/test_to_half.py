@@ -296,6 +296,17 @@ def test_the_mask_of_an_attention_stays() -> None:
     assert node.output.tensor.dtype == float16
 
 
+def assert_mask_is(dtype: DType, build: Build) -> None:
+    """Check the type of an Attention's mask, and the result."""
+    graph = make(build, (1, 2, 7, 8))
+    after = halved(graph)
+    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert node.operands[3].tensor.dtype == dtype
+    x = normal(1, 2, 7, 8)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
 @pytest.mark.parametrize(("factor", "dtype"), [(3, float16), (100, float32)])
 def test_a_computed_mask_that_float16_holds(factor: float, dtype: DType) -> None:
     """As WavLM: gates between 0 and 1 times a bias of positions."""
@@ -305,13 +316,7 @@ def test_a_computed_mask_that_float16_holds(factor: float, dtype: DType) -> None
         bias = factor * np.sin(np.arange(21, dtype=np.float32)).reshape(3, 7)
         return apply(g, Attention(), x, x, x, apply(g, Mul(), gates, np.resize(bias, (7, 7))))
 
-    graph = make(build, (1, 2, 7, 8))
-    after = halved(graph)
-    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
-    assert node.operands[3].tensor.dtype == dtype
-    x = normal(1, 2, 7, 8)
-    want, got = run(graph, x=x), run(after, x=x)
-    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+    assert_mask_is(dtype, build)
 
 
 NEAR = np.arange(-3, 4, dtype=np.float32)[:, None] / 7 + np.zeros(7, np.float32)
@@ -337,13 +342,7 @@ def test_a_constant_mask_that_float16_holds(mask: Array, causal: int, dtype: DTy
     def build(g: Graph, x: Value) -> Value:
         return apply(g, Attention(is_causal=causal), x, x, x, mask)
 
-    graph = make(build, (1, 2, 7, 8))
-    after = halved(graph)
-    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
-    assert node.operands[3].tensor.dtype == dtype
-    x = normal(1, 2, 7, 8)
-    want, got = run(graph, x=x), run(after, x=x)
-    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+    assert_mask_is(dtype, build)
 
 
 def test_logits_that_choose_experts_stay() -> None:
