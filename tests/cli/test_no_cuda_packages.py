@@ -58,6 +58,8 @@ def test_a_plan_needs_no_packages() -> None:
         ("tune --show-space --target sm_80", 0, "sm_80"),
         ("inspect --algorithms -b cudnn", 5, "the CUDA packages for Python are missing"),
         ("tune", 5, "the CUDA packages for Python are missing"),
+        ("compile --target sm_80", 5, "the CUDA packages for Python are missing"),
+        ("compile --target h100", 2, "did you mean 'sm_90a'?"),
     ],
 )
 def test_commands(tmp_path: Path, command: str, code: int, said: str) -> None:

@@ -52,6 +52,9 @@ class Named:
     def finish(self) -> tuple[bytes, ...]:
         return (b"",) * len(self.sources)
 
+    def lacking(self) -> tuple[str, ...]:
+        return ()
+
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
     onnx.save(model, folder / "model.onnx")
@@ -91,6 +94,16 @@ def test_they_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled(DIGITS, tmp_path).compiled == 0
     with pytest.raises(tercet.UncompiledError, match="or `tercet compile` it"):
         compiled(DIGITS, tmp_path / "empty")
+
+
+def test_a_cache_that_keeps_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(tercet.UsageError, match=r"has not kept (\d) of \1 kernels: can it be"):
+        compiled(DIGITS, tmp_path / "file" / "folder")
+
+
+def test_what_is_measured_is_not_asked_for(tmp_path: Path) -> None:
+    assert compiled(DIGITS, tmp_path, tune=True).kernels == compiled(DIGITS, tmp_path).kernels
 
 
 def test_what_only_a_run_knows_is_named(tmp_path: Path) -> None:

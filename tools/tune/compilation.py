@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...api import Loadable, Operators
 from ...arguments import freezing, in_data_dir, public
@@ -28,6 +28,9 @@ from ..common.views import shown
 from ..export.export import model_title
 from ..inspect.paper import describe_target, target_of
 from .algorithms import on_paper
+
+if TYPE_CHECKING:
+    from ...backends.cuda.recipe.targets import Target
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,11 +109,12 @@ def compile(
 
     Raises:
         BackendUnavailable: the packages for CUDA are missing, or there is neither target nor GPU.
-        UsageError: the target is unknown, or the cache cannot be trusted.
+        UsageError: the target is unknown, or the cache cannot be trusted or written.
         ModelError: the model cannot be read, or rejects these input shapes.
         UnsupportedError: no backend takes some nodes; lists each with the reasons.
         KernelError: a kernel does not compile.
     """
+    gpu = None if target is None else target_of(target)
     say("loading")
     begin = perf_counter()
     given = {"precision": precision, "operators": operators, **options}
@@ -119,7 +123,8 @@ def compile(
         on_paper(source, given) as (host, chosen),
         explained(assumed_dims(host.inputs, *texts)),
     ):
-        device = _device(chosen, target)
+        chosen = replace(chosen, tune=False)  # measurements are of a GPU that is present
+        device = _device(chosen, gpu)
         if reason := Cache(chosen.cache / "cuda").refusal():
             raise UsageError(f"nothing would be kept: {reason}")
         from ...backends.cuda.backend import CudaBackend
@@ -132,6 +137,11 @@ def compile(
             announce_compiling(model, say)
             program = model.prepare(input_shapes(host.inputs, *texts))
             codes = device.compiler.finish()
+            if lacking := device.compiler.lacking():
+                raise UsageError(
+                    f"the cache {chosen.cache} has not kept {len(lacking)} of {len(codes)} "
+                    "kernels: can it be written, and is there room?"
+                )
             return Compilation(
                 model=model_title(source),
                 target=describe_target(device.compiler.target),
@@ -152,8 +162,13 @@ def _later(program: Program) -> Iterator[str]:
         yield from (name for node in program.tail.graph.nodes for name in node.origin)
 
 
-def _device(options: Options, name: str | None) -> Any:
-    """Return a GPU to plan for; see `PaperDevice`."""
+def _device(options: Options, gpu: Target | None) -> Any:
+    """Return a device to plan for; see `PaperDevice`.
+
+    Args:
+        options: of the model.
+        gpu: its GPU; the present one if None.
+    """
     try:
         from ...backends.cuda.device import open_device
         from ...backends.cuda.on_paper import PaperDevice
@@ -162,8 +177,8 @@ def _device(options: Options, name: str | None) -> Any:
 
         missing = f"the CUDA packages for Python are missing ({error})"
         raise BackendUnavailable("cuda", missing, REMEDY) from None
-    if name is not None:
-        return PaperDevice(target_of(name), options.cache)
+    if gpu is not None:
+        return PaperDevice(gpu, options.cache)
     try:
         found = open_device(options.cache, ordinal=options.device)
     except BackendUnavailable as error:

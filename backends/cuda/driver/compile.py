@@ -104,6 +104,17 @@ class Compiler:
             submitted = list(self._codes.values())
         return tuple(code.result() for code in submitted)
 
+    def lacking(self) -> tuple[str, ...]:
+        """Return the files of all kernels submitted so far whose code the cache does not have."""
+        with self._lock:
+            submitted = list(self._codes)
+        kept = Cache(self.cache / "cuda") if self.cache else None
+        return tuple(
+            source.file
+            for source in submitted
+            if kept is None or kept.read(self._entry(source.text())) is None
+        )
+
     def uncompiled(self) -> UncompiledError:
         """Return the error that names all kernels submitted so far that must not be compiled."""
         with self._lock:
