@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 import tercet
 from tercet.runtime.errors import InputError, UsageError
 from tercet.tools.common.results import to_json
-from tercet.tools.workshop import zoo, zoo_worker
+from tercet.tools.workshop import exported_networks, zoo, zoo_worker
 from tercet.tools.workshop.zoo import ZooKernel, ZooPeer, ZooRow, measure, page, summary
 
 WORKER = """
@@ -205,3 +206,25 @@ def test_copies_are_counted() -> None:
         found = zoo_worker._kernels(model, {"x": np.ones((4, 6), np.float32)})
     assert sum(kernel["launches"] for kernel in found["kernels"]) == 2
     assert found["copies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "shape"),
+    [
+        ("input_ids", {"vocab_size": 99}, (1, 128)),
+        ("pixel_values", {"num_channels": 3, "image_size": 96}, (1, 3, 96, 96)),
+        ("pixel_values", {"num_channels": 1, "image_size": [32, 64]}, (1, 1, 32, 64)),
+        ("pixel_values", {"num_channels": 3}, (1, 3, 224, 224)),
+        ("input_values", {}, (1, 16000)),
+        ("input_values", {"num_mel_bins": 80, "max_length": 300}, (1, 300, 80)),
+        ("input_features", {"num_mel_bins": 80}, (1, 80, 3000)),
+    ],
+)
+def test_inputs_of_a_model_type(name: str, config: dict[str, Any], shape: tuple[int, ...]) -> None:
+    torch = SimpleNamespace(randn=lambda *sizes: sizes, randint=lambda low, high, sizes: sizes)
+    assert exported_networks.main_input(torch, name, SimpleNamespace(**config)) == shape
+
+
+def test_a_model_type_that_reads_something_else() -> None:
+    with pytest.raises(UsageError, match="a tapas reads 'boxes', for which there is no example"):
+        exported_networks.main_input(None, "boxes", SimpleNamespace(model_type="tapas"))

@@ -88,7 +88,8 @@ def export(network: str, folder: Path, device: str = "cpu") -> Path:
     """Write a network's file and what PyTorch computes, unless they are there; return the file.
 
     Args:
-        network: ``timm:NAME``, ``tv:NAME``, or ``hf:NAME`` of those here.
+        network: ``timm:NAME``, ``tv:NAME``, or ``hf:NAME`` of those here or of transformers' model
+            types.
         folder: where the files go.
         device: of PyTorch, on which it computes.
 
@@ -172,11 +173,49 @@ def _transformers(name: str) -> tuple[Any, tuple[Any, ...]]:
         masked = name in ("bert", "roberta", "distilbert", "t5_encoder")
         return net, (tokens, torch.ones(1, TOKENS, dtype=torch.int64))[: 1 + masked]
     if name not in _OTHERS:
-        known = ", ".join((*_TEXT, *_OTHERS))
-        raise UsageError(f"'hf:{name}' is not one of the networks that are known here: {known}")
+        return _of_type(name)
     kind, config, options, shape = _OTHERS[name]
     net = getattr(transformers, kind)(getattr(transformers, config)(**options))
     return (net.encoder if name == "whisper_encoder" else net), (torch.randn(*shape),)
+
+
+def _of_type(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return a model type of transformers in its default configuration, without a cache."""
+    torch, auto = library("torch"), library("transformers.models.auto")
+    if name not in auto.CONFIG_MAPPING:
+        known = ", ".join((*_TEXT, *_OTHERS))
+        raise UsageError(f"'hf:{name}' is not a network: {known} and transformers' model types are")
+    config = auto.CONFIG_MAPPING[name]()
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    net = auto.AutoModel.from_config(config)
+    return net, (main_input(torch, net.main_input_name, config),)
+
+
+def main_input(torch: Any, name: str, config: Any) -> Any:
+    """Return a tensor for what a model of transformers reads first, one sample.
+
+    Args:
+        torch: the library.
+        name: of the input.
+        config: the model's.
+
+    Raises:
+        UsageError: it is none of tokens, pixels, samples and spectrograms.
+    """
+    if name == "input_ids":
+        return torch.randint(0, config.vocab_size, (1, TOKENS))
+    if name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        sides = size if isinstance(size, (list, tuple)) else (size, size)
+        return torch.randn(1, config.num_channels, *sides)
+    if name == "input_values" and hasattr(config, "num_mel_bins"):
+        return torch.randn(1, config.max_length, config.num_mel_bins)
+    if name == "input_values":
+        return torch.randn(1, 16000)
+    if name == "input_features":
+        return torch.randn(1, config.num_mel_bins, 3000)
+    raise UsageError(f"a {config.model_type} reads '{name}', for which there is no example here")
 
 
 def _first(found: Any) -> Any:

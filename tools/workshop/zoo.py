@@ -345,7 +345,7 @@ def _place(row: ZooRow) -> tuple[int, str]:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("zoo", __doc__, RESULTS)
     parser.add_argument(
-        "networks", nargs="*", help="timm:NAME, tv:NAME or hf:NAME; default: a list"
+        "networks", nargs="*", help="timm:NAME, tv:NAME, or hf:MODEL_TYPE; default: a list"
     )
     parser.add_argument(
         "--rows", default=",".join(ROWS), help="PRECISION:BATCH, separated by commas"
