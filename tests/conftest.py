@@ -71,7 +71,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def in_use(folder: Path, room: int = MAX_KEPT) -> Callable[[], None]:
     """Begin to use a folder of compiled kernels; return what ends it.
 
-    Where those of long ago have piled up, it is emptied first, unless another session uses it.
+    Where too many have piled up, those that no session has used for longest are removed first,
+    unless another session uses the folder.
 
     Args:
         folder: may not exist yet.
@@ -83,11 +84,30 @@ def in_use(folder: Path, room: int = MAX_KEPT) -> Callable[[], None]:
     users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > room:
-            for each in filter(Path.is_dir, folder.iterdir()):
-                shutil.rmtree(each)
+        kept = (*folder.glob("libraries/*"), *folder.glob("cubins/*/*"))
+        for entry in sorted(kept, key=_last_use, reverse=True):
+            room -= sum(file.stat().st_size for file in _files(entry))
+            if room < 0:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     fcntl.flock(users, fcntl.LOCK_SH)
     return lambda: os.close(users)
+
+
+def _last_use(entry: Path) -> float:
+    """Return when an entry was last read or written, so that its next reading is seen, too.
+
+    File systems note only the first reading after a change, and one a day.
+    """
+    times = [0.0]
+    for file in _files(entry):
+        found = file.stat()
+        times.append(max(found.st_atime, found.st_mtime))
+        os.utime(file, (times[-1], times[-1]))
+    return max(times)
+
+
+def _files(entry: Path) -> list[Path]:
+    return [file for file in (entry, *entry.rglob("*")) if file.is_file()]
 
 
 @pytest.fixture(
