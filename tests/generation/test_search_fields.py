@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -18,113 +14,30 @@ from tercet import Generator, ModelError, ModelWarning, UsageError
 from tercet.generation.folder import read_folder
 
 from .folders import DECODERS, check_refused, copied, rewrite
+from .record import FIELDS, FILE, PROMPTS, TABLE, TOKENS
 
 LLAMA, GENAI = "optimum_llama", "genai_llama_int4"
 CONFIG = {LLAMA: "generation_config.json", GENAI: "genai_config.json"}
+#: What transformers generates, by prompt and configuration.
+RECORDED: dict[str, list[int]] = json.loads(FILE.read_text())["tokens"]
 
 
 # ── transformers' tokens ─────────────────────────────────────────────────────────────────────────
-
-#: A token depends on the one before it only, so texts soon repeat themselves.
-_TOKENS = 24
-_TABLE = np.random.default_rng(5).standard_normal((_TOKENS, _TOKENS)).astype(np.float32)
 
 
 def bigrams(folder: Path, **generation: Any) -> Path:
     """Write a folder of a model whose logits are a row of a table."""
     folder.mkdir(exist_ok=True)
-    floats = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "n", _TOKENS])
+    floats = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "n", TOKENS])
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["b", "n"])
     node = helper.make_node("Gather", ["table", "input_ids"], ["logits"])
-    weights = [onnx.numpy_helper.from_array(_TABLE, "table")]
+    weights = [onnx.numpy_helper.from_array(TABLE, "table")]
     graph = helper.make_graph([node], "bigrams", [ids], [floats], weights)
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "model.onnx")
-    (folder / "config.json").write_text(json.dumps({"vocab_size": _TOKENS}))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": TOKENS}))
     (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
-
-
-#: Prints what transformers generates by a table, for each prompt and configuration given to it.
-_GENERATE = """
-import json, logging, sys, warnings
-sys.modules["torchvision"] = None  # not needed, and not every version fits every torch
-import torch, transformers
-from transformers.modeling_outputs import CausalLMOutput
-
-warnings.simplefilter("ignore")
-transformers.logging.set_verbosity_error()
-table, questions = json.load(sys.stdin)
-table = torch.tensor(table)
-
-class Bigrams(transformers.PreTrainedModel, transformers.GenerationMixin):
-    config_class = transformers.PretrainedConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def prepare_inputs_for_generation(self, input_ids, **_):
-        return {"input_ids": input_ids}
-
-    def forward(self, input_ids, **_):
-        return CausalLMOutput(logits=table[input_ids])
-
-model = Bigrams(transformers.PretrainedConfig(vocab_size=len(table)))
-answers = []
-for prompt, fields in questions:
-    how = transformers.GenerationConfig(pad_token_id=0, use_cache=False, **fields)
-    found = model.generate(torch.tensor([prompt]), generation_config=how)
-    answers.append(found[0, len(prompt):].tolist())
-print(json.dumps(answers))
-"""
-
-
-@pytest.fixture(scope="module")
-def of_transformers() -> dict[str, list[int]]:
-    """What transformers generates, by prompt and configuration."""
-    for name in ("torch", "transformers"):
-        if find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
-    questions = [(prompt, fields) for prompt in PROMPTS for fields in FIELDS]
-    done = subprocess.run(
-        [sys.executable, "-c", _GENERATE],
-        input=json.dumps([_TABLE.tolist(), questions]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout)
-    return {json.dumps(each): tokens for each, tokens in zip(questions, answers, strict=True)}
-
-
-PROMPTS = [[3, 1, 4, 1, 5], [22]]
-FIELDS: list[dict[str, Any]] = [
-    {"max_new_tokens": 12},
-    {"max_length": 12},
-    {"max_new_tokens": 12, "repetition_penalty": 1.7},
-    {"max_new_tokens": 12, "repetition_penalty": 0.6},
-    {"max_new_tokens": 12, "no_repeat_ngram_size": 1},
-    {"max_new_tokens": 16, "no_repeat_ngram_size": 2},
-    {"max_new_tokens": 16, "no_repeat_ngram_size": 3, "repetition_penalty": 1.1},
-    {"max_new_tokens": 12, "suppress_tokens": [1, 5, 9, 11, 17]},
-    {"max_new_tokens": 12, "begin_suppress_tokens": list(range(12))},
-    {"max_new_tokens": 12, "bad_words_ids": [[3], [11, 4], [7, 2, 9]]},
-    {"max_new_tokens": 12, "eos_token_id": [4, 14]},
-    {"max_new_tokens": 16, "min_length": 9, "eos_token_id": list(range(0, 24, 3))},
-    {"max_new_tokens": 16, "min_new_tokens": 7, "eos_token_id": list(range(0, 24, 2))},
-    {"max_length": 9, "forced_eos_token_id": 6, "eos_token_id": 6},
-    {
-        "max_new_tokens": 20,
-        "repetition_penalty": 1.3,
-        "no_repeat_ngram_size": 2,
-        "min_new_tokens": 9,
-        "suppress_tokens": [2, 3],
-        "bad_words_ids": [[1, 7], [8]],
-        "eos_token_id": [5, 6, 20],
-    },
-]
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=json.dumps)
@@ -132,10 +45,9 @@ FIELDS: list[dict[str, Any]] = [
 def test_tokens_are_those_of_transformers(
     fields: dict[str, Any],
     prompt: list[int],
-    of_transformers: dict[str, list[int]],
     tmp_path: Path,
 ) -> None:
-    wanted = of_transformers[json.dumps([prompt, fields])]
+    wanted = RECORDED[json.dumps([prompt, fields])]
     with Generator(bigrams(tmp_path / "m", **fields)) as generator:
         assert generator.generate_ids(prompt).ids == [wanted]
 
@@ -256,9 +168,9 @@ def test_what_cannot_be_is_refused(
 def test_fewer_tokens_than_a_configuration_counts(tmp_path: Path) -> None:
     """A model may have more: those fill up its last rows."""
     folder = bigrams(tmp_path / "m")
-    (folder / "config.json").write_text(json.dumps({"vocab_size": _TOKENS - 1}))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": TOKENS - 1}))
     Generator(folder).close()
-    (folder / "config.json").write_text(json.dumps({"vocab_size": _TOKENS + 1}))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": TOKENS + 1}))
     with pytest.raises(ModelError, match=r"config\.json: vocab_size: 25, but .* has 24 tokens"):
         Generator(folder)
 
@@ -276,7 +188,7 @@ def test_the_seed_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_settings_that_leave_no_token(tmp_path: Path) -> None:
-    folder = bigrams(tmp_path / "m", suppress_tokens=list(range(_TOKENS)))
+    folder = bigrams(tmp_path / "m", suppress_tokens=list(range(TOKENS)))
     with (
         Generator(folder) as generator,
         pytest.raises(
