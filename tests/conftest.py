@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tercet.tools.conformance import suite
+
+from . import kept_cases
 from .randomness import restart
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Bytes of compiled kernels that $TERCET_TEST_CACHE may hold; one state of the sources has 60 MB.
+#: What $TERCET_TEST_CACHE holds, and how many bytes of it; one state of the sources has 60 MB.
+KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
 os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken graph
 
@@ -61,6 +65,12 @@ def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     return folder
 
 
+def pytest_configure() -> None:
+    """Keep ONNX's cases in $TERCET_TEST_CACHE."""
+    if folder := os.environ.get("TERCET_TEST_CACHE"):
+        suite.all_cases = kept_cases.kept(suite.all_cases, Path(folder).resolve() / "cases")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Use $TERCET_TEST_CACHE until the session ends."""
     kept = os.environ.get("TERCET_TEST_CACHE")
@@ -84,7 +94,7 @@ def in_use(folder: Path, room: int = MAX_KEPT) -> Callable[[], None]:
     users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        kept = (*folder.glob("libraries/*"), *folder.glob("cubins/*/*"))
+        kept = [each for kind in KINDS for each in folder.glob(kind)]
         for entry in sorted(kept, key=_last_use, reverse=True):
             room -= sum(file.stat().st_size for file in _files(entry))
             if room < 0:
