@@ -294,21 +294,25 @@ class Graph:
 
     def sweep(self) -> list[Node]:
         """Remove nodes and constants that no result depends on; return these nodes."""
-        needed = set(self._outputs.values())
+        needed = self.needed(self._outputs.values())
         kept, dead = list[Node](), list[Node]()
-        for node in reversed(self._nodes):
-            if any(value in needed for value in node.outputs):
-                needed.update(node.distinct_reads)
-                kept.append(node)
-            else:
-                dead.append(node)
-        for node in dead:
+        for node in self._nodes:
+            (kept if any(value in needed for value in node.outputs) else dead).append(node)
+        for node in reversed(dead):
             self._unwire(node)
             self._forget(node)
-        self._nodes = kept[::-1]
+        self._nodes = kept
         for value in [v for v in self._names.values() if v.is_constant and v not in needed]:
             del self._names[value.name]
-        return dead[::-1]
+        return dead
+
+    def needed(self, values: Iterable[Value]) -> set[Value]:
+        """Return the values that some of these depend on, themselves included."""
+        found = set(values)
+        for node in reversed(self._nodes):
+            if any(value in found for value in node.outputs):
+                found.update(node.distinct_reads)
+        return found
 
     def clone(self) -> Graph:
         """Return an independent copy, bodies included; constants share their arrays."""
@@ -333,11 +337,21 @@ class Graph:
         self._node_names.add(twin.name)
         self._put(twin)
 
-    def extract(self, outputs: Mapping[str, Value]) -> Graph:
-        """Return a copy that computes only these values, from the same inputs."""
+    def extract(self, outputs: Mapping[str, Value], inputs: Container[str] | None = None) -> Graph:
+        """Return a copy that computes only these values.
+
+        Args:
+            outputs: values of this graph, under the names of the copy's results.
+            inputs: names of the inputs to keep, all that the values depend on among them; all
+                inputs if None.
+        """
         copy = self.clone()
         copy.set_outputs({name: copy.values[value.name] for name, value in outputs.items()})
         copy.sweep()
+        if inputs is not None:
+            for value in copy.inputs:
+                if value.name not in inputs:
+                    copy.drop_input(value)
         return copy
 
     def cut(self, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> Graph:

@@ -65,7 +65,8 @@ class BoundModel(Closable):
         """Run on the current contents of `inputs`.
 
         Args:
-            inputs: arrays to copy into any of the inputs first, in stream order.
+            inputs: arrays to copy into any of the inputs first, in stream order; those on which no
+                output depends are ignored.
             stream: see `Model.run`.
 
         Returns:
@@ -96,7 +97,9 @@ class BoundModel(Closable):
             raise refused("inputs", given, "a dict of arrays by name")
         for name, feed in self._check(inputs or {}, work).items():
             lent = feed if isinstance(feed, Lent) else _of_host(feed)
-            wanted = self._plan.inputs[name]
+            wanted = self._plan.inputs.get(name)
+            if wanted is None:  # no output depends on it
+                continue
             if lent.type != wanted.type or lent.view.format is not Format.CONTIGUOUS:
                 raise InputError(
                     f"input '{name}' is {lent.type}, {lent.view.format.value}; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -98,14 +98,18 @@ class IOBoundary:
         return self.exchange.stream(stream) if is_there or stream is not None else None
 
     def check(
-        self, inputs: Mapping[str, Any], work: Stream | None = None, *, partly: bool = False
+        self,
+        inputs: Mapping[str, Any],
+        work: Stream | None = None,
+        *,
+        needed: Container[str] | None = None,
     ) -> dict[str, Feed]:
         """Validate and convert the callers' inputs.
 
         Args:
             inputs: values by name.
             work: the stream that reads inputs on the device.
-            partly: whether inputs may be missing.
+            needed: names of the inputs that must not be missing; all if None.
 
         Raises:
             InputError: a name, dtype, rank, shape or device does not fit.
@@ -114,7 +118,7 @@ class IOBoundary:
         for info in self.inputs:
             if info.name in inputs:
                 feeds[info.name] = self._feed(info, inputs[info.name], work)
-            elif not partly:
+            elif needed is None or info.name in needed:
                 self._refuse_unknown(inputs)
                 raise InputError(f"input '{info.name}' is missing; the model expects {info}")
         if len(feeds) < len(inputs):
@@ -148,8 +152,10 @@ class IOBoundary:
                 )
         refuse_unknown(self.inputs, names)
 
-    def samples(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Feed]:
-        """Return zeros of these shapes, by input name, that take no memory.
+    def samples(
+        self, shapes: Mapping[str, Sequence[int]], needed: Container[str]
+    ) -> dict[str, Feed]:
+        """Return zeros of these shapes for the needed inputs, by name, that take no memory.
 
         Dimensions that are neither given nor fixed by the model are 1.
         """
@@ -157,7 +163,7 @@ class IOBoundary:
         shapes = mapping(expected, key=anything, value=shape)("shapes", shapes)
         self._refuse_unknown(shapes)
         feeds: dict[str, HostValue] = {}
-        for info in self.inputs:
+        for info in (each for each in self.inputs if each.name in needed):
             if info.dtype is None and info.type is not None:
                 feeds[info.name] = None if isinstance(info.type, OptionalType) else []
                 continue
@@ -170,7 +176,7 @@ class IOBoundary:
                 feeds[info.name] = np.broadcast_to(zero, sizes)
             except ValueError as error:  # more axes or elements than an array can have
                 raise InputError(f"shapes: '{info.name}' of {list(sizes)}: {error}") from error
-        return self.check(feeds)
+        return self.check(feeds, needed=needed)
 
     # ── across ───────────────────────────────────────────────────────────────────────────────
 

@@ -198,14 +198,14 @@ class Model(Closable):
         onnxruntime's order, ``run(names, inputs)``, is accepted as well.
 
         Args:
-            inputs: a value for every input, by name, or in a list by position: an array of matching
-                dtype and shape (strings as an array of `str`; Python's numbers, alone or in lists,
-                take the input's dtype), a list for a sequence, a dictionary for a map; an optional
-                may be None. Arrays on the model's device (of PyTorch, CuPy
-                or tercet; with ``__dlpack__`` or ``__cuda_array_interface__``) are used without a
-                copy to the host.
-            outputs: names of tensors to return, intermediate ones included; the model's outputs if
-                None.
+            inputs: a value for every input that the outputs depend on, by name, or in a list by
+                position for all: an array of matching dtype and shape (strings as an array of
+                `str`; Python's numbers, alone or in lists, take the input's dtype), a list for a
+                sequence, a dictionary for a map; an optional may be None. Arrays on the model's
+                device (of PyTorch, CuPy or tercet; with ``__dlpack__`` or
+                ``__cuda_array_interface__``) are used without a copy to the host.
+            outputs: names of tensors to return, intermediate ones included; the model's outputs,
+                and with them all inputs, if None.
             to: ``host`` for numpy arrays; ``device`` for arrays in the memory of the model's
                 device, which are numpy arrays if that is the host.
             stream: the CUDA stream (of PyTorch, CuPy or cuda.core, or its handle) in whose order
@@ -234,9 +234,19 @@ class Model(Closable):
             named, outputs = self._boundary.arranged(inputs, outputs)
         wanted = self._wanted(outputs)
         work = self._boundary.order(named.values(), to, stream)
-        feeds = self._boundary.check(named, work)
+        feeds = self._feeds(wanted, named, work)
         with self._bounded(timeout):
             return self._run(wanted, feeds, work, on_device=to == "device")
+
+    def _feeds(
+        self, wanted: tuple[str, ...], named: Mapping[str, Any], work: Stream | None
+    ) -> dict[str, Feed]:
+        """Check the inputs; return those that a program for these outputs takes."""
+        needed = self._programs.needed(wanted)
+        feeds = self._boundary.check(named, work, needed=needed)
+        if len(feeds) > len(needed):
+            return {name: feed for name, feed in feeds.items() if name in needed}
+        return feeds
 
     def _bounded(self, timeout: float | None = None) -> bounded:
         """Return a context manager with the limits of a run."""
@@ -327,7 +337,7 @@ class Model(Closable):
 
         def check(batch: Any) -> tuple[Hashable, dict[str, Feed]]:
             work = streams.upload if exchange is not None else None
-            feeds = self._boundary.check(self._boundary.named(batch), work)
+            feeds = self._feeds(wanted, self._boundary.named(batch), work)
             ends = self._programs.ends(feeds, on_device=True, all_there=True)
             return (self._programs.types(feeds), ends), feeds
 
@@ -376,7 +386,7 @@ class Model(Closable):
                 "addresses; use run"
             )
         (plan,) = program.plans
-        check = partial(self._boundary.check, partly=True)
+        check = partial(self._boundary.check, needed=())
         return BoundModel(plan, program.resident, self._boundary.exchange, check, release)
 
     def prepare(
@@ -410,9 +420,11 @@ class Model(Closable):
     ) -> tuple[PoolEntry, Program]:
         self._boundary.order((), to, None)
         there = to == "device"
-        samples = self._boundary.samples({} if shapes is None else shapes)
+        wanted = self._wanted(outputs)
+        needed = self._programs.needed(wanted)
+        samples = self._boundary.samples({} if shapes is None else shapes, needed)
         with self._bounded():
-            return self._programs.take(self._wanted(outputs), samples, known=False, all_there=there)
+            return self._programs.take(wanted, samples, known=False, all_there=there)
 
     def bucket(
         self,

@@ -87,7 +87,7 @@ class Watch:
     def _trace(self, spoilt: list[str], feeds: Mapping[str, HostValue], narrow: Graph) -> str:
         outputs = narrow.outputs
         values = {n: self.imported.outputs.get(n) or self.imported.values[n] for n in outputs}
-        wide = self.imported.extract(values)
+        wide = self.imported.extract(values, feeds)
         options = replace(self.options, precision="float32")
         optimise(wide, SYMBOLIC_PASSES, options, self.evaluate, Rewrites())
         right: dict[str, bool] = {}

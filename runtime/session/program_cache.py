@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from ..base.collecting import no_collection
@@ -19,7 +19,7 @@ from ..errors import (
     ModelWarning,
     UnsupportedError,
 )
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Value
 from ..ir.infer import fold_known, infer, specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
@@ -38,9 +38,9 @@ from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
 
-#: Names of results, symbols with several sizes, and inputs with their elements.
+#: Names of results and inputs, symbols with several sizes, and inputs with their elements.
 _Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
-_Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, RowsOf | None]
+_Wanted = tuple[tuple[str, ...], frozenset[str], frozenset[str], _Elements, RowsOf | None]
 
 
 class Optimised(NamedTuple):
@@ -86,6 +86,7 @@ class ProgramCache:
         made: Optimised | None = None,
     ) -> None:
         self._imported, self._file = graph, file
+        self._declared = {value.name: value.type for value in graph.inputs}
         self.trusts_sizes = False
         self._boundary, self._resources = boundary, resources
         self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
@@ -109,7 +110,9 @@ class ProgramCache:
             made = optimised(graph, resources.options, resources.evaluate)
         self.rewrites = made.rewrites
         self.default = tuple(graph.outputs)
-        self._graphs[self.default, frozenset(), (), None] = made.graph
+        self._needed = {self.default: frozenset(info.name for info in boundary.inputs)}
+        self._whole: _Wanted = self.default, self._needed[self.default], frozenset(), (), None
+        self._graphs[self._whole] = made.graph
 
     def _close(self) -> None:
         self._graphs.clear()
@@ -122,9 +125,26 @@ class ProgramCache:
         optimise(graph, SYMBOLIC_PASSES, resources.options, resources.evaluate, rewrites)
         return graph
 
+    def needed(self, wanted: tuple[str, ...]) -> frozenset[str]:
+        """Return the names of the inputs that a program for these outputs takes.
+
+        They are those that the outputs depend on, and all for the outputs of the model.
+        """
+        if wanted not in self._needed:
+            graph = self._imported
+            found = graph.needed(self._values(wanted).values())
+            self._needed[wanted] = frozenset(v.name for v in graph.inputs if v in found)
+        return self._needed[wanted]
+
+    def _values(self, wanted: tuple[str, ...], graph: Graph | None = None) -> dict[str, Value]:
+        """Return these values of the imported graph, or of a copy, by name."""
+        graph = graph or self._imported
+        return {name: graph.outputs.get(name) or graph.values[name] for name in wanted}
+
     def graph_for(
         self,
         wanted: tuple[str, ...],
+        inputs: Iterable[str] | None = None,
         unknown: frozenset[str] = frozenset(),
         flags: tuple[tuple[str, TensorType], ...] = (),
         rows_of: RowsOf | None = None,
@@ -135,17 +155,19 @@ class ProgramCache:
 
         Args:
             wanted: names of the outputs.
+            inputs: names of the inputs, all that the outputs depend on among them; `needed` if
+                None.
             unknown: symbols with several sizes.
             flags: types with the elements of known inputs; see `flags_of`.
             rows_of: the part of an output that is returned.
         """
         elements = tuple((name, type_.ints) for name, type_ in flags)
-        key = wanted, unknown, elements, rows_of
+        given = self.needed(wanted) if inputs is None else frozenset(inputs)
+        key = wanted, given, unknown, elements, rows_of
         with self._resources.lock:
             if key not in self._graphs:
                 graph = loosened(self._imported, unknown) if unknown else self._imported
-                values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
-                found = graph.extract(values)
+                found = graph.extract(self._values(wanted, graph), given)
                 if flags:
                     known = dict(flags)
                     for value in found.inputs:
@@ -156,8 +178,7 @@ class ProgramCache:
                 self._graphs[key] = self._optimise(found, Rewrites())
             self._graphs.move_to_end(key)
             if len(self._graphs) > self._resources.options.max_plans + 1:
-                default = self.default, frozenset[str](), (), None
-                self._drop(next(each for each in self._graphs if each != default))
+                self._drop(next(each for each in self._graphs if each != self._whole))
             return self._graphs[key]
 
     def _drop(self, key: _Wanted) -> None:
@@ -188,10 +209,10 @@ class ProgramCache:
         known = tuple(
             (name, type_)
             for name in self._flags
-            if isinstance(type_ := types[name], TensorType) and type_.known is not None
+            if isinstance(type_ := types.get(name), TensorType) and type_.known is not None
         )
         try:
-            general = self.graph_for(wanted, frozenset(unclear), known, rows_of)
+            general = self.graph_for(wanted, types, frozenset(unclear), known, rows_of)
             bound = specialise(general, types)
         except ModelError as error:
             if not unclear:
@@ -240,26 +261,27 @@ class ProgramCache:
         """Return where inputs and results are.
 
         Args:
-            feeds: values of all inputs.
+            feeds: values of the inputs.
             on_device: whether results are requested there.
             all_there: whether all inputs and results are there.
         """
         there: list[tuple[str, Format]] = []
         for info in self._boundary.inputs:
-            feed = feeds[info.name]
+            feed = feeds.get(info.name)
             if isinstance(feed, Lent):
                 there.append((info.name, feed.view.format))
-            elif all_there and isinstance(info.type, TensorType):
+            elif feed is not None and all_there and isinstance(info.type, TensorType):
                 there.append((info.name, Format.CONTIGUOUS))
         on_device = all_there or (on_device and self._boundary.exchange is not None)
         return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
 
     def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
-        """Return the types of the inputs, in order."""
+        """Return the types of the inputs, in the order of `feeds`."""
         found: list[ValueType | None] = []
-        for value in self._imported.inputs:
-            feed = feeds[value.name]
-            found.append(feed.type if isinstance(feed, Lent) else type_of(feed, value.type))
+        for name, feed in feeds.items():
+            found.append(
+                feed.type if isinstance(feed, Lent) else type_of(feed, self._declared[name])
+            )
         return tuple(found)
 
     def take(
@@ -276,7 +298,8 @@ class ProgramCache:
 
         Args:
             wanted: names of the outputs.
-            feeds: values of all inputs; those that determine shapes are copied to the host.
+            feeds: values of the inputs, in order; those that determine shapes are copied to the
+                host.
             work: the stream that reads inputs on the device.
             known: whether the key includes elements, or types alone.
             on_device: see `ends`.
@@ -308,7 +331,7 @@ class ProgramCache:
         self, wanted: tuple[str, ...], types: Types, feeds: Mapping[str, Feed]
     ) -> tuple[PoolEntry, Program] | None:
         """Return a program for all sizes that growth leads to; None if they get their own."""
-        flags = {name: cast("Array", feeds[name]).copy() for name in self._flags}
+        flags = {name: cast("Array", feeds[name]).copy() for name in self._flags if name in feeds}
         group = wanted, *(data.tobytes() for data in flags.values())
         general = self._growth.spanning(group, types)
         if general is None:

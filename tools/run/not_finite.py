@@ -39,14 +39,15 @@ def origin_of(model: Model, inputs: Mapping[str, HostValue], found: Mapping[str,
     if not kinds:
         return ""
     imported = model.imported
-    graph = imported.extract({n: imported.outputs.get(n) or imported.values[n] for n in found})
+    results = {n: imported.outputs.get(n) or imported.values[n] for n in found}
+    graph = imported.extract(results, inputs)
     first: dict[str, str] = {}
     spoilt: dict[str, set[Value]] = {name: set() for name, _ in _KINDS}
     for value in graph.inputs:
         _note(f"input '{value.name}'", (value,), (inputs[value.name],), (), spoilt, first)
     try:
-        for node, results in node_results(graph, inputs, evaluate, monotonic() + PATIENCE):
-            _note(_named(node), node.outputs, results, node.distinct_reads, spoilt, first)
+        for node, made in node_results(graph, inputs, evaluate, monotonic() + PATIENCE):
+            _note(_named(node), node.outputs, made, node.distinct_reads, spoilt, first)
             if all(name in first for name, _ in kinds):
                 break
     except TimeoutError:
