@@ -39,11 +39,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _gathered(graph: Graph, node: Node) -> str:
     """Rewrite a GatherElements; return a sentence about it."""
-    data, indices = (_source(value) for value in node.operands)
-    found, places, wanted = (shape_of(v) for v in (data, indices, node.output))
-    if found is None or places is None or wanted is None:
+    given, indices, wanted = (*node.operands, shape_of(node.output))
+    if not wanted or not isinstance(node.op, GatherElements):
         return ""
-    axis = normalize_axis(node.op.axis, len(wanted)) if isinstance(node.op, GatherElements) else 0
+    axis = normalize_axis(node.op.axis, len(wanted))
+    data, indices = _source(given), _source(indices)
+    data = data if _has_axis_of(data, given, axis) else given
+    found, places = shape_of(data), shape_of(indices)
+    if found is None or places is None:
+        return ""
     batch = _batch_axes(found, places, axis)
     if batch is None or not _are_slices(found, places, wanted, axis):
         return ""
@@ -119,6 +123,12 @@ def _source(value: Value) -> Value:
         return value
     grown = all(a in (1, b) for a, b in zip(before, shape, strict=True))
     return node.operands[0] if grown else value
+
+
+def _has_axis_of(source: Value, expanded: Value, axis: int) -> bool:
+    """Whether what is expanded to a value has all places along an axis that the value has."""
+    before, after = (shape_of(value) or () for value in (source, expanded))
+    return source is expanded or before[axis] == after[axis] is not None
 
 
 def _vector(value: Value) -> Value | None:

@@ -24,8 +24,8 @@ def expanded(name: str, value: str, dims: str) -> str:
     return f"{shape}\n{name} = Expand ({value}, {name}s)"
 
 
-def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
-    """Compare with onnxruntime, and the graph's operator, views aside, with the one expected."""
+def checked(text: str, feeds: dict[str, Array], *operators: str) -> None:
+    """Compare with onnxruntime, and the graph's operators, views aside, with those expected."""
     proto = parse_model(f"{HEADER} g {text}")
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -33,7 +33,7 @@ def checked(text: str, feeds: dict[str, Array], operator: str) -> None:
     (wanted,) = session.run(None, feeds)
     with tercet.load(proto) as model:
         result = model.run(feeds)["y"]
-        assert [kind for kind in kinds(model.graph) if kind not in VIEWS] == [operator]
+        assert [kind for kind in kinds(model.graph) if kind not in VIEWS] == list(operators)
     np.testing.assert_allclose(result, np.asarray(wanted), rtol=1e-6)
 
 
@@ -63,6 +63,19 @@ def test_neighbours_of_each_point(batch: int, operator: str) -> None:
         y = GatherElements <axis = 2> (d, e) }}"""
     feeds = {"x": numbers(batch, 1, 6, 4), "i": indices(batch, 6, 3, 1, below=6)}
     checked(text, feeds, operator)
+
+
+@pytest.mark.parametrize(("axis", "operator"), [(0, "Gather"), (1, "GatherND")])
+def test_places_that_are_expanded(axis: int, operator: str) -> None:
+    """Indices choose among the copies of one row: there are as many as an Expand makes."""
+    outer = "2," * axis
+    text = f"""(float[{outer}1,3] x, int64[{outer}5,1] i) => (float[{outer}5,3] y) {{
+        {expanded("d", "x", f"{outer}4,3")}
+        {expanded("e", "i", f"{outer}5,3")}
+        y = GatherElements <axis = {axis}> (d, e) }}"""
+    shape = (2,) * axis
+    feeds = {"x": numbers(*shape, 1, 3), "i": indices(*shape, 5, 1, below=4)}
+    checked(text, feeds, "Expand", operator)
 
 
 @pytest.mark.parametrize(("reduction", "dtype"), [("add", "int64"), ("max", "int32")])
