@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import exp, inf, isfinite, sqrt
+from math import exp, inf, isfinite, log, pi, sqrt, trunc
 from types import MappingProxyType
 
 import numpy as np
 
+from ..ir.dtypes import DType, bool_
 from ..ir.graph import Node, Value
 from ..ir.op import Op
-from ..ir.types import TensorType
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..ops.gather import ScatterElements, ScatterND
 from ..ops.reduce import ReduceMax, ReduceSum
-from .editing import number, shape_of
+from .editing import dtype_of, number, shape_of
 from .ranges import (
     BYTE_LIMITS,
     LIKELY,
@@ -26,7 +26,7 @@ from .ranges import (
     ValueRange,
     fixed,
     input_of,
-    of_first,
+    monotone,
     of_union,
     power_of,
     spread,
@@ -136,12 +136,11 @@ def _pow(node: Node, ranges: Ranges) -> ValueRange:
     x, power = ranges[input_of(node, 0)], number(input_of(node, 1), 64)
     if power is None:
         return UNBOUNDED
-    if power < 0:
-        return ValueRange(x.distance**power, 0.0, x.distance**power) if x.distance else UNBOUNDED
-    low = 0.0 if power % 2 != 1 else -inf
-    return ValueRange(
-        power_of(x.size, power), max(low, -power_of(x.bound, power)), power_of(x.bound, power)
-    )
+    if power < 0 and not x.distance:
+        return UNBOUNDED
+    bound = power_of(x.distance if power < 0 else x.bound, power)
+    size = bound if power < 0 else power_of(x.size, power)
+    return ValueRange(size, -bound if power % 2 == 1 and x.low < 0 else 0.0, bound)
 
 
 def _root(node: Node, ranges: Ranges) -> ValueRange:
@@ -161,10 +160,12 @@ def _neg(node: Node, ranges: Ranges) -> ValueRange:
 
 def _clip(node: Node, ranges: Ranges) -> ValueRange:
     x = ranges[input_of(node, 0)]
-    limits = [number(value, 64) for value in (*node.inputs[1:], None, None)[:2]]
-    low = x.low if limits[0] is None else max(x.low, limits[0])
-    high = x.high if limits[1] is None else min(x.high, limits[1])
-    return ValueRange(x.size, min(low, high), max(high, min(low, high)), x.counted)
+    least, most = (
+        ValueRange(x.size, end, end) if value is None else ranges[value]
+        for value, end in zip((*node.inputs[1:], None, None), (-inf, inf), strict=False)
+    )
+    low, high = x.clipped(least.low, most.low).low, x.clipped(least.high, most.high).high
+    return ValueRange(x.size, low, high, x.counted)
 
 
 def _max(node: Node, ranges: Ranges) -> ValueRange:
@@ -222,6 +223,27 @@ def _relu(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(x.size, max(x.low, 0.0), max(x.high, 0.0), x.counted)
 
 
+def _thresholded(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of what is greater than a number, and of 0 instead of the others."""
+    x = ranges[input_of(node, 0)]
+    above = replace(x, low=max(x.low, min(getattr(node.op, "alpha", 1.0), x.high)))
+    return above.or_zero()
+
+
+def _softplus(node: Node, ranges: Ranges) -> ValueRange:
+    x = ranges[input_of(node, 0)]
+    low, high = np.logaddexp(0, (x.low, x.high)).tolist()
+    return ValueRange(x.size + log(2), low, high)
+
+
+def _mod(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of remainders: with the signs of what is divided, or of the divisor."""
+    x, y = (ranges[input_of(node, i)] for i in (0, 1))
+    if getattr(node.op, "fmod", 0):
+        return replace(x.or_zero().clipped(-y.bound, y.bound), shares=False)
+    return replace(y.or_zero(), size=x.size, counted=x.counted, shares=False)
+
+
 def _gated(node: Node, ranges: Ranges) -> ValueRange:
     """Return the range of x times a factor between 0 and 1."""
     x = ranges[input_of(node, 0)]
@@ -229,11 +251,17 @@ def _gated(node: Node, ranges: Ranges) -> ValueRange:
 
 
 def _leaky(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of x where it is positive, and of x times a slope elsewhere."""
     slope = getattr(node.op, "alpha", 1.0)
+    slopes = ValueRange(abs(slope), slope, slope)
     if isinstance(node.op, ew.PRelu):
-        slope = ranges[input_of(node, 1)].bound
+        slopes = ranges[input_of(node, 1)]
     x = ranges[input_of(node, 0)]
-    return x.union(x.scaled(slope)) if isfinite(slope) else UNBOUNDED
+    if not isfinite(slopes.bound):
+        return UNBOUNDED
+    below = spread((min(x.low, 0.0), min(x.high, 0.0)), (slopes.low, slopes.high))
+    size = max(x.size, times(x.size, slopes.bound))
+    return ValueRange(size, *below, x.counted).union(x.clipped(0.0, inf))
 
 
 def _swiglu(node: Node, ranges: Ranges) -> ValueRange:
@@ -242,14 +270,25 @@ def _swiglu(node: Node, ranges: Ranges) -> ValueRange:
 
 
 def _cast(node: Node, ranges: Ranges) -> ValueRange:
-    source = input_of(node, 0)
-    x, type_ = ranges[source], source.type
-    if source.data is not None or not isinstance(type_, TensorType):
+    source, wanted = input_of(node, 0), dtype_of(node.output)
+    x, given = ranges[source], dtype_of(source)
+    if wanted is not None and wanted.kind in "biu" and not (given and np.can_cast(given, wanted)):
+        x = _of_integers(x, wanted)
+    if source.data is not None or given is None:
         return replace(x, counted=False)
-    limits = BYTE_LIMITS.get(type_.dtype)
-    if limits is not None:
-        return ValueRange(LIKELY, max(limits[0], x.low), min(limits[1], x.high))
-    return replace(x, counted=True) if type_.dtype.kind in "iu" else x
+    if given in BYTE_LIMITS:
+        return replace(_of_integers(x, given), size=LIKELY, counted=False)
+    return replace(x, counted=True) if given.kind in "iu" else x
+
+
+def _of_integers(x: ValueRange, dtype: DType) -> ValueRange:
+    """Return the range of integers: numbers that their type does not hold may become any."""
+    low, high = BYTE_LIMITS.get(dtype, (-inf, inf))
+    if dtype != bool_:
+        limits = np.iinfo(dtype)
+        if limits.min <= x.low <= x.high <= limits.max:
+            low, high = float(trunc(x.low)), float(trunc(x.high))
+    return replace(x, low=low, high=high)
 
 
 def _build() -> Mapping[type[Op], Rule]:
@@ -258,7 +297,10 @@ def _build() -> Mapping[type[Op], Rule]:
     def put(rule: Rule, *kinds: type[Op]) -> None:
         rules.update(dict.fromkeys(kinds, rule))
 
-    put(of_first, ew.Floor, ew.Ceil, ew.Round, ew.Mod)
+    put(monotone(np.floor), ew.Floor)
+    put(monotone(np.ceil), ew.Ceil)
+    put(monotone(np.round), ew.Round)
+    put(_mod, ew.Mod)
     put(of_union, ew.Mean)
     put(_add, ew.Add, ew.Sum)
     put(_sub, ew.Sub)
@@ -274,13 +316,16 @@ def _build() -> Mapping[type[Op], Rule]:
     put(_max, ew.Max)
     put(_min, ew.Min)
     put(_where, ew.Where)
-    put(_relu, ew.Relu, ew.ThresholdedRelu, ew.Softplus)
+    put(_relu, ew.Relu)
+    put(_thresholded, ew.ThresholdedRelu)
+    put(_softplus, ew.Softplus)
     put(_gated, ew.Gelu, ew.Swish, ew.HardSwish, ew.Mish)
     put(_leaky, ew.LeakyRelu, ew.PRelu)
     put(_swiglu, ew.SwiGLU)
     put(_cast, ew.Cast)
     put(fixed(0.0, 1.0), ew.Sigmoid, ew.HardSigmoid)
-    put(fixed(-1.0, 1.0), ew.Tanh, ew.Erf, ew.Sin, ew.Cos, ew.Softsign, ew.Sign, ew.Atan)
+    put(fixed(-1.0, 1.0), ew.Tanh, ew.Erf, ew.Sin, ew.Cos, ew.Softsign, ew.Sign)
+    put(fixed(-pi / 2, pi / 2), ew.Atan)
     put(fixed(-104.0, 89.0, 16.0), ew.Log)
     put(unbounded, ew.Tan, ew.Sinh, ew.Cosh)
     return MappingProxyType(rules)

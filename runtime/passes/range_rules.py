@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from math import hypot, inf, isfinite, prod, sqrt
+from itertools import cycle
+from math import hypot, inf, isfinite, log, prod, sqrt
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from .ranges import (
     unbounded,
 )
 
+#: The activations of a GRU's gates and of its state, by default.
+_GATES = "sigmoid", "tanh"
+
 
 def of_unknown(node: Node, ranges: Ranges) -> ValueRange:
     """Return the range for operators without a rule: that of an activation, or of the inputs."""
@@ -72,14 +75,22 @@ def _shape(value: Value) -> Shape | None:
     return value.type.shape if isinstance(value.type, TensorType) else None
 
 
-def _monotone(function: Callable[[float], float], grows: float = 1.0) -> Rule:
-    """Return the rule of a non-decreasing function that scales sizes by this factor."""
+def _triangle(node: Node, ranges: Ranges) -> ValueRange:
+    return _view(node, ranges).or_zero()
 
-    def rule(node: Node, ranges: Ranges) -> ValueRange:
-        x = ranges[input_of(node, 0)]
-        return ValueRange(x.size * grows, function(x.low), function(x.high))
 
-    return rule
+def _padded(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of a tensor and what it is padded with, if that is not part of it."""
+    x, value = replace(ranges[input_of(node, 0)], shares=False), (*node.inputs, None, None)[2]
+    if getattr(node.op, "mode", "constant") != "constant":
+        return x
+    return x.or_zero() if value is None else x.union(ranges[value])
+
+
+def _averaged(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of means, which zeros around the tensor may be part of."""
+    x = of_first(node, ranges)
+    return x.or_zero() if getattr(node.op, "count_include_pad", 0) else x
 
 
 def _range(node: Node, ranges: Ranges) -> ValueRange:
@@ -135,8 +146,8 @@ def _conv(node: Node, ranges: Ranges) -> ValueRange:
 
 def _folded(node: Node, ranges: Ranges) -> ValueRange:
     """Return the range of sums with at most a term for each element of a block."""
-    block = input_of(node, 2).data
-    return ranges[input_of(node, 0)].scaled(UNKNOWN if block is None else prod(block.tolist()))
+    block, x = input_of(node, 2).data, ranges[input_of(node, 0)]
+    return x.scaled(UNKNOWN if block is None else prod(block.tolist())).or_zero()
 
 
 def _gemm(node: Node, ranges: Ranges) -> ValueRange:
@@ -156,14 +167,14 @@ def _gemm(node: Node, ranges: Ranges) -> ValueRange:
 def _matmul(node: Node, ranges: Ranges) -> ValueRange:
     a, b = input_of(node, 0), input_of(node, 1)
     if ranges[a].shares and b.data is not None and b.data.ndim >= 2:  # means of weights
-        return replace(ranges[b], shares=False, counted=False)
+        return replace(ranges[b].or_zero(), shares=False, counted=False)
     for x, weight, axis in ((a, b, -1), (b, a, -2)):
         if weight.data is not None and x.data is None and weight.data.ndim >= 2:
             inner = weight.data.shape[-2 if axis == -1 else -1]
             return layer(ranges[x], weight, ranges[weight], weight.data.size // max(inner, 1), None)
     left, right = ranges[a], ranges[b]
     if left.shares:  # weighted means of the rows of b
-        return replace(right, shares=False, counted=False, means=True)
+        return replace(right.or_zero(), shares=False, counted=False, means=True)
     rank = a.type.rank if isinstance(a.type, TensorType) else None
     terms = count_along(a, (-1,)) if rank else UNKNOWN
     low, high = spread((left.low, left.high), (right.low, right.high))
@@ -210,8 +221,9 @@ def _normalized(node: Node, ranges: Ranges) -> tuple[ValueRange, ...]:
 def _lrn(node: Node, ranges: Ranges) -> ValueRange:
     op, x = node.op, ranges[input_of(node, 0)]
     assert isinstance(op, norm.LRN)
-    factor = op.bias**-op.beta if op.bias > 0 else inf
-    return x if factor <= 1 else x.scaled(factor)
+    if op.bias <= 0 or op.alpha < 0 or op.beta < 0:
+        return ValueRange(x.size)
+    return x.scaled(max(op.bias**-op.beta, 1.0)).or_zero()
 
 
 def _softmax(node: Node, ranges: Ranges) -> ValueRange:
@@ -253,7 +265,7 @@ def _sum(node: Node, ranges: Ranges) -> ValueRange | tuple[ValueRange, ...]:
         for weights, x in ((a, b), (b, a)):
             along = (_shape(weights) or (None,))[-1]
             if ranges[weights].shares and along == shape[-1] and _axes(node) == (len(shape) - 1,):
-                return replace(ranges[x], shares=False, counted=False)
+                return replace(ranges[x].or_zero(), shares=False, counted=False)
     return _reduction(1, 1)(node, ranges)
 
 
@@ -303,8 +315,21 @@ def _cumulative(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(x.size * UNKNOWN, counted=x.counted)
 
 
-def _logarithm(x: float) -> float:
-    return -104.0 if x <= 0 else float(np.log(x))
+def _log_sum(node: Node, ranges: Ranges) -> ValueRange:
+    source = input_of(node, 0)
+    x, terms = ranges[source], _terms(node, source)
+    low, high = (-104.0 if end <= 0 else log(end) for end in (x.low, x.high * terms))
+    return ValueRange(x.size, low, high)
+
+
+def _gated_state(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of means of a Tanh's results and of what the state is at first."""
+    op, states = node.op, (*node.inputs, *[None] * 6)[5]
+    assert isinstance(op, recurrent.GRU)
+    if any(name.lower() != usual for name, usual in zip(op.activations or (), cycle(_GATES))):
+        return ValueRange()
+    found = ValueRange(1.0, -1.0, 1.0)
+    return found if states is None else found.union(ranges[states])
 
 
 def _chosen(node: Node, ranges: Ranges) -> ValueRange:
@@ -319,22 +344,25 @@ def _build() -> dict[type[Op], Rule]:
         rules.update(dict.fromkeys(kinds, rule))
 
     put(_view, sh.Identity, norm.Dropout, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
-    put(_view, sh.Trilu)
+    put(_triangle, sh.Trilu)
     put(_transposed, movement.Transpose)
     put(of_first, movement.Expand, movement.Tile, movement.Split)
     put(of_first, movement.Slice, movement.DepthToSpace, movement.SpaceToDepth)
     put(of_first, movement.ReverseSequence, gather.Gather, gather.GatherElements, gather.GatherND)
     put(of_first, gather.Compress)
-    put(of_first, pool.AveragePool, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
+    put(of_first, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
+    put(_averaged, pool.AveragePool)
     put(of_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin)
-    put(of_union, movement.Concat, movement.Pad)
+    put(of_union, movement.Concat)
+    put(_padded, movement.Pad)
     put(_resized, Resize)
     put(_written, gather.ScatterElements, gather.ScatterND)
     put(_chosen, gather.OneHot)
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)
-    put(fixed(-1.0, 1.0), norm.LpNormalization, recurrent.GRU)
-    put(_monotone(_logarithm), reduce.ReduceLogSum)
+    put(fixed(-1.0, 1.0), norm.LpNormalization)
+    put(_gated_state, recurrent.GRU)
+    put(_log_sum, reduce.ReduceLogSum)
     put(unbounded, reduce.ReduceProd, reduce.CumProd, matmul.Det)
     put(_conv, conv.Conv, conv.ConvTranspose)
     put(_folded, conv.Col2Im)

@@ -100,6 +100,14 @@ class ValueRange:
         low, high = min(self.low, other.low), max(self.high, other.high)
         return ValueRange(max(self.size, other.size), low, high, self.counted or other.counted)
 
+    def clipped(self, low: float, high: float) -> ValueRange:
+        """Return the range of elements that are limited to an interval."""
+        return replace(self, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
+
+    def or_zero(self) -> ValueRange:
+        """Return the range of elements some of which may be 0, or nearer to it."""
+        return replace(self, low=min(self.low, 0.0), high=max(self.high, 0.0))
+
     def settled(self) -> ValueRange:
         """Return the same with the size limited by the bound."""
         return replace(self, size=min(self.size, self.bound))
@@ -232,6 +240,18 @@ def measured_in(graph: Graph) -> Ranges:
 
 #: Returns the ranges of a node's results; a single one is that of all of them.
 Rule = Callable[[Node, Ranges], ValueRange | tuple[ValueRange, ...]]
+
+
+def monotone(function: Callable[[float], float]) -> Rule:
+    """Return the rule of a non-decreasing function that does not change magnitudes by much."""
+
+    def rule(node: Node, ranges: Ranges) -> ValueRange:
+        x = ranges[input_of(node, 0)]
+        low, high = function(x.low), function(x.high)
+        return replace(x, low=float(low), high=float(high), shares=False)
+
+    return rule
+
 
 #: Limits of booleans and bytes.
 BYTE_LIMITS: dict[DType, tuple[float, float]] = {
