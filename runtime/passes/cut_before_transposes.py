@@ -166,18 +166,21 @@ def place_of(reader: Node) -> tuple[int, int] | None:
     numbers = [None if value is None else value.data for value in reader.inputs[1:]]
     if not dims or any(data is None or data.size != 1 for data in numbers):
         return None
-    found = [int(data.flat[0]) for data in numbers if data is not None]
+    found, index = [int(data.flat[0]) for data in numbers if data is not None], numbers[0]
     if isinstance(reader.op, Gather):
-        data, axis = numbers[0], reader.op.axis % len(dims)
-        if data is None or data.ndim:
-            return None
+        axis, fits = reader.op.axis % len(dims), index is not None and not index.ndim
+        part = slice(found[0], found[0] + 1 or None)
     elif len(found) < 3 or found[3:] not in ([], [1]):
         return None
     else:
-        axis = found[2] % len(dims)
-    size, taken = dims[axis], shape_of(reader.output)
-    is_one = isinstance(reader.op, Gather) or (taken is not None and taken[axis] == 1 != size)
-    return (axis, found[0] % size) if is_one and isinstance(size, int) else None
+        axis, fits, part = found[2] % len(dims), True, slice(*found[:2])
+    size = dims[axis]
+    taken = range(size)[part] if fits and isinstance(size, int) else ()
+    return (
+        (axis, taken[0])
+        if len(taken) == 1 and (isinstance(reader.op, Gather) or size != 1)
+        else None
+    )
 
 
 def _cut_first(

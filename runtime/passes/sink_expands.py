@@ -133,10 +133,10 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
 
     But for those of images: convolutions ask for formats that a view of more axes does not have.
     """
-    whole, out = node.output.tensor.dims, view.output.tensor.dims
+    whole, out = node.output.tensor.dims, _dims(view.output)
     moved = False
     for reader in graph.in_order(view.output.consumers):
-        if not broadcasts(reader) or _dims(reader.output) != out:
+        if out is None or not broadcasts(reader) or _dims(reader.output) != out:
             continue
         others = [value for value in reader.operands if value is not view.output]
         shapes = {value: _split(_dims(value), whole, out) for value in others}

@@ -308,6 +308,18 @@ def test_one_place_of_an_axis_is_a_slice_of_rows(axis: int) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize(("begin", "end"), [(-5, 1), (1, 9), (-1, 9)])
+def test_one_place_of_a_part_that_begins_or_ends_outside(begin: int, end: int) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        bounds = (np.array([n]) for n in (begin, end, 1))
+        return apply(g, Softmax(axis=-1), apply(g, Slice(), x, *bounds))
+
+    graph = make(build, (3, 2, 8))
+    after, log = optimised(graph)
+    assert "compose_moves" in log.counts
+    assert_same(graph, after)
+
+
 def test_one_place_of_what_was_in_a_sequence() -> None:
     """The type of the Slice is older than that of its source, whose last axis was unknown."""
     text = """<ir_version: 8, opset_import: ["": 21]>

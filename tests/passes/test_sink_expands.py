@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Exp, Mul
 from tercet.runtime.ops.matmul import MatMul
@@ -120,3 +122,17 @@ def test_summed_axes_and_what_is_joined_stay_repeated() -> None:
         after, _ = optimised(before, STATIC_PASSES)
         assert kinds(after).count("Expand") == 1
         assert_same(before, after, LENGTH)
+
+
+def test_views_to_computed_shapes_stay() -> None:
+    text = """<ir_version: 8, opset_import: ["": 21]>
+    g (float[2, 1, 4] x, int64[2] shape, float[4] b) => (float[m, n] y)
+      <int64[3] sizes = {2, 3, 4}> {
+      whole = Expand (x, sizes)
+      rows = Reshape (whole, shape)
+      y = Add (rows, b)
+    }"""
+    feeds = {"x": normal(2, 1, 4), "shape": np.array([6, 4]), "b": normal(4)}
+    wanted = feeds["x"].repeat(3, 1).reshape(6, 4) + feeds["b"]
+    with tercet.load(parse_model(text)) as model:
+        np.testing.assert_array_equal(model.run(feeds)["y"], wanted)
