@@ -44,7 +44,8 @@ def _choose(graph: Graph, stack: Node) -> str:
     if dims is None or not 1 < len(parts) <= _PARTS or not 0 < prod(dims) <= _ELEMENTS:
         return ""
     axis = stack.op.axis % len(dims)
-    if dims[axis] != len(parts) or prod(dims[axis + 1 :]) != 1:
+    of_one = {(*dims[:axis], 1, *dims[axis + 1 :])}
+    if prod(dims[axis + 1 :]) != 1 or {_dims(part) for part in parts} != of_one:
         return ""
     lifting = _Lifting(graph, stack, axis)
     found = [lifting.source(part) for part in parts]

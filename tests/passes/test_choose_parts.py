@@ -104,3 +104,16 @@ def test_what_stays(what: str) -> None:
     shape = (2, 1 << 21 if what == "many" else 30, 4)
     _, log = optimised(make(build, shape), STATIC_PASSES)
     assert "choose_parts" not in log.counts
+
+
+def test_parts_of_several_places_and_none_stay() -> None:
+    """Although there are as many parts as places."""
+
+    def build(g: Graph, x: Value) -> Value:
+        cuts = [(0, 0), (0, 1), (1, 3)]
+        parts = [apply(g, Slice(), x, *(np.array([n]) for n in (*cut, -1))) for cut in cuts]
+        parts[1] = apply(g, Tanh(), apply(g, Mul(), parts[1], HALF))
+        return stacked(g, *parts, kept=True)
+
+    graph = make(build, (5, 3))
+    assert_same(graph, optimised(graph, STATIC_PASSES)[0])
