@@ -67,7 +67,8 @@ def _layer(total: Node, heads: Value, factor: Value) -> tuple[Value, Array, Arra
     if not isinstance(count, int) or not isinstance(size, int) or not _sums_last(total, len(dims)):
         return None
     leading, own = factor.data.shape[:-2], (1, 1, *factor.data.shape)[-2:]
-    fits = set(leading) <= {1} and all(n in (1, m) for n, m in zip(own, (count, size), strict=True))
+    fits = factor.data.ndim <= len(dims) and set(leading) <= {1}
+    fits = fits and all(n in (1, m) for n, m in zip(own, (count, size), strict=True))
     *outer, width = shape_of(rows) or (None,)
     # One axis in front is the same in both, whatever its size; several may be cut in other places.
     is_cut = len(dims) > 3 or len(outer) != 1

@@ -60,7 +60,15 @@ def of_other_places(g: Graph, x: Value) -> Value:
     return apply(g, ReduceSum(keepdims=0), y, np.array([1]))
 
 
-@pytest.mark.parametrize(("build", "width"), [(of_long_rows, 60), (of_other_places, WIDTH)])
+def with_more_axes(g: Graph, x: Value) -> Value:
+    """By a constant that adds an axis to what it multiplies."""
+    return summed(g, apply(g, MatMul(), x, normal(WIDTH, HEADS * SIZE)), normal(1, 1, HEADS, SIZE))
+
+
+OTHERS = [(of_long_rows, 60), (of_other_places, WIDTH), (with_more_axes, WIDTH)]
+
+
+@pytest.mark.parametrize(("build", "width"), OTHERS)
 def test_others_stay(build: Build, width: int) -> None:
     graph = make(build, (ROWS, width))
     after, log = optimised(graph)
