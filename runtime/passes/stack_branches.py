@@ -168,10 +168,10 @@ class _Stack:
         place = next(i for i in range(len(given)) if given[i : i + count] == self.values)
         stack = self._stacked(self.values)
         nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
-        inside = {self.node, *nodes}
+        inside = set(nodes)
         for values, whole in self.made.items():
             for number, value in enumerate(values):
-                if not inside.issuperset(value.consumers) or self.graph.is_output(value):
+                if self._is_read_elsewhere(value, inside):
                     cut = Builder(self.graph, self.before, value.name)
                     part = cut(Gather(axis=0), whole, cut.constant(np.array(number)))
                     part.type = value.type
@@ -191,6 +191,13 @@ class _Stack:
         for node in reversed(nodes):
             drop(self.graph, node)
         return f"{count} branches that Concat '{name}' joins are computed at once"
+
+    def _is_read_elsewhere(self, value: Value, inside: set[Node]) -> bool:
+        """Whether others than nodes of the branches read a value, or the Concat once more."""
+        times = {node: count for node, count in value.consumers.items() if node not in inside}
+        joined = times.pop(self.node, 0)
+        is_joined_again = joined > self.values.count(value)
+        return bool(times) or is_joined_again or self.graph.is_output(value)
 
     # ── one node of all branches ─────────────────────────────────────────────────────────────────
 

@@ -49,7 +49,8 @@ def _unfolds(graph: Graph, value: Value) -> bool:
     while (node := value.producer) is not None and graph.sole_consumer(value) is not None:
         if isinstance(node.op, Gather):
             source, indices = node.operands
-            return indices.data is not None and source.tensor.size < node.output.tensor.size
+            is_known = indices.data is not None and is_static(source) and is_static(node.output)
+            return is_known and source.tensor.size < node.output.tensor.size
         if not isinstance(node.op, Transpose | Slice | Pad) and not node.op.view:
             return False
         value = node.operands[0]

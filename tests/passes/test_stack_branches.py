@@ -120,21 +120,26 @@ def test_branches_of_several_widths(name: str, batch: Dim) -> None:
     assert_same(graph, after, 2, ROWS, sum(widths))
 
 
-@pytest.mark.parametrize("read", ["as an output", "twice"])
+@pytest.mark.parametrize("read", ["as an output", "twice", "twice, and computed of an output"])
 def test_runs_whose_parts_others_read(read: str) -> None:
     parts: list[Value] = []
 
     def build(g: Graph, x: Value) -> Value:
         layers = [apply(g, MatMul(), apply(g, Relu(), x), normal(WIDTH, 3)) for _ in range(COUNT)]
         parts.extend(apply(g, Tanh(), layer) for layer in layers)
-        front = [parts[0]] if read == "twice" else []
+        front = [parts[0]] if read.startswith("twice") else []
         return apply(g, Concat(axis=-1), *front, x, *parts)
 
     graph = make(build, (2, ROWS, WIDTH))
     if read == "as an output":
         graph.set_outputs({**graph.outputs, "part": parts[0]})
+    if read == "twice, and computed of an output":
+        maker = parts[0].producer
+        assert maker is not None
+        graph.set_outputs({**graph.outputs, "part": maker.operands[0]})
     after, log = optimised(graph)
     assert log.counts["stack_branches"] == 1
+    assert kinds(after).count("Tanh") == 1
     assert_same(graph, after)
 
 

@@ -67,3 +67,15 @@ def test_products_of_what_is_not_repeated_stay() -> None:
         after, _ = optimised(before, STATIC_PASSES)
         assert "ReduceSum" not in kinds(after)
         assert_same(before, after, SAMPLES, LENGTH, HEADS * SIZE)
+
+
+def test_windows_of_as_many_samples_as_a_view_needs() -> None:
+    """The number of samples has a name, and the shape of their products is known."""
+
+    def build(g: Graph, x: Value) -> Value:
+        each = apply(g, Reshape(), windows(g, x, 0, 2, 3, 1), np.array([LENGTH, SIZE, TAPS]))
+        return apply(g, MatMul(), each, normal(LENGTH, TAPS, 1))
+
+    before = make(build, ("samples", LENGTH, SIZE))
+    after, _ = optimised(before, STATIC_PASSES)
+    assert_same(before, after, 1, LENGTH, SIZE)
