@@ -139,9 +139,9 @@ class _Batch:
 
     def _write(self, write: Builder, node: Node, image: dict[Value, Value]) -> None:
         made = self._known[node.output]
-        reads = [(value, self._image(write, value, image)) for value in node.distinct_reads]
+        reads = [(value, self._image(write, value, image)) for value in node.operands]
         if isinstance(node.op, Reduce) and made.is_batched:
-            rank = len(self._known[node.distinct_reads[0]].shape)
+            rank = len(self._known[node.operands[0]].shape)
             axes = _axes(node, node.op, rank) or ()
             op = replace(node.op, noop_with_empty_axes=1)
             inner = write.integers(axis + 1 for axis in axes)

@@ -112,7 +112,8 @@ def _fit(a: _Series, b: _Series) -> bool:
     if b.axis is None:
         transposed = a.perm != tuple(range(rank))
         return rank_of(b.value) == 2 and a.axis < rank and not transposed
-    return len(b.perm) == rank and a.axis <= rank - 2
+    sizes = [(shape_of(each.value) or (None,) * (rank + 1))[a.axis] for each in (a, b)]
+    return len(b.perm) == rank and a.axis <= rank - 2 and sizes[0] == sizes[1]
 
 
 def _join(

@@ -75,6 +75,13 @@ def test_distances(kind: str, axis: int) -> None:
     assert is_batched(text, {"a": drawn(5, 3), "b": drawn(4, 3)})
 
 
+def test_products_of_an_element_and_itself() -> None:
+    text = (
+        DISTANCES.replace("KIND", "ReduceSum").replace("AXIS", "1").replace("Abs (c)", "Mul (c, c)")
+    )
+    assert is_batched(text, {"a": drawn(5, 3), "b": drawn(4, 3)})
+
+
 def test_axes_captures_and_ranks() -> None:
     feeds = {"a": drawn(3, 4), "b": drawn(4, 2, 3), "c": drawn(3), "e": drawn(2, 1)}
     assert is_batched(AXES, feeds)

@@ -126,10 +126,12 @@ def test_tokens_that_no_step_looks_up_may_be_outside_of_the_table() -> None:
     np.testing.assert_allclose(found, wanted, rtol=5e-6)
 
 
-@pytest.mark.parametrize("why", ["few", "other places", "other axes", "rows"])
+@pytest.mark.parametrize("why", ["few", "other places", "other axes", "rows", "more places"])
 def test_products_of_steps_that_stay(why: str) -> None:
     def build(g: Graph, x: Value) -> Value:
         a, b = apply(g, Relu(), x), apply(g, Sigmoid(), x)
+        if why == "more places":
+            b = apply(g, Concat(axis=1), b, x)
         parts = []
         for i in range(2 if why == "few" else CHUNKS):
             j = (i + 1) % CHUNKS if why == "other places" and i % 2 else i
