@@ -63,7 +63,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _cuts(graph: Graph, join: Node) -> list[tuple[Value, int, int, int]] | None:
     """Return the parts that are all that is read of a Concat: axis, first place and size of each.
 
-    None if something else reads it, or if parts are cut along the axis that it joins, or several.
+    None if something else reads it, or if parts are cut along the axis that it joins, or several,
+    or have no places.
     """
     if graph.is_output(join.output) or len(join.inputs) < 2:
         return None
@@ -73,7 +74,7 @@ def _cuts(graph: Graph, join: Node) -> list[tuple[Value, int, int, int]] | None:
             return None
         for value in reader.outputs:
             place = cut(reader, value)
-            if place is None:
+            if place is None or not place[-1]:
                 return None
             found.append((value, *place))
     own, rank = join.op.axis if isinstance(join.op, Concat) else 0, rank_of(join.output)

@@ -22,7 +22,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     for value in dict.fromkeys(v for node in graph.nodes for v in node.distinct_reads):
         alike: dict[Hashable, list[Node]] = {}
-        for reader in value.consumers:
+        for reader in (each for each in value.consumers if each.inputs[0] is value):
             follower, place = _follower(graph, reader), place_of(reader)
             if follower is not None and place is not None:
                 key = type(reader.op), place[0], follower.op

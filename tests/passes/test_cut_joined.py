@@ -89,3 +89,16 @@ def test_what_something_else_reads() -> None:
     assert "cut_joined" not in log.counts
     assert kinds(after).count("Concat") == 4
     assert_same(graph, after)
+
+
+def test_parts_without_places() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        rows = [joined(g, 1, [apply(g, op, x), apply(g, Relu(), x)]) for op in (Tanh(), Exp())]
+        sizes = g.constant(np.array([0, 3, 3]))
+        parts = g.insert(Split(axis=1), [joined(g, 0, rows), sizes], 3).outputs
+        return joined(g, 1, [apply(g, Sigmoid(), part) for part in parts])
+
+    graph = make(build, (2, 3))
+    after, log = optimised(graph)
+    assert "cut_joined" not in log.counts
+    assert_same(graph, after)

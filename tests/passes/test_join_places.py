@@ -8,7 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Exp, Mul, Tanh
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import Slice
+from tercet.runtime.ops.movement import Concat, Slice
 
 from .graphs import apply, assert_same, kinds, make, optimised
 
@@ -56,4 +56,21 @@ def test_places_that_stay(why: str) -> None:
     after, log = optimised(graph)
     assert ("join_places" in log.counts) == (why == "kinds")
     assert kinds(after).count("Exp") == (count if why != "kinds" else 3)
+    assert_same(graph, after)
+
+
+def test_places_of_several_tensors_stay() -> None:
+    """All of which are cut along the same axis, by one constant."""
+
+    def build(g: Graph, x: Value) -> Value:
+        axis, parts = g.constant(np.array([1])), list[Value]()
+        for step in range(STEPS):
+            whole = apply(g, Mul(), x, np.array(step + 1, np.float32))
+            place = apply(g, Slice(), whole, np.array([step]), np.array([step + 1]), axis)
+            parts.append(apply(g, Exp(), place))
+        return apply(g, Concat(axis=1), *parts)
+
+    graph = make(build, (2, STEPS, 6))
+    after, log = optimised(graph)
+    assert "join_places" not in log.counts
     assert_same(graph, after)
