@@ -196,7 +196,8 @@ def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
     if one.is_plain:
         return one.source
     for reader in one.source.consumers:
-        if isinstance(reader.op, Transpose) and reader.op.order(len(one.order)) == one.order:
+        is_known = isinstance(reader.op, Transpose) and reader.position < before.position
+        if is_known and reader.op.order(len(one.order)) == one.order:
             return reader.output
     return Builder(graph, before)(Transpose(perm=one.order), one.source)
 

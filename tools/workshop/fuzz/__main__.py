@@ -12,7 +12,7 @@ from typing import Any
 from ...common.console import open_console
 from ...common.environment import environment
 from .campaign import Campaign, run_campaign, workers_for
-from .numbering import add_numbering, numbers_of
+from .numbering import add_numbering, numbers_of, verify_passes
 from .page import passes, summary, write
 from .seeds import all_seeds
 from .trial import BROKEN, Outcome, runs, try_mutant
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--save", type=Path, help="with --only: write the mutant's file")
     given = parser.parse_args(arguments)
+    verify_passes()
     folders = tuple(given.models)
     lame = frozenset(s.name for s in all_seeds(folders) if s.is_from_folder and not runs(s))
     campaign = Campaign(given.seed, folders, lame)

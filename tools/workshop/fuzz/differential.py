@@ -39,7 +39,7 @@ from ..honest import honest
 from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
 from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
-from .numbering import add_numbering, numbers_of, until
+from .numbering import add_numbering, numbers_of, until, verify_passes
 from .respelling import respelled
 from .variants import (
     in_dtype,
@@ -341,6 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_kernels(parser)
     parser.add_argument("--save", type=Path, help="with --only: write its model")
     given = parser.parse_args(arguments)
+    verify_passes()
     console = open_console()
     kernels = kernels_of(given)
     counted: Counter[str] = Counter()

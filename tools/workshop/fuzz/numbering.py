@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from time import monotonic
+
+from ....runtime.passes.driver import VERIFY
 
 
 def add_numbering(parser: ArgumentParser, cases: str, count: int, only: str) -> None:
@@ -38,3 +41,8 @@ def until(seconds: float, numbers: Sequence[int]) -> Iterator[int]:
         if monotonic() > end:
             return
         yield number
+
+
+def verify_passes() -> None:
+    """Have graphs verified after each pass, in this process and those that it starts."""
+    os.environ.setdefault(VERIFY, "1")

@@ -31,7 +31,7 @@ from ...common.nested import flat
 from .differential import Arrays, Case, tried
 from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
-from .numbering import add_numbering, numbers_of, until
+from .numbering import add_numbering, numbers_of, until, verify_passes
 from .trial import is_unread
 from .variants import resized, with_names, with_outputs
 
@@ -318,6 +318,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=8, help="of each model, about")
     add_kernels(parser)
     given = parser.parse_args(arguments)
+    verify_passes()
     console = open_console()
     kernels = kernels_of(given)
     counted: Counter[str] = Counter()

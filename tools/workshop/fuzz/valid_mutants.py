@@ -25,7 +25,7 @@ from .emulation import add_kernels, kernels_of
 from .mutant_seeds import MutantSeeds, networks_of
 from .mutants import DTYPES, FOUND, Ended, MutantDraws, run_mutants
 from .mutants_page import summary, write
-from .numbering import add_numbering, numbers_of
+from .numbering import add_numbering, numbers_of, verify_passes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="folder for what is wrong")
     parser.add_argument("--output", type=Path, help="folder for valid_mutants.md and .json")
     given = parser.parse_args(arguments)
+    verify_passes()
     draws = MutantDraws(
         given.seed,
         MutantSeeds(networks_of(given.models), given.motif),
