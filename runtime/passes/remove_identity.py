@@ -63,20 +63,53 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _axes_kept(graph: Graph, view: Node) -> Iterator[str]:
-    """Have a reduction keep the axes that a view behind it puts back."""
-    node = view.operands[0].producer if isinstance(view.op, Reshape | Unsqueeze) else None
+    """Have a reduction keep the axes that a view behind it puts back.
+
+    Elementwise nodes between the two, which read nothing else than numbers, keep them as well.
+    """
+    if not isinstance(view.op, Reshape | Unsqueeze):
+        return
+    value, nodes = view.operands[0], list[Node]()
+    while (made := _of_one_tensor(graph, value)) is not None:
+        nodes.insert(0, made)
+        value = next(v for v in made.distinct_reads if not v.is_constant)
+    node = value.producer
     if node is None or not isinstance(node.op, Reduce) or node.op.keepdims:
         return
     wanted, source = shape_of(view.output), shape_of(node.inputs[0])
-    if graph.sole_consumer(node.output) is not view or wanted is None or source is None:
+    if graph.sole_consumer(value) is None or wanted is None or source is None:
         return
-    kept, types = replace(node.op, keepdims=1), [value.type for value in node.operands]
+    kept, types = replace(node.op, keepdims=1), [each.type for each in node.operands]
     data, *axes = (type_ for type_ in types if isinstance(type_, TensorType))
-    if 1 + len(axes) < len(types) or None in wanted:
+    if 1 + len(axes) < len(types) or None in wanted or kept.infer(data, *axes).shape != wanted:
         return
-    if kept.infer(data, *axes).shape == wanted:
-        stand_in(graph, [node, view], view, kept, node.inputs, node.name)
-        yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
+    origins: list[tuple[Node, ...]] = [(each,) for each in (node, *nodes)]
+    origins[-1] = (*origins[-1], view)
+    new = [Builder(graph, view, origin=origins[0]).node(kept, *node.inputs)]
+    for each, origin in zip(nodes, origins[1:], strict=True):
+        inputs = (v if v is None or v.is_constant else new[-1].output for v in each.inputs)
+        new.append(Builder(graph, view, origin=origin).node(each.op, *inputs))
+    graph.redirect(view.output, new[-1].output)
+    drop(graph, view)
+    for old, each in zip((node, *nodes), new, strict=True):
+        graph.rename(each, old.name)
+    yield f"{node.kind} '{node.name}' keeps the axes that '{view.name}' puts back"
+
+
+def _of_one_tensor(graph: Graph, value: Value) -> Node | None:
+    """Return the elementwise node of a value that a single node reads, if it reads one tensor.
+
+    Besides, it may read numbers, which do not add axes.
+    """
+    node = value.producer
+    if node is None or graph.sole_consumer(value) is None or isinstance(node.op, _RIGID):
+        return None
+    tensors = [v for v in node.distinct_reads if not v.is_constant]
+    if not is_elementwise(node.op) or len(tensors) != 1:
+        return None
+    others = [v for v in node.distinct_reads if v.is_constant]
+    numbers = all(v.data is not None and v.data.size == 1 for v in others)
+    return node if numbers and shape_of(tensors[0]) == shape_of(value) else None
 
 
 def _of_one(graph: Graph, node: Node) -> Iterator[str]:

@@ -152,6 +152,22 @@ def test_axes_that_are_put_back_are_kept(name: str) -> None:
     assert_same(before, after, 4, 5, 3)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["numbers", "another tensor"])
+def test_axes_are_kept_behind_elementwise_nodes(known: bool) -> None:
+    """As PyTorch exports `x / x.var(-1, keepdim=True)`: the view is behind a factor."""
+
+    def build(g: Graph, x: Value) -> Value:
+        largest = apply(g, ReduceMax(keepdims=0), x, np.array([-1]))
+        factor = np.array([7] if known else [7, 8, 9], np.float32)
+        scaled = apply(g, Mul(), apply(g, Mul(), np.array(2, np.float32), largest), factor)
+        return apply(g, Mul(), x, apply(g, Unsqueeze(), scaled, np.array([-1])))
+
+    before = make(build, (2, 3, 4))
+    after, _ = optimised(before)
+    assert set(kinds(after)).isdisjoint({"Unsqueeze", "Reshape"}) == known
+    assert_same(before, after, 2, 3, 4)
+
+
 def test_axes_that_others_do_not_read_stay_dropped() -> None:
     def build(g: Graph, x: Value) -> Value:
         largest = apply(g, ReduceMax(keepdims=0), x, np.array([2]))
