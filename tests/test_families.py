@@ -55,6 +55,7 @@ KERNEL_ROOMS = {
     "shared_chains": "elementwise",
     "fold_kernel": "reduce",
     "reduction_kernel": "reduce",
+    "row_kernel": "reduce",
     "segment_kernel": "reduce",
     "scan_kernel": "reduce",
     "recurrent": "sequence",

@@ -48,6 +48,7 @@ from .recipe.pattern import Pattern
 
 if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
+    from .codegen.row_chains import RowChain
     from .codegen.scans import ScanChain
 
 #: Float types with float32 accumulators, which kernels may store in place of one another.
@@ -200,7 +201,7 @@ class _PlainGroups:
         """Scans and reductions with the chains around them."""
         for node in self.heads:
             whole = [each for each in self.moved if self.left.issuperset(each.nodes)]
-            folded = _folded(self.graph, node, self.left, whole)
+            folded = _folded(self.graph, node, self.left, whole, self.formed)
             if folded:
                 self.left.difference_update(folded.nodes)
                 self._take(folded.moves)
@@ -258,16 +259,24 @@ class _PlainGroups:
 
 
 def _folded(
-    graph: Graph, node: Node, left: Set[Node], moved: Sequence[Movement]
-) -> ScanChain | ChainReduction | None:
-    """Return a scan or a reduction with the chains around it, if a node is one that has any."""
+    graph: Graph,
+    node: Node,
+    left: Set[Node],
+    moved: Sequence[Movement],
+    formed: Formed | None,
+) -> ScanChain | RowChain | ChainReduction | None:
+    """Return a scan or reductions with the chains around them, if a node is one that has any."""
     if node in left and isinstance(node.op, Cumulative):
         from .codegen.scans import scan_chain_at
 
         return scan_chain_at(graph, node, left, moved)
     if node in left and isinstance(node.op, Reduce):
         from .codegen.reductions import chain_reduction_at
+        from .codegen.row_chains import row_chain_at
 
+        rows = row_chain_at(graph, node, left, moved, formed)
+        if rows is not None:
+            return rows
         helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
         return chain_reduction_at(graph, node, left, moved, **helpers)
     return None

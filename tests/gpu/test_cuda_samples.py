@@ -23,6 +23,7 @@ from ..kernels import (
     test_gathered,
     test_pad_channels,
     test_rotated_heads,
+    test_row_chain,
     test_scan_chain,
     test_segments,
     test_shared_chains,
@@ -51,6 +52,12 @@ def test_kernels(sample: Sample) -> None:
 def test_kernels_of_scans(name: str) -> None:
     sample = test_scan_chain.made(test_scan_chain.BUILDS[name])
     compare(sample, *open_backends("cuda", OPTIONS), error=test_scan_chain.limit(name))
+
+
+@pytest.mark.parametrize("name", test_row_chain.BUILDS)
+def test_kernels_of_rows(name: str) -> None:
+    sample = test_row_chain.made(test_row_chain.BUILDS[name])
+    compare(sample, *open_backends("cuda", OPTIONS), error=test_row_chain.limit(name))
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)

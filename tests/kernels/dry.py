@@ -165,3 +165,20 @@ def _numbers(draw: np.random.Generator, count: int) -> Array:
 @lru_cache(maxsize=64)
 def _same_numbers(seed: int, count: int) -> Array:
     return _numbers(np.random.default_rng(seed), count)
+
+
+class Net:
+    """A graph and what it is fed."""
+
+    def __init__(self) -> None:
+        self.graph, self.feeds = Graph("net"), dict[str, Array]()
+
+    def input(self, *dims: int, dtype: DType = float32) -> Value:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = (normal(*dims) * np.float32(0.5)).astype(dtype)
+        return self.graph.add_input(name, TensorType(dtype, dims))
+
+    def apply(self, op: Op, *inputs: Value | Array) -> Value:
+        made = apply(self.graph, op, *inputs)
+        infer(self.graph)
+        return made

@@ -22,6 +22,7 @@ from ....runtime.ops.reduce import (
 )
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.operands import Ints
+from ..recipe.source import C_TYPES
 from .elementwise import greatest, lowest
 
 #: The header that declares composite states.
@@ -54,17 +55,26 @@ class ReduceFormula:
 
     def code(self, dtype: DType) -> str:
         """Return the functions of `reduce.cu` for elements of a dtype."""
+        return "\n".join((*self._headers(), *self._functions(dtype)))
+
+    def within(self, space: str, dtype: DType, compute: DType) -> str:
+        """Return these functions in a namespace, where A is the type of the arithmetic."""
+        kind = f"using A = {C_TYPES[compute]};"
+        inside = kind, *self._headers(), *self._functions(dtype)
+        return "\n".join((f"namespace {space} {{", *inside, "}"))
+
+    def _headers(self) -> list[str]:
+        return [f'#include "{_HEADERS[self.state]}"'] if self.state in _HEADERS else []
+
+    def _functions(self, dtype: DType) -> tuple[str, ...]:
         start = self.start.replace("LOWEST", lowest(dtype)).replace("GREATEST", greatest(dtype))
         head = "__device__ __forceinline__"
-        return "\n".join(
-            (
-                *([f'#include "{_HEADERS[self.state]}"'] if self.state in _HEADERS else []),
-                f"using State = {self.state};",
-                f"{head} State start() {{ return {start}; }}",
-                f"{head} State element(A x, long long at) {{ return {self.element}; }}",
-                f"{head} State combine(State a, State b) {{ return {self.combine}; }}",
-                f"{head} auto finish(State a, A count) {{ return {self.finish}; }}",
-            )
+        return (
+            f"using State = {self.state};",
+            f"{head} State start() {{ return {start}; }}",
+            f"{head} State element(A x, long long at) {{ return {self.element}; }}",
+            f"{head} State combine(State a, State b) {{ return {self.combine}; }}",
+            f"{head} auto finish(State a, A count) {{ return {self.finish}; }}",
         )
 
     def nbytes(self, dtype: DType, index: DType) -> int:

@@ -13,9 +13,10 @@ from ..recipe.launch import Launch
 from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_type, merge
 from ..recipe.source import arithmetic
 from .chain_kernel import factors_of, refusal, walk_of
-from .elementwise import ElementwiseChain, chain_of, compute_type
+from .elementwise import compute_type
 from .moves import Movement
 from .scans import ScanChain
+from .stages import Stage, stage_of
 
 #: Threads of a block, lanes of a warp; threads that share a line at most, if its elements are
 #: adjacent or far apart; and bytes of shared memory for what they exchange.
@@ -26,14 +27,6 @@ WIDE, FEW_LINES, SECTOR = 512, 1 << 10, 8
 MANY, FEW, ENOUGH, TILES = 8, 4, 1 << 17, 4
 #: Maximum length of a line where there are few lines: longer ones are cut into several blocks.
 LONG, LINES = 2048, 1 << 13
-
-
-@record
-class _Stage:
-    """A scan, and the chain that computes what it adds up; none if that is an operand."""
-
-    scan: Node
-    chain: ElementwiseChain | None
 
 
 @record
@@ -52,46 +45,31 @@ def scan_chain(found: ScanChain, y: Tensor, operand: Callable[[Value], Tensor]) 
     if not suits(y.dims, found.axis):
         return f"few lines of {y.dims[found.axis]} elements"
     scans = {node.output: i for i, node in enumerate(found.scans)}
-    stages = list[_Stage]()
-    for i, node in enumerate(found.scans):
-        x = node.operands[0]
-        chain = (
-            None if x.producer not in found.chain or x in scans else _chain(found, x, f"feed{i}")
-        )
-        if isinstance(chain, str):
-            return chain
-        stages.append(_Stage(node, chain))
-    last = found.chain[-1]
-    behind = None if last.output in scans else _chain(found, last.output, "after", rounds=True)
-    if isinstance(behind, str):
-        return behind
-    chains = [c for c in (*(stage.chain for stage in stages), behind) if c is not None]
-    fed = [stage.scan.operands[0] for stage in stages if stage.chain is None]
-    reads = dict.fromkeys([*(v for c in chains for v in c.operands), *fed])
-    values = [v for v in reads if v not in scans]
+    stages = list[Stage]()
+    last = found.chain[-1].output
+    wanted = [(node.operands[0], f"feed{i}") for i, node in enumerate(found.scans)]
+    for value, name in (*wanted, (last, "after")):
+        stage = stage_of(found.chain, found.scans, value, name, rounds=value is last)
+        if isinstance(stage, str):
+            return stage
+        stages.append(stage)
+    values = [v for v in dict.fromkeys(v for s in stages for v in s.operands) if v not in scans]
     moved = {each.y: each for each in found.moves}
     operands = [operand(moved[v].x if v in moved else v) for v in values]
     names = {v: f"words{i}.at[q]" for i, v in enumerate(values)}
     names |= {v: f"sums{i}[q]" for v, i in scans.items()}
-
-    def call(chain: ElementwiseChain | None, value: Value, name: str) -> str:
-        if chain is None:
-            return names[value]
-        return f"{name}::{name}({', '.join(names[v] for v in chain.operands)})"
-
-    code = [chain.within(name) for chain, name in _named(stages, behind)]
-    for i, stage in enumerate(stages):
-        x = stage.scan.operands[0]
-        code += _scan(i, _op(stage.scan), stage.scan.output.tensor.dtype)
-        code.append(f"#define FEED{i}(q) {call(stage.chain, x, f'feed{i}')}")
-    code.append(f"#define RESULT(q) {call(behind, last.output, 'after')}")
+    code = [stage.code for stage in stages]
+    for i, node in enumerate(found.scans):
+        code += _scan(i, _op(node), node.output.tensor.dtype)
+        code.append(f"#define FEED{i}(q) {stages[i].call(names)}")
+    code.append(f"#define RESULT(q) {stages[-1].call(names)}")
     title = "+".join(type(node.op).__name__ for node in found.chain)
     places = {i: moved[v] for i, v in enumerate(values) if v in moved}
     scanned = _Scanned(
         tuple(map(_op, found.scans)),
         tuple(v.tensor.dtype for v in scans),
         found.axis,
-        "\n".join(code),
+        "\n".join(filter(None, code)),
         title,
     )
     return _launch(y, operands, places, scanned)
@@ -111,30 +89,6 @@ def suits(dims: Ints, axis: int) -> bool:
     """Whether lines are short, or many, so that no line needs more than one block."""
     size = dims[axis]
     return prod(dims) > 0 and (size <= LONG or prod(dims) // size >= LINES)
-
-
-def _chain(
-    found: ScanChain, value: Value, name: str, *, rounds: bool = False
-) -> ElementwiseChain | str:
-    """Return the chain that computes a value from operands and scans."""
-    inside = {node.output: node for node in found.chain if not isinstance(node.op, Cumulative)}
-    wanted, todo = set[Node](), [value]
-    while todo:
-        node = inside.get(todo.pop())
-        if node is not None and node not in wanted:
-            wanted.add(node)
-            todo += node.distinct_reads
-    nodes = [node for node in found.chain if node in wanted]
-    reads = {v for node in nodes for v in node.distinct_reads}
-    sums = [node.output for node in found.scans if node.output in reads]
-    return chain_of(nodes, name, sums, rounds=rounds)
-
-
-def _named(
-    stages: Sequence[_Stage], behind: ElementwiseChain | None
-) -> list[tuple[ElementwiseChain, str]]:
-    found = [(s.chain, f"feed{i}") for i, s in enumerate(stages)] + [(behind, "after")]
-    return [(chain, name) for chain, name in found if chain is not None]
 
 
 def _op(scan: Node) -> Cumulative:

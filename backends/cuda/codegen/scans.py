@@ -15,6 +15,7 @@ from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
+from .stages import is_read_outside
 
 #: Maximum number of scans of a kernel, each of which waits for the one before.
 MAX_SCANS = 4
@@ -117,7 +118,7 @@ def _behind(graph: Graph, scan: Node, free: Set[Node]) -> list[Node]:
         found.append(node)
         if not _is_small(found):
             break
-        if [n for n in found if _is_read_outside(graph, n, found)] == [node]:
+        if [n for n in found if is_read_outside(graph, n, found)] == [node]:
             fitting = len(found)
     return found[:fitting]
 
@@ -130,17 +131,12 @@ def _before(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
         sources = {value.producer for value in _operands(found)}
         for source in graph.in_order(node for node in sources if node is not None):
             fits = source in free and source.output not in made and _joins(source, nodes[0])
-            fits = fits and not _is_read_outside(graph, source, found)
+            fits = fits and not is_read_outside(graph, source, found)
             if fits and _is_small([*found, source]):
                 found.append(source)
                 break
         else:
             return found
-
-
-def _is_read_outside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether a node's result is one of the graph, or others than these read it."""
-    return graph.is_output(node.output) or bool(node.output.consumers.keys() - nodes)
 
 
 def _joins(node: Node, scan: Node) -> bool:

@@ -12,12 +12,13 @@ from ....runtime.ops.reduce import ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.fold_kernel import fold
 from ..codegen.folds import VARIANCE, reduced_axes
+from ..codegen.row_chains import rows_of
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 
-#: Minimum number of elements of a row. Of shorter ones the differences are part of the reduction of
-#: their squares, and so is what follows it.
+#: Minimum number of elements of a row. Of shorter ones, and of those that registers keep, the
+#: differences are part of the reduction of their squares, and so is what follows it.
 LONG = 1024
 
 
@@ -63,7 +64,7 @@ def variance_at(graph: Graph, last: Node, free: Set[Node]) -> Variance | None:
     if x.tensor.dtype not in FLOATS or mean.output.tensor.rank != x.tensor.rank:
         return None
     nodes = frozenset({mean, apart, *casts, square, last})
-    long = x.tensor.size >= LONG * max(last.output.tensor.size, 1)
+    long = x.tensor.size >= LONG * max(last.output.tensor.size, 1) and rows_of(last) is None
     return Variance(nodes, x, axes) if long and free >= nodes else None
 
 

@@ -1,0 +1,270 @@
+"""Rows that are reduced more than once, or used again after they are reduced, read once.
+
+Softmax, normalizations and divisions by lengths that are spelled as usual have kernels of their
+own. This is the rule for all others: ``x / sqrt(var(x))``, ``relu(x)² / sum(relu(x)²)``, scales of
+rows for quantization, entropies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from math import prod
+
+from ....runtime.base.record import record
+from ....runtime.ir.dtypes import FLOATS
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.plan.format import Format
+from ..recipe.launch import Recipe
+from ..recipe.operands import Ints, Tensor
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.setting import Setting, Stored
+from .elementwise import in_chains
+from .folds import FOLDS, reduced_axes
+from .moves import Movement
+from .shared_chains import Formed
+from .stages import is_read_outside
+
+#: Maximum numbers of reductions of a kernel, each of which waits for the one before, of nodes, and
+#: of tensors that they read.
+MAX_FOLDS, MAX_NODES, MAX_OPERANDS = 6, 32, 8
+#: Maximum number of results.
+MAX_RESULTS = 4
+#: Maximum number of elements of a row, and of the rows that are read together, and of a row whose
+#: elements may be far apart.
+MAX_ROW, MAX_APART = 1 << 13, 1 << 10
+
+
+@record
+class Rows:
+    """Rows that threads can keep in registers.
+
+    Attributes:
+        dims: the sizes of all of them together.
+        axes: those within a row, in order.
+    """
+
+    dims: Ints
+    axes: Ints
+
+    @property
+    def count(self) -> int:
+        """The number of elements of a row."""
+        return prod(self.dims[axis] for axis in self.axes)
+
+    @property
+    def kept(self) -> Ints:
+        """The sizes of one number for each row, with the axes."""
+        return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.dims))
+
+    @property
+    def dropped(self) -> Ints:
+        """The sizes of one number for each row, without the axes."""
+        return tuple(size for axis, size in enumerate(self.dims) if axis not in self.axes)
+
+
+@record
+class RowChain(Whole):
+    """Reductions of rows, and elementwise nodes around them, of rows and of what they reduce to.
+
+    Attributes:
+        chain: these, in topological order.
+        results: what other nodes read, the last one's result among them.
+        moves: the movements through which they read.
+    """
+
+    chain: tuple[Node, ...]
+    results: tuple[Value, ...]
+    moves: tuple[Movement, ...] = ()
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset((*(node for each in self.moves for node in each.nodes), *self.chain))
+
+    @property
+    def folds(self) -> tuple[Node, ...]:
+        """The reductions among the nodes."""
+        return tuple(node for node in self.chain if type(node.op) in FOLDS)
+
+    @property
+    def rows(self) -> Rows:
+        """What is reduced."""
+        rows = rows_of(self.folds[0])
+        assert rows is not None
+        return rows
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
+    @property
+    def follows(self) -> bool:
+        """Whether it accepts any format; see `Pattern`."""
+        rank = len(self.rows.dims)
+        reads = (v for node in self.chain for v in (*read_by(node), node.output))
+        same = all(value.is_constant or value.tensor.rank == rank for value in reads)
+        return same and not self.moves
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return the formats that it requests; see `Pattern`."""
+        return {each.x: each.format for each in self.moves if not each.is_plain}
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+        """Return its recipe; see `Pattern`."""
+        from .row_kernel import row_chain
+
+        return row_chain(self, operand)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return its nodes, as plain groups; see `Pattern`."""
+        return (Rest(self.nodes),)
+
+
+def read_by(node: Node) -> tuple[Value, ...]:
+    """Return what a node of a chain reads; axes are part of the code."""
+    return node.operands[:1] if type(node.op) in FOLDS else node.distinct_reads
+
+
+def row_chain_at(
+    graph: Graph,
+    fold: Node,
+    free: Set[Node],
+    moved: Sequence[Movement],
+    formed: Formed | None = None,
+) -> RowChain | None:
+    """Return a reduction with what is around it, if its rows are used more than once.
+
+    Args:
+        graph: the graph.
+        fold: the reduction.
+        free: nodes that may be taken.
+        moved: movements that may be taken.
+        formed: the groups so far; without these, there is one result.
+    """
+    rows = rows_of(fold)
+    if rows is None:
+        return None
+    behind = _behind(graph, fold, rows, free, formed)
+    nodes = _before(graph, behind, rows, free)
+    uses = sum(type(node.op) in FOLDS for node in nodes)
+    if uses + any(node.output.tensor.dims == rows.dims for node in behind) < 2:
+        return None
+    results = tuple(n.output for n in graph.in_order(nodes) if is_read_outside(graph, n, nodes))
+    if any(each.is_order and each.x in results for each in moved):
+        return None  # a chain stores them in that order
+    reads = operands_of(nodes)
+    joined = tuple(
+        each
+        for each in moved
+        if each.y in reads and each.y.consumers.keys() <= set(nodes) and _fits(each, rows)
+    )
+    return RowChain(graph.in_order(nodes), results, joined)
+
+
+def operands_of(nodes: Sequence[Node]) -> list[Value]:
+    """Return what nodes of a chain read; numbers are part of the code."""
+    made = {node.output for node in nodes}
+    reads = dict.fromkeys(value for node in nodes for value in read_by(node))
+    return [v for v in reads if v not in made and (v.data is None or v.data.size > 1)]
+
+
+def rows_of(node: Node) -> Rows | None:
+    """Return the rows that a node reduces, if threads can keep these in registers.
+
+    Elements that are adjacent are shared by more threads. Pixels may be far apart.
+    """
+    axes = reduced_axes(node) if type(node.op) in FOLDS else None
+    if axes is None or node.operands[0].tensor.dtype not in FLOATS:
+        return None
+    rows = Rows(node.operands[0].tensor.dims, tuple(sorted(axes)))
+    rank = len(rows.dims)
+    last = rows.axes == tuple(range(rank - len(axes), rank))
+    pixels = rank > 3 and rows.axes[:1] == (2,)
+    return rows if 1 < rows.count <= (MAX_ROW if last and not pixels else MAX_APART) else None
+
+
+def _behind(
+    graph: Graph, fold: Node, rows: Rows, free: Set[Node], formed: Formed | None
+) -> list[Node]:
+    """Return reductions of the same rows, and nodes behind them of which only the last is a result.
+
+    Others may be results as well, if nodes behind them read nothing but what the kernel has.
+    """
+    found, more = _beside(graph, fold, rows, free, formed), True
+    fitting = len(found)
+    while len(found) < MAX_NODES:
+        # The first reader in order does not depend on later ones.
+        readers = {node for each in found for node in each.output.consumers}.difference(found)
+        node = next(iter(graph.in_order(readers)), None)
+        if node is None or node not in free or not _joins(node, rows, found):
+            break
+        read = {*operands_of(found), *(each.output for each in found)}
+        found.append(node)
+        if not _is_small(found, rows):
+            break
+        more = more and read.issuperset(operands_of([node]))
+        results = [n for n in found if is_read_outside(graph, n, found)]
+        if results == [node]:
+            fitting, more = len(found), True
+        elif more and len(results) <= MAX_RESULTS and formed and formed.may_join(set(found)):
+            fitting = len(found)
+    return found[:fitting]
+
+
+def _beside(
+    graph: Graph, fold: Node, rows: Rows, free: Set[Node], formed: Formed | None
+) -> list[Node]:
+    """Return a reduction, and others of the same rows if one kernel can have them."""
+    readers = graph.in_order(fold.operands[0].consumers)
+    found = [node for node in readers if node in free and rows_of(node) == rows]
+    fits = formed is not None and len(found) <= MAX_RESULTS and formed.may_join(set(found))
+    return found if fits else [fold]
+
+
+def _before(graph: Graph, nodes: Sequence[Node], rows: Rows, free: Set[Node]) -> list[Node]:
+    """Return nodes with those before them that nothing else reads."""
+    found = list(nodes)
+    while True:
+        made = {node.output for node in found}
+        sources = {value.producer for value in operands_of(found)}
+        for source in graph.in_order(node for node in sources if node is not None):
+            fits = source in free and source.output not in made and _joins(source, rows, ())
+            fits = fits and not is_read_outside(graph, source, found)
+            fits = fits and source.output.tensor.dims != rows.dropped
+            if fits and _is_small([*found, source], rows):
+                found.append(source)
+                break
+        else:
+            return found
+
+
+def _joins(node: Node, rows: Rows, nodes: Sequence[Node]) -> bool:
+    """Whether a node reduces these rows, or computes elements of them or of their results.
+
+    Numbers whose axes are dropped are not broadcast to rows: at their place these have others.
+    """
+    made = {each.output for each in nodes if each.output.tensor.dims == rows.dropped}
+    if type(node.op) in FOLDS:
+        return rows_of(node) == rows
+    if not in_chains(node):
+        return False
+    if node.output.tensor.dims == rows.dropped:
+        return made.issuperset(operands_of([node]))
+    return node.output.tensor.dims in (rows.dims, rows.kept) and made.isdisjoint(read_by(node))
+
+
+def _is_small(nodes: Sequence[Node], rows: Rows) -> bool:
+    """Whether one kernel can have these nodes, and keep the rows that they read."""
+    folds = sum(type(node.op) in FOLDS for node in nodes)
+    reads = operands_of(nodes)
+    wide = sum(value.tensor.size > prod(rows.dropped) for value in reads)
+    within = len(nodes) <= MAX_NODES and folds <= MAX_FOLDS
+    return within and len(reads) <= MAX_OPERANDS and wide * rows.count <= MAX_ROW
+
+
+def _fits(movement: Movement, rows: Rows) -> bool:
+    """Whether rows may be read through nodes that move elements: where strides lead, adjacent."""
+    walk = movement.walk(Tensor(movement.x))
+    same = movement.y.tensor.dims == rows.dims
+    return walk.table is None and same and movement.is_adjacent(movement.format)

@@ -1,0 +1,77 @@
+"""Chains of elementwise operators before, between and behind nodes that combine elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ....runtime.base.record import record
+from ....runtime.ir.graph import Graph, Node, Value
+from .elementwise import ElementwiseChain, chain_of
+
+
+@record
+class Stage:
+    """What computes a value from operands and from what nodes have combined so far.
+
+    Attributes:
+        name: of the C++ function, and of its namespace.
+        value: what is computed.
+        chain: the computation; None if the value is an operand or combined itself.
+    """
+
+    name: str
+    value: Value
+    chain: ElementwiseChain | None
+
+    @property
+    def code(self) -> str:
+        """The function."""
+        return "" if self.chain is None else self.chain.within(self.name)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """What it reads, in the order of the parameters."""
+        return (self.value,) if self.chain is None else self.chain.operands
+
+    def call(self, names: Mapping[Value, str]) -> str:
+        """Return the value as C++, given what it reads."""
+        arguments = ", ".join(names[value] for value in self.operands)
+        return arguments if self.chain is None else f"{self.name}::{self.name}({arguments})"
+
+
+def stage_of(
+    nodes: Sequence[Node],
+    combining: Sequence[Node],
+    value: Value,
+    name: str,
+    *,
+    rounds: bool = False,
+) -> Stage | str:
+    """Return what computes a value, or why there is nothing.
+
+    Args:
+        nodes: elementwise nodes and those that combine elements, in topological order.
+        combining: the latter.
+        value: what to compute.
+        name: of the function.
+        rounds: whether the result has the type that is stored, or else its compute type.
+    """
+    inside = {node.output: node for node in nodes if node not in combining}
+    wanted, todo = set[Node](), [value]
+    while todo:
+        node = inside.get(todo.pop())
+        if node is not None and node not in wanted:
+            wanted.add(node)
+            todo += node.distinct_reads
+    if not wanted:
+        return Stage(name, value, None)
+    own = [node for node in nodes if node in wanted]
+    reads = {v for node in own for v in node.distinct_reads}
+    combined = [node.output for node in combining if node.output in reads]
+    chain = chain_of(own, name, combined, rounds=rounds)
+    return chain if isinstance(chain, str) else Stage(name, value, chain)
+
+
+def is_read_outside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether a node's result is one of the graph, or others than these read it."""
+    return graph.is_output(node.output) or bool(node.output.consumers.keys() - nodes)
