@@ -322,8 +322,14 @@ class _Narrow:
             )
         return self._masks[value, whole]
 
-    def _narrowed(self, value: Value | None, reader: Node) -> Value | None:
-        """Return a float32 value in half precision."""
+    def _narrowed(self, value: Value | None, reader: Node, *, alone: bool = True) -> Value | None:
+        """Return a float32 value in half precision.
+
+        Args:
+            value: the value.
+            reader: the node that reads it, maybe through nodes that move elements.
+            alone: whether it alone reads what is between it and the value.
+        """
         if value is None or value in self._known:
             return None if value is None else self._known[value]
         node = value.producer
@@ -331,10 +337,13 @@ class _Narrow:
             data = self._rounded.get(value)
             data = rounded(value.data, self._half) if data is None else data
             narrow = self._graph.constant(data, f"{value.name}.half")
-        elif node is not None and self._passes(node, value, reader):
+        elif node is not None and self._passes(node, value, reader, alone=alone):
             # In front of a view, a Cast is next to the node that computes its elements.
             moved = _moved_inputs(node)
-            inputs = [self._narrowed(v, reader) if v in moved else v for v in node.inputs]
+            alone &= self._graph.sole_consumer(value) is not None
+            inputs = [
+                self._narrowed(v, reader, alone=alone) if v in moved else v for v in node.inputs
+            ]
             add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
             narrow = add(node.op, *inputs)
         else:
@@ -342,7 +351,7 @@ class _Narrow:
         self._known[value] = narrow
         return narrow
 
-    def _passes(self, node: Node, value: Value, reader: Node) -> bool:
+    def _passes(self, node: Node, value: Value, reader: Node, *, alone: bool) -> bool:
         """Whether a Cast of a node's result goes in front of it.
 
         It does in front of a Transpose if it is then next to a node that computes: this one stores
@@ -369,7 +378,8 @@ class _Narrow:
             readers = [c for v in whole.consumers for c in _behind_view(v)]
             cut = all(isinstance(each.op, movement.Slice) for each in readers)
             return whole in self._known or (cut and len(readers) >= _PARTS)
-        if not isinstance(node.op, movement.Transpose) or set(value.consumers) != {reader}:
+        only = alone and self._graph.sole_consumer(value) is not None
+        if not isinstance(node.op, movement.Transpose) or not only:
             return False
         source = node.operands[0].producer
         while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):
