@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
@@ -12,7 +12,8 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder, drop, shape_of, static_dims
+from .cut_splits import cut_split
+from .editing import Builder, drop, shape_of, split_sizes, static_dims
 
 #: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
@@ -36,7 +37,7 @@ def cut_for_products(graph: Graph) -> Iterator[str]:
     yield from _cut_where(graph, _is_multiplied)
 
 
-def _cut_where(graph: Graph, is_free: Callable[[Graph, Node], bool]) -> Iterator[str]:
+def _cut_where(graph: Graph, is_free: Callable[[Graph, Value], bool]) -> Iterator[str]:
     """Cut the sources of Transposes where the order of axes stays, or where this is so."""
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Transpose) and not graph.is_output(node.output):
@@ -81,17 +82,24 @@ def cut_columns(graph: Graph) -> Iterator[str]:
         yield f"Split '{name}' cuts rows, of which {len(made)} parts are split into axes"
 
 
-def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Node], bool]) -> str:
+def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Value], bool]) -> str:
     source, dims = node.inputs[0], shape_of(node.inputs[0])
-    readers = list(node.output.consumers)
-    if source is None or source.is_constant or not dims or len(readers) < 2:
+    readers, split = list(node.output.consumers), graph.sole_consumer(node.output)
+    if source is None or source.is_constant or not dims:
         return ""
     perm = op.order(len(dims))
-    places = [place_of(reader) if reader.inputs[0] is node.output else None for reader in readers]
-    axes = {place[0] for place in places if place is not None}
-    if None in places or len(axes) != 1:
+    found = None if split is None else split_sizes(split)
+    if split is not None and found is not None:
+        axis, sizes = found
+        parts = list(split.outputs)
+        if set(sizes) != {1}:
+            return ""
+    else:
+        places = [place_of(each) if each.inputs[0] is node.output else None for each in readers]
+        axis = _same(None if place is None else place[0] for place in places)
+        parts = [reader.output for reader in readers]
+    if axis is None or len(parts) < 2:
         return ""
-    (axis,) = axes
     cut = perm[axis]
     kept = [place for place in perm if place != cut and dims[place] != 1]
     width = 1
@@ -101,8 +109,10 @@ def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Node
         width *= size
     if perm[-1] == cut or width % _WORD:
         return ""
-    if kept != sorted(kept) and not any(is_free(graph, reader) for reader in readers):
+    if kept != sorted(kept) and not any(is_free(graph, part) for part in parts):
         return ""
+    if split is not None and found is not None:
+        readers = [v.producer for v in cut_split(graph, split, *found) if v.producer is not None]
     for reader in readers:
         _cut_first(graph, reader, source, (cut, perm))
     name = node.name
@@ -110,20 +120,26 @@ def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Node
     return f"Transpose '{name}' only led to {len(readers)} parts, which are cut before it"
 
 
-def _is_cut_again(graph: Graph, reader: Node) -> bool:
+def _same(numbers: Iterable[int | None]) -> int | None:
+    """Return the number that all are; None if they differ or one is None."""
+    found = set(numbers)
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_cut_again(graph: Graph, part: Value) -> bool:
     """Whether a part is cut along another axis before an image is made of it, or of its products.
 
     It is copied there anyway, and transposed as well unless that comes last.
     """
-    value = reader.output
+    value = part
     while (view := graph.sole_consumer(value)) and isinstance(view.op, (Reshape, Squeeze)):
         value = view.output
     return any(isinstance(each.op, Slice) for each in value.consumers)
 
 
-def _is_multiplied(graph: Graph, reader: Node) -> bool:
+def _is_multiplied(graph: Graph, part: Value) -> bool:
     """Whether only a product reads a part, through views, transpositions and numbers."""
-    value = reader.output
+    value = part
     while (node := graph.sole_consumer(value)) is not None:
         if isinstance(node.op, MatMul):
             return True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Attention
 from ..ops.movement import Concat, Slice, Split
 from ..ops.shapes import normalize_axis
@@ -30,15 +30,20 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         if all(_stays(node, value.consumers) for value in node.outputs):
             continue
-        axis, sizes = found
-        add = Builder(graph, node, node.name, (node,))
-        ends = list(accumulate(sizes))
-        bounds = [
-            [add.integers([n], "bound") for n in (end - size, end, axis)]
-            for size, end in zip(sizes, ends, strict=True)
-        ]
-        graph.replace(node, [add(Slice(), node.inputs[0], *each) for each in bounds])
+        cut_split(graph, node, *found)
         yield f"parts of Split '{node.name}' are Slices"
+
+
+def cut_split(graph: Graph, split: Node, axis: int, sizes: Sequence[int]) -> list[Value]:
+    """Replace a Split of known sizes, and return its parts, each the result of a Slice."""
+    add = Builder(graph, split, split.name, (split,))
+    bounds = [
+        [add.integers([n], "bound") for n in (end - size, end, axis)]
+        for size, end in zip(sizes, accumulate(sizes), strict=True)
+    ]
+    parts = [add(Slice(), split.inputs[0], *each) for each in bounds]
+    graph.replace(split, parts)
+    return parts
 
 
 def _stays(split: Node, readers: Iterable[Node]) -> bool:

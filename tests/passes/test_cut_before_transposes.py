@@ -10,7 +10,7 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.movement import Slice, Split, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Squeeze
 from tercet.runtime.passes.editing import shape_of
@@ -62,14 +62,17 @@ def test_a_reader_of_all_keeps_the_transpose() -> None:
     assert_same(graph, after)
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["slices", "gathers"])
-def test_heads_that_only_products_read(cut: bool) -> None:
+@pytest.mark.parametrize("cut", ["Slice", "Gather", "Split"])
+def test_heads_that_only_products_read(cut: str) -> None:
     """Scores that constants weigh are no attention, and products read heads wherever they are."""
 
     def build(g: Graph, x: Value) -> Value:
         transposed = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
-        q, k, v = (part(g, transposed, i, cut=cut) for i in range(3))
-        if cut:
+        if cut == "Split":
+            q, k, v = g.insert(Split(axis=0, num_outputs=3), [transposed], 3).outputs
+        else:
+            q, k, v = (part(g, transposed, i, cut=cut == "Slice") for i in range(3))
+        if cut != "Gather":
             q, k, v = (apply(g, Squeeze(), each, np.array([0])) for each in (q, k, v))
         scores = apply(g, MatMul(), apply(g, Mul(), q, np.full(1, 0.3, np.float32)), k)
         return apply(g, MatMul(), apply(g, Softmax(), apply(g, Mul(), scores, normal(1, 8, 8))), v)
