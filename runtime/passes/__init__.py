@@ -14,6 +14,7 @@ from . import (
     choose_parts,
     compose_moves,
     compose_views,
+    convolve_heads,
     convolve_rows,
     count_loops,
     cut_joined,
@@ -75,6 +76,7 @@ from . import (
     pad_joined,
     remove_dead,
     remove_identity,
+    repeat_chains,
     select_by_weights,
     select_early,
     sink_concats,
@@ -330,6 +332,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "mix_rows",
         mix_rows.run,
         "before views are composed: it adds some",
+    ),
+    Pass(
+        "convolve_heads",
+        convolve_heads.run,
+        "likewise, and before an Attention is found among its heads",
     ),
     Pass(
         "fuse_rotary",
@@ -594,6 +601,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("merge_convolutions", merge_convolutions.run, "sizes determine whether it pays"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
+    Pass("repeat_chains", repeat_chains.run, "after it, which would merge them again"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),
 )
 
