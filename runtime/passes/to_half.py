@@ -354,19 +354,20 @@ class _Narrow:
     def _passes(self, node: Node, value: Value, reader: Node, *, alone: bool) -> bool:
         """Whether a Cast of a node's result goes in front of it.
 
-        It does in front of a Transpose if it is then next to a node that computes: this one stores
-        16 bits, and the Transpose moves them. What is only moved is cast as it is moved. A tensor
-        of which only parts are read (the steps of a recurrence) is cast once, and a table from
-        which rows are gathered before it is stored, like the weights of a layer. What a Concat
-        joins for layers alone is cast as it is computed, apart from one part at most.
+        It does in front of a Transpose that only layers read, or one node, if it is then next to a
+        node that computes: this one stores 16 bits, and the Transpose moves them. What is only
+        moved is cast as it is moved. A tensor of which only parts are read (the steps of a
+        recurrence) is cast once, and a table from which rows are gathered before it is stored, like
+        the weights of a layer. What a Concat joins for layers alone is cast as it is computed,
+        apart from one part at most.
         """
         if isinstance(node.op, _VIEWS):
             return True
+        leads = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
         if isinstance(node.op, gather.OneHot):
             return _chooses_alike(node, self._half)
         if isinstance(node.op, movement.Concat):
-            layers = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
-            return layers and sum(not self._is_stored(v) for v in set(node.operands)) <= 1
+            return leads and sum(not self._is_stored(v) for v in set(node.operands)) <= 1
         if isinstance(node.op, gather.Gather | gather.GatherND):
             data = node.operands[0].data
             fits = data is not None and (data.nbytes <= _TABLE or type(reader.op) in LEADERS)
@@ -378,8 +379,8 @@ class _Narrow:
             readers = [c for v in whole.consumers for c in _behind_view(v)]
             cut = all(isinstance(each.op, movement.Slice) for each in readers)
             return whole in self._known or (cut and len(readers) >= _PARTS)
-        only = alone and self._graph.sole_consumer(value) is not None
-        if not isinstance(node.op, movement.Transpose) or not only:
+        only = alone and (leads or self._graph.sole_consumer(value) is not None)
+        if not isinstance(node.op, movement.Transpose) or not only or self._graph.is_output(value):
             return False
         source = node.operands[0].producer
         while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):

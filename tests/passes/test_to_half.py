@@ -374,6 +374,22 @@ def test_what_is_transposed_is_cast_before(reshaped: bool) -> None:
     assert after[at + 1] == "MatMul", after
 
 
+def test_what_several_layers_read_transposed_is_cast_before() -> None:
+    """Rows that convolutions read as an image (SqueezeBERT), and a sum as they are."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Softmax(), x)
+        image = apply(g, Transpose(perm=(0, 2, 1)), y)
+        first, *others = (apply(g, Conv(), image, normal(4, 8, 1)) for _ in range(3))
+        for other in others:
+            first = apply(g, Mul(), first, other)
+        return apply(g, MatMul(), first, apply(g, MatMul(), y, normal(8, 8)))
+
+    after = kinds(halved(make(build, (2, 6, 8))))
+    assert after[:3] == ["Softmax", "Cast", "Transpose"], after
+    assert after.count("Cast") == 2, after
+
+
 def test_what_is_also_read_in_float32_is_transposed_once() -> None:
     def build(g: Graph, x: Value) -> Value:
         lengths = apply(g, ReduceL2(), x, np.array([-1]))
