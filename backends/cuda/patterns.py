@@ -22,6 +22,7 @@ from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import GlobalAveragePool
 from ...runtime.ops.reduce import ReduceMean
+from ...runtime.ops.signal import DFT
 from .recipe.pattern import Pattern
 
 
@@ -76,6 +77,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("conv.image_filters", "image_filters_at"),
         Finder("conv.inverted_residual", "inverted_residual_at", ("tail",)),
     ),
+    DFT: (Finder("codegen.filtered_lines", "filtered_lines_at"),),
     Div: (
         Finder("attention.relu_linear", "relu_linear_at"),
         _CHANNELS,

@@ -12,6 +12,7 @@ from ..ops.elementwise import BitCast, Equal, SwiGLU, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Expand, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.signal import DFT
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of, static_dims
 
@@ -31,10 +32,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     adjacent in memory, so that kernels write them where they belong.
     """
     for node in list(graph.nodes):
-        if node in graph and isinstance(node.op, Concat):
+        if node in graph and isinstance(node.op, Concat) and not _is_spectrum(graph, node):
             text = _choose(graph, node)
             if text:
                 yield text
+
+
+def _is_spectrum(graph: Graph, stack: Node) -> bool:
+    """Whether a transform reads a stack: its kernels compute real and imaginary parts, too."""
+    reader = graph.sole_consumer(stack.output)
+    return reader is not None and isinstance(reader.op, DFT)
 
 
 def _choose(graph: Graph, stack: Node) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, DType, float64, int32, int64
+from ....runtime.ir.dtypes import FLOATS, float64, int32, int64
 from ....runtime.ir.op import Op
-from ....runtime.ir.types import Array
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.ops.signal import (
     DFT,
@@ -22,12 +19,10 @@ from ....runtime.ops.signal import (
 )
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes, need_known
 from ..codegen.copies import given
+from ..codegen.transforms import Transform, lines_of
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Packed, Tensor
+from ..recipe.operands import Given, Ints, Tensor
 from ..recipe.source import arithmetic
-
-#: Minimum length of a transform in shared memory, and numbers that it keeps of each.
-LONG, KEPT = 32, 3
 
 
 def _transform(
@@ -53,63 +48,26 @@ def _transform(
         inverse: whether it is the inverse transform.
         half: whether a line is the first half of a symmetric one.
     """
-    (size, length, coefficients), out_parts = sizes, y.dims[-1]
-    count, compute = y.size // out_parts, arithmetic(x.dtype)
-    args = {"x": x, "window": window, "y": y, "l": lines}
-    types = (("T", x.dtype), ("A", compute))
-    constants = (
-        *(("INVERSE", inverse), ("HALF", half), ("PARTS", x.dims[-1])),
-        *(("OUT_PARTS", out_parts), ("WINDOWED", window is not None)),
-    )
-    shared = KEPT * 2 * compute.itemsize * length
-    if length < LONG or shared > setting.target.shared or not count:
+    (size, length, coefficients), parts = sizes, (x.dims[-1], y.dims[-1])
+    count = y.size // parts[1]
+    args: dict[str, Given] = {"x": x, "window": window, "y": y}
+    constants = ("INVERSE", inverse), ("HALF", half), ("WINDOWED", window is not None)
+    transform = Transform(length, lines, count // max(coefficients, 1), x.dtype, parts)
+    if not transform.fits(setting.target):
         numbers = {"count": count, "size": size, "length": length, "coefficients": coefficients}
         return each(
             "sequence/dft.cu",
             "transform",
             count,
-            {**args, **numbers},
-            types=types,
-            constants=constants,
+            {**args, **numbers, "l": lines},
+            types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
+            constants=(*constants, ("PARTS", parts[0]), ("OUT_PARTS", parts[1])),
             note=f"of {length}",
         )
-    threads = min(256, max(32, length // 4 // 32 * 32))
-    return Launch(
-        "sequence/fft.cu",
-        "fft",
-        grid=(count // coefficients, 1, 1),
-        block=threads,
-        args={
-            **args,
-            "unity": Packed(
-                (), ("roots of unity", length, compute), partial(_roots, length, compute)
-            ),
-            **{"size": size, "coefficients": coefficients},
-        },
-        types=types,
-        constants=(*constants, ("LENGTH", length), ("THREADS", threads)),
-        code=f"#define STEPS(X) {' '.join(f'X({p}, {n})' for p, n in _steps(length))}",
-        shared=shared,
-        note=f"of {length}",
-    )
-
-
-def _steps(length: int) -> list[tuple[int, int]]:
-    """Return the factors of a length, fours first, each with the product of those before it."""
-    found: list[tuple[int, int]] = []
-    done = 1
-    while done < length:
-        rest = length // done
-        factor = next(p for p in (4, *range(2, rest + 1)) if rest % p == 0)
-        found.append((factor, done))
-        done *= factor
-    return found
-
-
-def _roots(length: int, dtype: DType) -> Array:
-    """Return exp(-2 pi i j / length) for each j, as pairs."""
-    angles = -2 * np.pi * np.arange(length) / length
-    return np.stack((np.cos(angles), np.sin(angles)), 1).astype(dtype)
+    kernel = "sequence/fft.cu", "fft"
+    args |= {"size": size, "coefficients": coefficients}
+    types = ("X", x.dtype), ("Y", y.dtype)
+    return transform.launch(kernel, setting.target, args, types, constants)
 
 
 @kernel(DFT)
@@ -132,12 +90,7 @@ def dft(
     half = bool(op.onesided and op.inverse)
     if half:
         count = results
-    inner, parts = prod(x.dims[along + 1 : -1]), x.dims[-1]
-    lines = {
-        **{"frames": 1, "inner": inner, "of_outer": size * inner * parts, "of_frame": 0},
-        **{"of_inner": parts, "step": inner * parts},
-    }
-    sizes = (size, count, results)
+    sizes, lines = (size, count, results), lines_of(x.dims, along)
     return _transform(y, x, None, sizes, lines, setting, inverse=bool(op.inverse), half=half)
 
 
