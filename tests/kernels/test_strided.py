@@ -17,7 +17,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Expand, Pad, Slice, Split, Transpose
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 HEADS = 3
+TWO = np.full(1, 2, np.float32)
 
 
 class Net:
@@ -338,10 +339,26 @@ def test_one_tf32_number_beside_a_factor_of_16_bits(narrow: bool, precision: Pre
     assert ("PARTS", 1 if single else 2) in product.source.constants
 
 
+def features(kind: type[Op]) -> Graph:
+    """Features of float32 times others, heads side by side (linear attention)."""
+    net = Net(float32)
+    a = net.graph.add_input("a", TensorType(float32, (2, HEADS, 20, 24)))
+    x = net.add(Mul(), net.add(kind(), net.input("x", 2, 24, 48)), net.graph.constant(TWO))
+    return net.done(net.add(MatMul(), net.add(kind(), a), net.heads(x, 0, 2, 1, 3, wide=False)))
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(Sigmoid, 1), (Exp, 1), (Tanh, 2)])
+def test_one_tf32_number_where_nothing_is_negative(kind: type[Op], parts: int) -> None:
+    product = launches(planned(features(kind), precision="float16"))[-1]
+    assert ("PARTS", parts) in product.source.constants
+    product = launches(planned(features(kind)))[-1]
+    assert ("PARTS", 2) in product.source.constants
+
+
 @needs_compiler
-def test_results_of_one_tf32_number(emulated: CudaBackend) -> None:
+@pytest.mark.parametrize("graph", [weighted(narrow=True), features(Exp)], ids=["16 bits", "shares"])
+def test_results_of_one_tf32_number(graph: Graph, emulated: CudaBackend) -> None:
     """Errors are those of numbers with 11 digits."""
-    graph = weighted(narrow=True)
     feeds = {
         value.name: normal(*value.tensor.dims).astype(value.tensor.dtype) for value in graph.inputs
     }

@@ -40,6 +40,7 @@ from .strided_factors import (
     becomes_image,
     common_factors,
     factor_of,
+    is_never_negative,
     single_stride,
 )
 from .tile import LAUNCH, MEMORY
@@ -311,10 +312,13 @@ def _time(products: StridedProducts, setting: Setting) -> float:
 def _parts(setting: Setting, *factors: Tensor) -> int:
     """Return how many tf32 numbers represent one of float32.
 
-    With half precision one does if the other factor has 16 bits, which have no more digits.
+    With half precision one does if the other factor has 16 bits, which have no more digits, or if
+    no element of either factor is negative: no sum cancels digits.
     """
     precision = setting.options.precision
-    rounded = precision != "float32" and any(x.dtype in HALVES for x in factors)
+    rounded = precision != "float32" and (
+        any(x.dtype in HALVES for x in factors) or all(is_never_negative(x.value) for x in factors)
+    )
     return 1 if precision == "tf32" or rounded else 2
 
 

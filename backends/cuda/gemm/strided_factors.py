@@ -10,9 +10,21 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
-from ....runtime.ops.elementwise import Cast
+from ....runtime.ops.elementwise import (
+    Abs,
+    Add,
+    Cast,
+    Div,
+    Exp,
+    Max,
+    Mul,
+    Relu,
+    Sigmoid,
+    Softplus,
+    Sqrt,
+)
 from ....runtime.ops.movement import Slice, Transpose
-from ....runtime.ops.norm import BatchNormalization
+from ....runtime.ops.norm import BatchNormalization, Softmax
 from ....runtime.plan.format import Format
 from ..codegen.elementwise import in_chains
 from ..codegen.free_moves import VIEWS
@@ -22,6 +34,11 @@ from .atoms import HALVES
 
 #: Bytes of a word.
 WORD = 16
+#: Operators whose results are not negative, those whose results are not if no operand is, and how
+#: many nodes of these are looked at.
+_NON_NEGATIVE = Abs | Exp | Relu | Sigmoid | Softmax | Softplus | Sqrt
+_KEEPING = Add | Cast | Div | Max | Mul | Transpose
+_LOOKED_AT = 12
 #: Sizes and strides of the factors of an axis, outermost first.
 Factors = list[tuple[int, int]]
 
@@ -223,3 +240,25 @@ def common_factors(size: int, of_axis: Sequence[Factors]) -> list[tuple[int, Int
                 factors.append((count // inner, stride * inner))
         size //= inner
     return found
+
+
+def is_never_negative(value: Value) -> bool:
+    """Whether no element of a tensor is negative; rounding adds at most half a digit to its sums.
+
+    Such as features of linear attention, whose products and sums cancel nothing.
+    """
+    todo = [value]
+    for each in todo:
+        node = each.producer
+        if each.data is not None:
+            if not bool((each.data >= 0).all()):
+                return False
+        elif node is None or len(todo) > _LOOKED_AT:
+            return False
+        elif isinstance(node.op, (Slice, *VIEWS)):
+            todo.append(node.operands[0])
+        elif isinstance(node.op, _KEEPING):
+            todo += node.distinct_reads
+        elif not isinstance(node.op, _NON_NEGATIVE):
+            return False
+    return True
