@@ -57,7 +57,7 @@ def heads_of(value: Value) -> HeadColumns | None:
     """Return the nearest rows whose columns are the heads in a 4-D tensor.
 
     Rows that are only moved or cut, other than by a Split, are traced further. Heads moved to the
-    front by a Transpose are rows themselves if they come from none.
+    front by a Transpose are rows themselves if they come from none, and so is a single head.
     """
     path: list[tuple[Node, Value]] = []
     nearest: HeadColumns | None = None
@@ -79,7 +79,15 @@ def heads_of(value: Value) -> HeadColumns | None:
                 return nearest
     if nearest is not None:
         return nearest
-    return _transposed(path[-1][0], counts) if path else None
+    return _transposed(path[-1][0], counts) if path else _single(value, counts)
+
+
+def _single(value: Value, counts: tuple[Dim, Dim]) -> HeadColumns | None:
+    """Return the only head, which all queries share (Gemma, Falcon), as rows."""
+    _, number, rows, width = shape_of(value) or (None,) * 4
+    if number != 1 or not isinstance(rows, int) or not isinstance(width, int):
+        return None
+    return HeadColumns(value, counts, width, np.arange(width)[None], ())
 
 
 def _found(

@@ -84,9 +84,11 @@ def _join(
     for node in list(graph.nodes):
         if node not in graph or not _is_plain(graph, node):
             continue
-        found = [_rows_of(graph, value) for value in node.inputs[:3]]
         step = step_behind(graph, node.outputs[0])
         behind = _behind(graph, node if step is None else step.node)
+        if behind is not None:
+            _straighten(graph, node)
+        found = [_rows_of(graph, value) for value in node.inputs[:3]]
         rows = [one for one in found if one is not None]
         others = [one for one in rows if not one.is_part]
         if len(rows) < 2 or behind is None or (step is not None and _is_image(behind)):
@@ -101,6 +103,47 @@ def _join(
             continue
         new = _rewrite(graph, node, rows, behind, step)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
+
+
+def _straighten(graph: Graph, attention: Node) -> None:
+    """Drop views of operands that change nothing; a single head is a view of a layer of rows."""
+    for value in attention.distinct_reads[:3]:
+        reader, node = value, value.producer
+        while node is not None and (isinstance(node.op, Reshape) or _is_step(graph, node)):
+            source, shape = node.operands[0], shape_of(node.output)
+            if isinstance(node.op, Reshape):
+                if shape is None or None in shape or shape_of(source) != shape:
+                    break
+                graph.redirect(reader, source)
+                drop(graph, node)
+            reader, node = source, source.producer
+        _layer_before_view(graph, reader)
+
+
+def _layer_before_view(graph: Graph, head: Value) -> None:
+    """Compute a single head [b, 1, t, d] of rows [b, t, w], as queries are, not of a view of them.
+
+    Then one product computes both.
+    """
+    shape, node = shape_of(head) or (), head.producer
+    product, bias = without_addend(graph, head)
+    layer = product.producer
+    view = layer.operands[0].producer if layer and isinstance(layer.op, MatMul) else None
+    if node is None or layer is None or view is None or not isinstance(view.op, Reshape):
+        return
+    known = len(shape) == 4 and shape[1] == 1 and all(isinstance(n, int) for n in shape[1:])
+    rows, before = shape_of(view.operands[0]) or (), shape_of(view.output) or ()
+    if not known or len(rows) != 3 or before != (rows[0], 1, *rows[1:]):
+        return
+    if len(shape_of(layer.operands[1]) or ()) != 2 or (bias is not None and bias.ndim != 1):
+        return
+    add = Builder(graph, node, layer.name, (layer,))
+    value = add(MatMul(), view.operands[0], layer.operands[1])
+    if node is not layer:
+        addend = next(v for v in node.operands if v is not product)
+        value = Builder(graph, node, node.name, (node,))(Add(), value, addend)
+    graph.redirect(head, add.view(value, shape))
+    drop(graph, node)
 
 
 def _transposed(graph: Graph, node: Node, at: int) -> _Rows | None:

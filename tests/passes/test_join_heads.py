@@ -18,10 +18,12 @@ from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
+from tercet.runtime.passes import join_heads
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 
 LENGTH, WIDTH, HEADS, SIZE = 5, 12, 3, 4
+SHAPES = [(1, HEADS, LENGTH, size) for size in (2, 2, 4)]
 BEHIND = Transpose(perm=(0, 2, 1, 3))
 Cut = Callable[[Graph, Value], Sequence[Value]]
 
@@ -347,4 +349,43 @@ def test_one_operand_that_is_none_of_rows_is_transposed() -> None:
     assert len(transposes) == 1
     (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
     assert attention.op == Attention(q_num_heads=HEADS, kv_num_heads=HEADS)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("count", [1, 2, "batch"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_one_head_that_all_queries_share(count: int | str, biased: bool) -> None:
+    """Multi-query attention (Falcon, Gemma), whose only head of keys has been a view of rows."""
+
+    def layer(g: Graph, x: Value, width: int) -> Value:
+        y = apply(g, MatMul(), x, normal(WIDTH, width))
+        return apply(g, Add(), y, normal(width)) if biased else y
+
+    def head(g: Graph, x: Value, number: int) -> Value:
+        return apply(g, BEHIND, shaped(g, layer(g, x, number * SIZE), 0, LENGTH, number, SIZE))
+
+    def build(g: Graph, x: Value) -> Value:
+        q, k, v = (head(g, x, number) for number in (HEADS, 1, 1))
+        y = shaped(g, apply(g, BEHIND, apply(g, Attention(), q, k, v)), 0, LENGTH, -1)
+        return apply(g, MatMul(), y, normal(HEADS * SIZE, WIDTH))
+
+    graph = make(build, (count, LENGTH, WIDTH))
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == 2
+    assert not {"Transpose", "Reshape"} & set(kinds(after))
+    assert_same(graph, after, 2 if count == "batch" else int(count), LENGTH, WIDTH)
+
+
+def test_views_that_change_nothing() -> None:
+    """A Reshape to the shape that heads have, as one is left where others were rotated."""
+
+    def cut(g: Graph, x: Value) -> Sequence[Value]:
+        return [
+            shaped(g, part, *sizes) for part, sizes in zip(within_heads(g, x), SHAPES, strict=True)
+        ]
+
+    graph = make(attended(cut, 8 * HEADS), (1, LENGTH, WIDTH))
+    after, said = passed(graph, join_heads.run, "float32")
+    assert len(said) == 1
+    assert "Transpose" not in kinds(after)
     assert_same(graph, after)
