@@ -1,0 +1,162 @@
+"""Moves views between elementwise nodes behind them, so that these are one chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.elementwise import BitCast, SwiGLU
+from ..ops.movement import Slice, Split, Transpose
+from ..ops.norm import BatchNormalization
+from ..ops.pool import AveragePool, MaxPool
+from ..ops.reduce import Cumulative
+from ..ops.resize import Resize
+from .driver import Context
+from .editing import Builder, drop, is_elementwise, is_static
+from .transpose_images import RESHAPES
+
+Dims = tuple[int, ...]
+
+#: Operators of images, which are channels-last in memory.
+_IMAGES = (Conv, ConvTranspose, BatchNormalization, AveragePool, MaxPool, Resize)
+#: Operators whose results have other rows than their operands.
+_OTHER_ROWS = BitCast | SwiGLU
+#: Maximum number of nodes before another operand that are viewed with it, or looked at.
+_DEPTH = 6
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace f(view(g(x)), y) by view(f(g(x), view'(y))), where g and f are elementwise.
+
+    Exporters split and merge axes between them (chunks of state space models, gates behind heads).
+    g may end with a running sum. The tensor between is not stored then; y has as many elements, or
+    view only moves axes of size 1. Images stay, as they may not be in the order of a view.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not _is_plain(node):
+            continue
+        for value in node.distinct_reads:
+            source = _viewed(graph, value)
+            if source is not None and _join(graph, node, value, source):
+                yield f"{node.kind} '{node.name}' computes before views what is behind them"
+                break
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node is elementwise, with the rows of its operands."""
+    known = len(node.outputs) == 1 and is_static(node.outputs[0])
+    return is_elementwise(node.op) and not isinstance(node.op, _OTHER_ROWS) and known
+
+
+def _viewed(graph: Graph, value: Value) -> Value | None:
+    """Return the elementwise result, or running sum, that views make a value of, if there is one.
+
+    Only they read it, and one another.
+    """
+    source = value
+    while (node := source.producer) is not None and graph.sole_consumer(source) is not None:
+        if not _is_view(node):
+            chained = _is_plain(node) or isinstance(node.op, Cumulative)
+            return source if chained and source is not value and not _is_image(source) else None
+        source = node.operands[0]
+    return None
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node only gives other sizes to axes, or moves some of size 1."""
+    if isinstance(node.op, RESHAPES):
+        return is_static(node.operands[0])
+    if not isinstance(node.op, Transpose) or not is_static(node.output):
+        return False
+    dims = node.operands[0].tensor.dims
+    moved = [axis for axis in node.op.order(len(dims)) if dims[axis] != 1]
+    return moved == sorted(moved)
+
+
+def _is_image(value: Value) -> bool:
+    """Whether elementwise nodes compute a value from what convolutions store."""
+    todo = [value]
+    for each in todo:
+        node = each.producer
+        if node is not None and isinstance(node.op, _IMAGES):
+            return True
+        near = node is not None and len(todo) < 2 * _DEPTH
+        if near and node is not None and (is_elementwise(node.op) or _is_view(node)):
+            todo += node.distinct_reads
+    return False
+
+
+def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
+    """Compute a node before the views of an operand, if the other ones can be read there."""
+    dims, before = node.output.tensor.dims, source.tensor.dims
+    others = [v for v in node.distinct_reads if v is not value]
+    if value.tensor.dims != dims or not all(_fits(v, dims, before) for v in others):
+        return False
+    add = Builder(graph, node, node.name, (node,))
+    known = {v: _as_before(add, v, dims, before) for v in others} | {value: source}
+    made = add(node.op, *(None if v is None else known[v] for v in node.inputs))
+    graph.redirect(node.output, add.shaped(made, dims))
+    drop(graph, node)
+    return True
+
+
+def _fits(value: Value, dims: Dims, before: Dims) -> bool:
+    """Whether an operand can be viewed as it is before views: all elements, or by those axes."""
+    if value.tensor.dims == dims:
+        return value.data is None and not (_is_part(value) and dims[-1] != before[-1])
+    return value.tensor.size == 1 or _broadcast(value, dims, before) is not None
+
+
+def _is_part(value: Value) -> bool:
+    """Whether a value is part of the rows of a tensor, whose views would be copies."""
+    for _ in range(_DEPTH):
+        node = value.producer
+        if node is None or not (is_elementwise(node.op) or _is_view(node)):
+            return node is not None and isinstance(node.op, Slice | Split)
+        value = node.operands[0]
+    return True
+
+
+def _broadcast(value: Value, dims: Dims, before: Dims) -> Dims | None:
+    """Return the sizes of an operand before views that only move axes of size 1; else None."""
+    kept = [(axis, n) for axis, n in enumerate(before) if n != 1]
+    if [n for _, n in kept] != [n for n in dims if n != 1]:
+        return None
+    own = (1,) * (len(dims) - len(value.tensor.dims)) + value.tensor.dims
+    found = [1] * len(before)
+    sizes = [size for size, whole in zip(own, dims, strict=True) if whole != 1]
+    for (axis, _), size in zip(kept, sizes, strict=True):
+        found[axis] = size
+    return tuple(found)
+
+
+def _as_before(add: Builder, value: Value, dims: Dims, before: Dims) -> Value:
+    """Return an operand as it is before views, through elementwise nodes of its own."""
+    if value.tensor.size == 1 < len(dims) and len(value.tensor.dims) <= len(before):
+        return value
+    if value.tensor.dims != dims:
+        sizes = _broadcast(value, dims, before)
+        return add.shaped(value, before if sizes is None else sizes)
+    return _whole(add, value, before, _DEPTH)
+
+
+def _whole(add: Builder, value: Value, before: Dims, depth: int) -> Value:
+    """Return all elements of a value in other sizes; see `_as_before`."""
+    node = value.producer
+    while node is not None and _is_view(node):
+        value = node.operands[0]
+        node = value.producer
+    if value.tensor.dims == before:
+        return value
+    is_own = add.graph.sole_consumer(value) is not None
+    alike = node is not None and all(
+        v.tensor.dims == value.tensor.dims or v.tensor.size == 1 for v in node.distinct_reads
+    )
+    if node is None or not depth or not is_own or not alike or not _is_plain(node):
+        return add.shaped(value, before)
+    inputs = [
+        v if v is None or v.tensor.dims != value.tensor.dims else _whole(add, v, before, depth - 1)
+        for v in node.inputs
+    ]
+    return Builder(add.graph, add.before, node.name, (node,))(node.op, *inputs)

@@ -1,0 +1,101 @@
+"""Views between elementwise nodes go behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu, Sigmoid, Sub, Tanh
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import CumSum
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
+from tercet.runtime.passes import join_chains
+
+from .graphs import Build, apply, assert_same, make, normal, passed
+
+SHAPE = (2, 6, 12)
+
+
+def shaped(g: Graph, x: Value, *sizes: int) -> Value:
+    return apply(g, Reshape(), x, np.array(sizes))
+
+
+def merged(g: Graph, x: Value) -> Value:
+    """Heads become columns of rows, which others are added to; these are scaled first."""
+    heads = apply(g, Exp(), shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+    beside = apply(g, Mul(), apply(g, Sigmoid(), apply(g, Softmax(), x)), np.full(1, 2, np.float32))
+    return apply(g, Tanh(), apply(g, Add(), shaped(g, heads, 2, 6, 12), beside))
+
+
+def viewed_twice(g: Graph, x: Value) -> Value:
+    """The other operand has been a view of the same sizes: both views go."""
+    a, b = (shaped(g, apply(g, Softmax(axis=axis), x), 2, 6, 3, 4) for axis in (1, 2))
+    rows = shaped(g, apply(g, Sub(), apply(g, Exp(), a), normal(1, 6, 3, 4)), 2, 6, 12)
+    return apply(g, Mul(), rows, shaped(g, apply(g, Relu(), b), 2, 6, 12))
+
+
+def moved_units(g: Graph, x: Value) -> Value:
+    """Decay of a chunk: running sums times what all heads share (Mamba2, of one chunk)."""
+    a = apply(g, Unsqueeze(), apply(g, Softmax(), x), np.array([2]))  # [2, 6, 1, 12]
+    decay = apply(g, Exp(), apply(g, CumSum(), a, np.array(3)))
+    chunks = apply(g, Transpose(perm=(0, 2, 1, 3)), decay)  # [2, 1, 6, 12]
+    return apply(g, Mul(), chunks, apply(g, Softmax(), shared(g, x)))
+
+
+def shared(g: Graph, x: Value) -> Value:
+    part = apply(g, Slice(), x, np.array([0]), np.array([1]), np.array([1]))
+    return apply(g, Unsqueeze(), part, np.array([1]))  # [2, 1, 1, 12]
+
+
+def summed(g: Graph, x: Value) -> Value:
+    """A running sum alone."""
+    total = apply(g, CumSum(), apply(g, Softmax(), x), np.array(2))
+    rows = apply(g, Squeeze(), shaped(g, total, 2, 6, 1, 12), np.array([2]))
+    return apply(g, Mul(), shaped(g, rows, 2, 72), shaped(g, apply(g, Softmax(), x), 2, 72))
+
+
+@pytest.mark.parametrize("build", [merged, viewed_twice, moved_units, summed])
+def test_elementwise_nodes_are_adjacent(build: Build) -> None:
+    before = make(build, SHAPE)
+    after, said = passed(before, join_chains.run, "float32")
+    assert said
+    *_, last, view = after.nodes
+    read = {value.producer.kind for value in last.distinct_reads if value.producer is not None}
+    assert view.kind == "Reshape"
+    assert read & {"Add", "Sub", "Exp", "CumSum"}
+    assert_same(before, after)
+
+
+def image(g: Graph, x: Value) -> Value:
+    """Convolutions store channels last, which is no order of a view."""
+    y = apply(g, Relu(), apply(g, Conv(), shaped(g, x, 2, 6, 3, 4), normal(6, 6, 1, 1)))
+    return apply(g, Mul(), shaped(g, y, 2, 6, 12), apply(g, Softmax(), x))
+
+
+def part(g: Graph, x: Value) -> Value:
+    """Part of a layer's rows is read in place; views of it would be copied."""
+    layer = apply(g, MatMul(), x, normal(12, 24))
+    gate = apply(g, Slice(), layer, np.array([0]), np.array([12]), np.array([2]))
+    heads = apply(g, Exp(), shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+    return apply(g, Mul(), shaped(g, heads, 2, 6, 12), gate)
+
+
+def by_column(g: Graph, x: Value) -> Value:
+    """A factor by column of merged axes has no sizes that broadcast before."""
+    heads = apply(g, Exp(), shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+    return apply(g, Mul(), shaped(g, heads, 2, 6, 12), normal(12))
+
+
+def of_layer(g: Graph, x: Value) -> Value:
+    """Nothing elementwise is before the view."""
+    heads = shaped(g, apply(g, MatMul(), x, normal(12, 12)), 2, 6, 3, 4)
+    return apply(g, Mul(), heads, shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+
+
+@pytest.mark.parametrize("build", [image, part, by_column, of_layer])
+def test_other_views_stay(build: Build) -> None:
+    assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
