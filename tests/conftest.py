@@ -108,16 +108,17 @@ def _last_use(entry: Path) -> float:
 
     File systems note only the first reading after a change, and one a day.
     """
-    times = [0.0]
+    last = 0.0
     for file in _files(entry):
         found = file.stat()
-        times.append(max(found.st_atime, found.st_mtime))
-        os.utime(file, (times[-1], times[-1]))
-    return max(times)
+        if found.st_atime > found.st_mtime:
+            os.utime(file, (found.st_atime, found.st_atime))
+        last = max(last, found.st_atime, found.st_mtime)
+    return last
 
 
 def _files(entry: Path) -> list[Path]:
-    return [file for file in (entry, *entry.rglob("*")) if file.is_file()]
+    return [*entry.iterdir()] if entry.is_dir() else [entry]
 
 
 @pytest.fixture(

@@ -43,13 +43,13 @@ def opened(model: tercet.Model) -> StaticCacheDecoder:
 
 
 def test_the_next_step_is_launched_before_the_host_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tercet.load(LLAMA) as model, opened(model) as decoder:
         first = decoder.greedy(PROMPT).tokens
         wanted = [tokens.tolist() for tokens in decoder.follow(first, 9)]
     log = Log()
-    plant(FakeCompiler(tmp_path, FAKE), log, monkeypatch.setattr)
+    plant(FakeCompiler(libraries, FAKE), log, monkeypatch.setattr)
     with tercet.load(LLAMA, "cuda") as model, opened(model) as decoder:
         decoder.greedy(PROMPT)
         following = decoder.follow(first, 9)

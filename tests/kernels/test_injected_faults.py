@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,8 @@ def assert_right(found: dict[str, Any], wanted: dict[str, Any], *, where: object
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> FakeCompiler:
-    return FakeCompiler(tmp_path_factory.mktemp("fake"), FAKE)
+def compiler(libraries: Path) -> FakeCompiler:
+    return FakeCompiler(libraries, FAKE)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,7 @@ class Place:
     number: int
 
 
+@pytest.fixture(scope="module")
 def places(compiler: FakeCompiler) -> list[Place]:
     """Return the calls of a life without a fault, once for each way that leads to one."""
     seen: dict[object, Place] = {}
@@ -217,10 +219,12 @@ def _goes_on_failing(life: Life) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_call_may_fail(fault: str, compiler: FakeCompiler, wanted: dict[str, Any]) -> None:
+def test_every_call_may_fail(
+    fault: str, places: list[Place], compiler: FakeCompiler, wanted: dict[str, Any]
+) -> None:
     found = [
         f"{place.name} {place.number}: {complaint}"
-        for place in places(compiler)
+        for place in places
         for complaint in complaints(place, fault, compiler, wanted)
     ]
     assert not found, "\n".join(found)

@@ -42,8 +42,8 @@ def calls_of(count: int, compiler: FakeCompiler) -> tuple[int, int]:
     return gate.calls["cuLibraryGetKernel"], gate.calls["cuKernelGetParamInfo"]
 
 
-def test_equal_launches_load_their_kernel_once(tmp_path: Path) -> None:
-    compiler = FakeCompiler(tmp_path, FAKE)
+def test_equal_launches_load_their_kernel_once(libraries: Path) -> None:
+    compiler = FakeCompiler(libraries, FAKE)
     kernels, parameters = calls_of(1, compiler)
     assert kernels == 1
     assert parameters > 0
