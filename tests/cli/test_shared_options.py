@@ -87,6 +87,13 @@ def test_help_has_a_section_per_group_and_general_options_last() -> None:
     assert "Usage: tercet bench [OPTIONS] MODEL...\n" in text
 
 
+@pytest.mark.parametrize("name", ["simplify", "export", "extract", "compress"])
+def test_groups_are_in_the_same_order_everywhere(name: str) -> None:
+    text = CliRunner().invoke(app, [name, "--help"]).output
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles[2:] == ["Inputs", "Model file", "Written file", "General", "Examples"]
+
+
 @pytest.fixture
 def operators(folder: Path) -> None:
     onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")

@@ -8,11 +8,13 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-#: Title of options without a group, and of those that every command has, which come last.
+#: Title of options without a group, and of those that every command has.
 OWN, GENERAL = "Options", "General"
 #: Titles of groups.
 BACKEND, INPUTS, MODEL_FILE = "Backend", "Inputs", "Model file"
 MEASUREMENT, WRITTEN_FILE = "Measurement", "Written file"
+#: The groups that come last, in this order; others are in the order of a command's parameters.
+LAST = MODEL_FILE, WRITTEN_FILE, GENERAL
 _EXAMPLES = re.compile(r"\n *Examples:\n(?P<lines>.*)", re.DOTALL)
 
 
@@ -40,7 +42,7 @@ class SectionedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's own options, and those of each group."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OWN: []}
-        general: list[tuple[str, str]] = []
+        last: dict[str, list[tuple[str, str]]] = {title: [] for title in LAST}
         for each in self.get_params(ctx):
             record, title = each.get_help_record(ctx), _title(each)
             if record is None:
@@ -49,8 +51,8 @@ class SectionedCommand(TyperCommand):
             if each.param_type_name == "argument":
                 name, text, title = str(each.metavar), getattr(each, "help", ""), "Arguments"
             text = text.replace("\\[", "[")  # which old versions of typer escape for rich
-            (general if title == GENERAL else sections.setdefault(title, [])).append((name, text))
-        _write(formatter, [*sections.items(), (GENERAL, general)])
+            (last if title in last else sections).setdefault(title, []).append((name, text))
+        _write(formatter, [*sections.items(), *last.items()])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, one per line."""
