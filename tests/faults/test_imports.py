@@ -19,7 +19,11 @@ from tercet.importers.onnx.upgrading.rewrite import UPGRADES, NodeSite
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 CLIPPED = """<ir_version: 4, opset_import: ["" : 10]>
-g (float[8] x) => (float[8] y) { c = Clip <min = -1.0, max = 2.0> (x)  y = Neg(c) }"""
+g (float[8] x) => (float[8] y) {
+  a = Neg(x)
+  [clip] c = Clip <min = -1.0, max = 2.0> (a)
+  y = Neg(c)
+}"""
 FEEDS = {"x": np.arange(-4, 4, dtype=np.float32)}
 
 
@@ -45,11 +49,11 @@ def test_layers_tell_that_importing_is_wrong(
     assert wrong.first is None
     assert [finding.agreement.output for finding in wrong.imported] == ["y"]
     assert wrong.verdict == "MISMATCH"
-    assert "importing changes y: " in str(wrong)
+    assert "importing changes y, first in clip: " in str(wrong)
     assert wrong.to_dict()["imported"][0]["verdict"] == "wrong"
     found = bisect(proto, runners, FEEDS)
-    assert (found.fault, found.verdict) == ("import", "MISMATCH")
-    assert "importing changes y" in str(found)
+    assert (found.fault, found.verdict, found.nodes) == ("import", "MISMATCH", ("clip",))
+    assert "importing changes y, first in clip" in str(found)
 
 
 OLD = """<ir_version: 3, opset_import: ["" : 6]>

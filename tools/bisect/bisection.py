@@ -290,10 +290,11 @@ class _Trial:
             return
         self.say(f"{foreign.name}: running the file itself")
         graph = as_written(imported, feeds)
-        changed, unread = changed_by_import(source, graph, foreign, feeds)
-        self._note(unread=unread)
-        if _wrong(changed):
-            self._note(fault="import", findings=changed)
+        changed = changed_by_import(source, graph, foreign, feeds)
+        self._note(unread=changed.unread)
+        if _wrong(changed.findings):
+            nodes = (changed.node,) if changed.node else ()
+            self._note(fault="import", findings=changed.findings, nodes=nodes)
 
     def _note(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)

@@ -57,7 +57,8 @@ def _verdict(found: Bisection) -> tuple[str, str]:
         return f"WRONG on {found.runner} after the first run: {where}", "bold red"
     if found.fault == "import":
         outputs = ", ".join(finding.agreement.output for finding in found.findings)
-        return f"WRONG: importing changes {outputs}", "bold red"
+        where = f", first in {', '.join(found.nodes)}" if found.nodes else ""
+        return f"WRONG: importing changes {outputs}{where}", "bold red"
     if found.nodes:
         return f"WRONG on {found.runner}: {', '.join(found.nodes)}", "bold red"
     return f"WRONG on {found.runner}, but only as a whole", "bold red"

@@ -6,18 +6,20 @@ file that tercet writes. An error of the importer is the same on both sides then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...api import Loadable
-from ...runtime.errors import UnsupportedError
+from ...runtime.base.record import record
+from ...runtime.errors import LimitError, UnsupportedError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import Array, HostValue
 from ..common.ended import RunnerEnded
 from ..common.nested import flat
-from ..runners.replay import FilePlayer
+from ..runners.onnxruntime_runner import with_constants
+from ..runners.replay import FilePlayer, live_values
 from ..runners.runners import RunnerSettings, open_runner
 from ..verdict.error_bounds import Finding, Judge
 
@@ -25,13 +27,25 @@ from ..verdict.error_bounds import Finding, Judge
 NOT_READ = "what importing the file changes has not been compared"
 
 
+@record
+class Imported:
+    """What importing a file changes.
+
+    Attributes:
+        findings: the outputs that a program gives for the file, and not for what was read of it.
+        node: the file's name of the first node of which this is so; empty if it is not known.
+        unread: why the program does not run the file itself; empty if it does.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    node: str = ""
+    unread: str = ""
+
+
 def changed_by_import(
     source: Loadable, graph: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
-) -> tuple[tuple[Finding, ...], str]:
-    """Return the outputs that a program gives for a file, and not for what was read of it.
-
-    Returns:
-        What differs, and why the program does not run the file itself; empty if it does.
+) -> Imported:
+    """Return what a program gives for a file, and not for what was read of it.
 
     Args:
         source: the file.
@@ -40,27 +54,60 @@ def changed_by_import(
         feeds: the inputs.
     """
     if not all(node.op.deterministic for node in graph.walk()):
-        return (), ""
-    # Without names of outputs the program reads the file, and its external data, by itself.
-    settings = RunnerSettings(title=player.title, as_written=True)
+        return Imported()
     try:
         found = player.run(graph, feeds)
     except (UnsupportedError, RunnerEnded):
-        return (), ""
+        return Imported()
     try:
-        runner = open_runner(player.name, source, settings, player.process)
-        try:
-            given: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
-            results = runner.run(given)
-            wanted = {name: results[name] for name in graph.outputs if name in results}
-        finally:
-            runner.close()
+        results = _of_file(source, graph, player, feeds)
     except (UnsupportedError, RunnerEnded) as error:
-        return (), str(error)
+        return Imported(unread=str(error))
+    wanted = {name: results[name] for name in graph.outputs if name in results}
     if _same(flat(wanted), flat(found)):
-        return (), ""
+        return Imported()
     judge = Judge(graph, feeds, "float32", own=False)
-    return tuple(found for found in judge.findings(wanted, found) if not found.ok), ""
+    findings = tuple(each for each in judge.findings(wanted, found) if not each.ok)
+    return Imported(findings, _first_changed(source, graph, player, feeds) if findings else "")
+
+
+def _of_file(
+    source: Loadable,
+    graph: Graph,
+    player: FilePlayer,
+    feeds: Mapping[str, HostValue],
+    names: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return what a program gives for a file itself: its outputs, or the tensors that are named.
+
+    Without names the program reads the file, and its external data, by itself.
+    """
+    settings = RunnerSettings(tuple(names), title=player.title, as_written=True)
+    runner = open_runner(player.name, source, settings, player.process)
+    try:
+        return runner.run({value.name: feeds[value.name] for value in graph.inputs})
+    finally:
+        runner.close()
+
+
+def _first_changed(
+    source: Loadable, graph: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
+) -> str:
+    """Return the file's first node with a result that importing changes."""
+    every = graph.clone()
+    made = {value.name: value for value in live_values(every)} | every.outputs
+    try:
+        in_file = [name for node in with_constants(source).graph.node for name in node.output]
+        names = [name for name in in_file if name in made]
+        every.set_outputs({name: made[name] for name in names})
+        found = player.run(every, feeds)
+        wanted = _of_file(source, graph, player, feeds, names)
+    except (LimitError, UnsupportedError, RunnerEnded):
+        return ""
+    judge = Judge(every, feeds, "float32", own=False)
+    wrong = {each.agreement.output for each in judge.findings(wanted, found) if not each.ok}
+    node = next((made[name].producer for name in names if name in wrong), None)
+    return "" if node is None else ", ".join(node.origin or (node.name,))
 
 
 def _same(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:

@@ -39,7 +39,7 @@ from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, Judge, overall
 from ..verdict.judged import Judged
-from .importing import changed_by_import
+from .importing import Imported, changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
 
 
@@ -61,6 +61,8 @@ class Layers(Judged):
             the reference.
         imported: outputs that differ between the graph that was read and the file, both run by
             onnxruntime or onnx.reference, if they take part.
+        imported_in: the file's first node with a result that importing changes; empty if it is not
+            known.
         unread: why the other program does not run the file itself, so that an error of importing it
             is not seen; empty if it does.
         stopped, ended, allow_inconclusive: see `Judged`.
@@ -77,6 +79,7 @@ class Layers(Judged):
     runs: int = 1
     rewritten: tuple[Finding, ...] = ()
     imported: tuple[Finding, ...] = ()
+    imported_in: str = ""
     unread: str = ""
 
     def _about(self) -> str:
@@ -150,6 +153,7 @@ class Layers(Judged):
             "others": [found.to_dict() for found in self.others],
             "rewritten": [finding.to_dict() for finding in self.rewritten],
             "imported": [finding.to_dict() for finding in self.imported],
+            "imported_in": self.imported_in,
             "unread": self.unread,
             "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
@@ -233,8 +237,7 @@ def compare_layers(
     wanted = Options(**{"precision": precision, **options})
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    rewritten = imported = tuple[Finding, ...]()
-    unread = ""
+    rewritten, imported = tuple[Finding, ...](), Imported()
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -276,7 +279,7 @@ def compare_layers(
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
             written = as_written(model.imported, feeds.arrays)
-            imported, unread = changed_by_import(source, written, foreign, feeds.arrays)
+            imported = changed_by_import(source, written, foreign, feeds.arrays)
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
@@ -289,8 +292,9 @@ def compare_layers(
         first,
         others=tuple(others),
         rewritten=rewritten,
-        imported=imported,
-        unread=unread,
+        imported=imported.findings,
+        imported_in=imported.node,
+        unread=imported.unread,
         stopped=limit.stopped,
         ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,

@@ -34,7 +34,8 @@ def show_layers(console: Console, found: Layers) -> None:
         style = "bold red" if finding.verdict == "wrong" else "bold yellow"
         console.print(Text(f"{said}; tercet bisect finds the rewrite", style))
     for finding in found.imported:
-        said = f"importing changes {finding.agreement.output}: {finding.agreement.reason}"
+        where = f", first in {found.imported_in}" if found.imported_in else ""
+        said = f"importing changes {finding.agreement.output}{where}: {finding.agreement.reason}"
         style = "bold red" if finding.verdict == "wrong" else "bold yellow"
         console.print(Text(f"{said}; the steps are those of the graph that was read", style))
     if found.unread:
