@@ -241,9 +241,8 @@ def _gathered(node: Node, of_x: Array | None, of_y: Array | None) -> Array:
     assert at.data is not None
     count = channels_of(x) or 0
     given = np.arange(count) if of_x is None else of_x
-    places = np.zeros(count, np.int64)
-    places[given[given >= 0]] = np.flatnonzero(given >= 0)
-    found = places[at.data]
+    places: Array = np.flatnonzero(given >= 0)[np.argsort(given[given >= 0])]
+    found = places[at.data]  # which may count from the last one
     if of_y is None:
         return found
     spare = np.flatnonzero(given < 0)

@@ -104,6 +104,13 @@ def shuffled(graph: Graph, x: Value) -> Value:
     return conv(graph, y, 8)
 
 
+def shuffled_from_behind(graph: Graph, x: Value) -> Value:
+    """A choice that counts channels from the last one."""
+    y = conv(graph, x, 30)
+    y = apply(graph, Gather(axis=1), y, -1 - np.arange(30).reshape(2, 15).T.reshape(-1)[:24])
+    return conv(graph, y, 8)
+
+
 def attended(graph: Graph, x: Value) -> Value:
     """Queries of one channel, keys and values, as in MobileViTv2; the queries stay as they are."""
     wide = conv(graph, x, 25)
@@ -152,7 +159,9 @@ def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[
     return passed(graph, pad_channels.run, precision)
 
 
-@pytest.mark.parametrize("build", [scales, grown, from_behind, gated, resized, shuffled])
+@pytest.mark.parametrize(
+    "build", [scales, grown, from_behind, gated, resized, shuffled, shuffled_from_behind]
+)
 def test_results_stay(build: Build) -> None:
     graph = make(build, SHAPE)
     copy, said = padded(graph)
