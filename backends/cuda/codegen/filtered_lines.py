@@ -120,13 +120,10 @@ def _joined(graph: Graph, parts: tuple[Node, Node], free: Set[Node]) -> tuple[No
     dims, found, todo = parts[0].output.tensor.dims, set[Node](), [n.output for n in parts]
     ends = set[Node]()
     for value in todo:
-        if graph.is_output(value):
+        if graph.is_output(value) or not free.issuperset(value.consumers):
             return None
-        for node in value.consumers:
-            if node not in free or node in found:
-                if node not in free:
-                    return None
-            elif isinstance(node.op, Concat):
+        for node in value.consumers.keys() - found:
+            if isinstance(node.op, Concat):
                 ends.add(node)
             elif in_chains(node) and node.output.tensor.dims == dims:
                 found.add(node)
