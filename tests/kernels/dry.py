@@ -168,17 +168,23 @@ def _same_numbers(seed: int, count: int) -> Array:
 
 
 class Net:
-    """A graph and what it is fed."""
+    """A graph and what it is fed: normal numbers, times a factor."""
 
-    def __init__(self) -> None:
-        self.graph, self.feeds = Graph("net"), dict[str, Array]()
+    def __init__(self, scale: float = 0.5) -> None:
+        self.graph, self.feeds, self.scale = Graph("net"), dict[str, Array](), scale
 
     def input(self, *dims: int, dtype: DType = float32) -> Value:
         name = f"x{len(self.feeds)}"
-        self.feeds[name] = (normal(*dims) * np.float32(0.5)).astype(dtype)
+        self.feeds[name] = normal(*dims, scale=self.scale).astype(dtype)
         return self.graph.add_input(name, TensorType(dtype, dims))
 
     def apply(self, op: Op, *inputs: Value | Array) -> Value:
         made = apply(self.graph, op, *inputs)
         infer(self.graph)
         return made
+
+    def outputs(self, *values: Value) -> Graph:
+        """Make these the results, named y0, y1, ..., and return the graph."""
+        self.graph.set_outputs({f"y{i}": value for i, value in enumerate(values)})
+        infer(self.graph)
+        return self.graph

@@ -14,10 +14,9 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.codegen import moves, reduction_kernel
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
-from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.op import Op
-from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Exp, Less, Mul, Sub
 from tercet.runtime.ops.gather import Gather
@@ -34,7 +33,7 @@ from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape
 
 from .cubins import all_compile
-from .dry import apply, launches, normal, planned
+from .dry import Net, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -54,45 +53,31 @@ def number(of: float) -> Array:
 Build = Callable[["Net"], Value]
 
 
-class Net:
-    """A graph and what it is fed."""
-
-    def __init__(self) -> None:
-        self.graph, self.feeds = Graph("reduction"), dict[str, Array]()
-
-    def input(self, *dims: int, dtype: DType = float32) -> Value:
-        name = f"x{len(self.feeds)}"
-        self.feeds[name] = (normal(*dims) * np.float32(0.5)).astype(dtype)
-        return self.graph.add_input(name, TensorType(dtype, dims))
-
-    def apply(self, op: Op, *inputs: Value | Array) -> Value:
-        return apply(self.graph, op, *inputs)
-
-    def product(self, *dims: int, other: tuple[int, ...] = ()) -> Value:
-        return self.apply(Mul(), self.input(*dims), self.input(*(other or dims)))
+def product(net: Net, *dims: int, other: tuple[int, ...] = ()) -> Value:
+    return net.apply(Mul(), net.input(*dims), net.input(*(other or dims)))
 
 
 def rows(net: Net, fold: Reduce | None = None) -> Value:
-    return net.apply(fold or ReduceSum(), net.product(*DIMS), axes(-1))
+    return net.apply(fold or ReduceSum(), product(net, *DIMS), axes(-1))
 
 
 def behind(net: Net) -> Value:
-    mean = net.apply(ReduceMean(), net.product(*DIMS), axes(-1))
+    mean = net.apply(ReduceMean(), product(net, *DIMS), axes(-1))
     return net.apply(Add(), net.apply(Exp(), mean), net.input(5, 1, 1))
 
 
 def columns(net: Net, axis: int = 1, count: int = 5) -> Value:
-    x = net.product(3, count, 6, 40, other=(3, 1, 6, 1))
+    x = product(net, 3, count, 6, 40, other=(3, 1, 6, 1))
     return net.apply(ReduceSum(keepdims=0), x, axes(axis))
 
 
 def apart(net: Net) -> Value:
     """Axes that are not adjacent, of a shape that no vectors fit."""
-    return net.apply(ReduceMax(), net.product(3, 7, 5, 3, other=(7, 1, 3)), axes(1, 3))
+    return net.apply(ReduceMax(), product(net, 3, 7, 5, 3, other=(7, 1, 3)), axes(1, 3))
 
 
 def all_of_it(net: Net) -> Value:
-    return net.apply(ReduceMean(keepdims=0), net.product(9, 31), axes(0, 1))
+    return net.apply(ReduceMean(keepdims=0), product(net, 9, 31), axes(0, 1))
 
 
 def short_rows(net: Net) -> Value:
@@ -187,7 +172,7 @@ def test_results(name: str, emulated: CudaBackend) -> None:
 
 def test_what_is_read_twice_is_stored() -> None:
     net = Net()
-    x = net.product(4, 40)
+    x = product(net, 4, 40)
     net.graph.set_outputs({"y": net.apply(ReduceSum(), x, axes(1)), "x": x})
     infer(net.graph)
     assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
@@ -195,7 +180,7 @@ def test_what_is_read_twice_is_stored() -> None:
 
 def test_long_rows_take_several_passes() -> None:
     net = Net()
-    net.graph.set_outputs({"y": net.apply(ReduceSum(), net.product(2, 1 << 18), axes(1))})
+    net.graph.set_outputs({"y": net.apply(ReduceSum(), product(net, 2, 1 << 18), axes(1))})
     infer(net.graph)
     assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
 

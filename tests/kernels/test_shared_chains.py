@@ -13,10 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
-from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.op import Op
-from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ops.elementwise import (
     Add,
     Cast,
@@ -34,33 +31,13 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMax
 
 from .cubins import all_compile
-from .dry import apply, launches, normal, planned
+from .dry import Net, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
 COMPILES = {"elementwise/shared.cu"}
 (FILE,) = COMPILES
 DIMS = (3, 20)
-
-
-class Net:
-    """A graph and what it is fed."""
-
-    def __init__(self) -> None:
-        self.graph, self.feeds = Graph("shared"), dict[str, Array]()
-
-    def input(self, *dims: int, dtype: DType = float32) -> Value:
-        name = f"x{len(self.feeds)}"
-        self.feeds[name] = normal(*dims).astype(dtype)
-        return self.graph.add_input(name, TensorType(dtype, dims))
-
-    def apply(self, op: Op, *inputs: Value | Array) -> Value:
-        return apply(self.graph, op, *inputs)
-
-    def outputs(self, *values: Value) -> Graph:
-        self.graph.set_outputs({f"y{i}": value for i, value in enumerate(values)})
-        infer(self.graph)
-        return self.graph
 
 
 def gates(net: Net, dtype: DType = float32) -> Graph:
@@ -112,7 +89,7 @@ GRAPHS: dict[str, Callable[[Net], Graph]] = {
 
 
 def sample(name: str) -> Sample:
-    net = Net()
+    net = Net(1)
     return Sample(GRAPHS[name](net), net.feeds)
 
 
@@ -127,7 +104,7 @@ def files(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_one_kernel(name: str) -> None:
-    found = files(GRAPHS[name](Net()))
+    found = files(GRAPHS[name](Net(1)))
     assert found.count(FILE) == 1
     assert not any(file.startswith("elementwise/") and file != FILE for file in found)
 
@@ -140,7 +117,7 @@ def test_results(name: str, emulated: CudaBackend) -> None:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
-    plans = [launches(planned(build(Net()))) for build in GRAPHS.values()]
+    plans = [launches(planned(build(Net(1)))) for build in GRAPHS.values()]
     sources = [launch.source for plan in plans for launch in plan if launch.source.file == FILE]
     all_compile(sources, target, cache, COMPILES)
 
@@ -148,7 +125,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
 @needs_compiler
 def test_no_kernel_waits_for_itself(emulated: CudaBackend) -> None:
     """A Softmax is between a tensor and the sum with it: they are two kernels."""
-    net = Net()
+    net = Net(1)
     x = net.apply(Exp(), net.input(*DIMS))
     graph = net.outputs(net.apply(Add(), net.apply(Softmax(axis=-1), x), x))
     assert FILE not in files(graph)
@@ -158,7 +135,7 @@ def test_no_kernel_waits_for_itself(emulated: CudaBackend) -> None:
 @needs_compiler
 def test_kernels_do_not_wait_for_each_other(emulated: CudaBackend) -> None:
     """Either of two pairs could be a kernel, but not both: each has what the other one reads."""
-    net = Net()
+    net = Net(1)
     x, y = net.input(*DIMS), net.input(*DIMS)
     a, p = net.apply(Exp(), x), net.apply(Sigmoid(), y)
     tops = [net.apply(ReduceMax(), each, np.array([1], np.int64)) for each in (a, p)]
@@ -170,11 +147,11 @@ def test_kernels_do_not_wait_for_each_other(emulated: CudaBackend) -> None:
 
 
 def test_threads_of_many_elements_have_words() -> None:
-    graph = both_types(Net())
+    graph = both_types(Net(1))
     (launch,) = (each for each in launches(planned(graph)) if each.source.file == FILE)
     constants = dict(launch.constants)
     assert (constants["VECTOR"], constants["OUTER0"], constants["OUTER1"]) == (4, 4, 4)
-    (launch,) = (e for e in launches(planned(odd_rows(Net()))) if e.source.file == FILE)
+    (launch,) = (e for e in launches(planned(odd_rows(Net(1)))) if e.source.file == FILE)
     assert dict(launch.constants)["VECTOR"] == 1
 
 
@@ -182,7 +159,7 @@ def test_threads_of_many_elements_have_words() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_graphs(seed: int, emulated: CudaBackend) -> None:
     """Of elementwise nodes, with reductions between some of them."""
-    rng, net = np.random.default_rng(seed), Net()
+    rng, net = np.random.default_rng(seed), Net(1)
     values = [net.input(*DIMS) for _ in range(3)]
     for _ in range(30):
         a, b = (values[int(n)] for n in rng.integers(max(0, len(values) - 8), len(values), 2))
