@@ -140,6 +140,10 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
     "of bfloat16": lambda net: by_deviation(net, net.input(6, 96, dtype=bfloat16), -1),
     "of 64 bits": lambda net: by_deviation(net, net.input(6, 30, dtype=float64), -1),
     "columns": lambda net: by_deviation(net, net.input(3, 50, 40), 1),
+    "adjacent columns": lambda net: by_deviation(net, net.input(2, 9, 4096), 1),
+    "adjacent columns of 16 bits": lambda net: by_deviation(
+        net, net.input(9, 16384, dtype=float16), 0
+    ),
     "few columns": lambda net: by_deviation(net, net.input(300, 3), 0),
     "two axes": lambda net: by_deviation(net, net.input(3, 10, 4, 12), 1, 3),
     "squared": lambda net: squared_relu(net, 2, 12, 128),

@@ -31,7 +31,7 @@ from .stages import Stage, stage_of
 
 #: Threads of a block, lanes of a warp, and threads of a row at most whose elements are adjacent or
 #: far apart.
-THREADS, WARP, MAX_ALONG, MAX_BESIDE = 128, 32, 512, 32
+THREADS, WARP, MAX_ALONG, MAX_APART = 128, 32, 512, 32
 #: Maximum number of elements in the registers of a thread.
 MAX_KEPT = 32
 #: Bytes that threads of a row read next to one another at least; threads that keep a GPU busy.
@@ -54,7 +54,7 @@ def row_chain(found: RowChain, operand: Callable[[Value], Tensor]) -> Launch | s
         return shared
     numbers = range(len(operands))
     names = {v: f"words{i}[{'p' if shared.wide[i] else 0}].at[q]" for i, v in enumerate(values)}
-    names |= {v: f"total{i}" for v, i in totals.items()}
+    names |= {v: f"total{i}[COLUMN(q)]" for v, i in totals.items()}
     code = [stage.code for stage in stages]
     for i, node in enumerate(found.folds):
         code += _fold(i, node)
@@ -69,7 +69,7 @@ def row_chain(found: RowChain, operand: Callable[[Value], Tensor]) -> Launch | s
     return Launch(
         "reduce/row_chain.cu",
         "row_chain",
-        grid=(ceil_div(shared.rows, shared.threads // shared.shares), 1, 1),
+        grid=(shared.blocks, 1, 1),
         block=shared.threads,
         args=shared.args,
         types=(
@@ -117,18 +117,17 @@ class _Shared:
     """How rows are shared by threads.
 
     Attributes:
-        rows, count: their number, and that of the elements of each.
-        shares, threads: of a row, and of a block.
+        blocks, threads: their number, and that of the threads of each.
+        count: the number of elements of a row.
         wide: by operand, whether it has more than one element for each row.
         index: the type of indices.
         args: of the launch.
         constants: of the kernel.
     """
 
-    rows: int
-    count: int
-    shares: int
+    blocks: int
     threads: int
+    count: int
     wide: tuple[bool, ...]
     index: DType
     args: Mapping[str, Given]
@@ -159,21 +158,16 @@ def _share(
     number, count = prod(rows.dropped), rows.count
     wide = [any(line[i] for i in folds) for line in lines]
     along = axes.numbers[-1] == 0
-    vector, parts = 1, [1] * len(tensors)
-    if along:
-        head = tensors.index(same)
-        slots = [(0,) * len(axes.sizes)] * len(tensors)
-        vector, parts = vector_of(
-            (same, *tensors), axes.sizes, (lines[head], *lines, *slots), walks
-        )
-    kept = vector * max(sum(wide[made:]), 1)
-    nbytes = vector * max(t.dtype.itemsize for t in tensors)
-    words = ceil_div(count, vector)
-    shares = _shares(number, words, max(1, MAX_KEPT // kept), nbytes, along=along)
-    per = ceil_div(words, shares)
-    if per * kept > 2 * MAX_KEPT:
+    head, slots = tensors.index(same), [(0,) * len(axes.sizes)] * len(tensors)
+    most, parts = vector_of((same, *tensors), axes.sizes, (lines[head], *lines, *slots), walks)
+    kept = MAX_KEPT // max(sum(wide[made:]), 1)
+    nbytes = max(t.dtype.itemsize for t in tensors)
+    split = _along if along else _apart
+    vector, shares, threads = split(number, count, most, kept, nbytes)
+    per = ceil_div(count, shares * (vector if along else 1))
+    if per * vector > 2 * kept:
         return f"rows of {count} elements"
-    threads = max(THREADS, shares) if along else WARP * shares
+    parts = [min(part, vector) for part in parts]
 
     def of_rows(line: Ints) -> Ints:
         return tuple(line[i] for i in stays) or (0,)
@@ -198,7 +192,8 @@ def _share(
         constants += [(f"INNER{i}", parts[made + i]), (f"WIDE{i}", wide[made + i])]
     index = index_type(number, count, *(t.extent for t in tensors))
     wide = tuple(wide[made:])
-    return _Shared(number, count, shares, threads, wide, index, args, tuple(constants))
+    blocks = ceil_div(number, threads // shares * (1 if along else vector))
+    return _Shared(blocks, threads, count, wide, index, args, tuple(constants))
 
 
 @record
@@ -252,22 +247,37 @@ def _axes(rows: Rows, x: Tensor, cuts: Sequence[Ints], walks: Sequence[Walk]) ->
     return _Axes(sizes, merged[0], merged[1:])
 
 
-def _shares(rows: int, words: int, kept: int, nbytes: int, *, along: bool) -> int:
-    """Return how many threads share a row: more if rows are few.
+def _along(rows: int, count: int, vector: int, kept: int, nbytes: int) -> tuple[int, int, int]:
+    """Return how threads share rows whose elements are adjacent: more share one if rows are few.
 
     Args:
         rows: their number.
-        words: of a row.
-        kept: words that a thread may keep.
-        nbytes: of a word.
-        along: whether words of a row are adjacent.
+        count: the number of elements of a row.
+        vector: maximum number of elements of a word.
+        kept: the elements that a thread keeps.
+        nbytes: of an element.
+
+    Returns:
+        Elements of a word, threads of a row, threads of a block.
     """
-    most = MAX_ALONG if along else MAX_BESIDE
-    least = min(WARP, SECTOR // nbytes) if along else 1
-    shares = 1
-    while shares < most and (
-        ceil_div(words, shares) > kept
-        or (shares < words and (shares < least or rows * shares < ENOUGH))
+    words, shares = count // vector, 1
+    least = min(WARP, SECTOR // (vector * nbytes))
+    while shares < min(MAX_ALONG, words) and (
+        ceil_div(words, shares) * vector > kept or shares < least or rows * shares < ENOUGH
     ):
         shares *= 2
-    return shares
+    return vector, shares, max(THREADS, shares)
+
+
+def _apart(rows: int, count: int, vector: int, kept: int, nbytes: int) -> tuple[int, int, int]:
+    """Return the same of rows that are side by side, of which a thread has as many as a word."""
+    few = ceil_div(count, MAX_APART)
+    while vector > 1 and (few * vector > kept or rows // vector * MAX_APART < ENOUGH):
+        vector //= 2
+    shares = 1
+    while shares < min(MAX_APART, count) and (
+        ceil_div(count, shares) * vector > kept or rows // vector * shares < ENOUGH
+    ):
+        shares *= 2
+    beside = max(2 * THREADS // shares, min(WARP, SECTOR // (vector * nbytes)))
+    return vector, shares, beside * shares

@@ -1,8 +1,8 @@
 // Reductions of rows, each of what elementwise operators compute from operands and from the reductions before it,
 // and elementwise operators behind the last one, in one pass over memory.
 //
-// SHARES threads share a row, and keep PER words of VECTOR elements each. ALONG: the elements of a row are adjacent,
-// and so are these threads; otherwise rows are side by side, and so are threads of several.
+// SHARES threads share a row, and keep PER words of VECTOR adjacent elements each. ALONG: these are elements of a row,
+// and so are those of adjacent threads; otherwise a thread has VECTOR rows, and adjacent threads those beside them.
 //
 // Operands are read where they are: an element has a place along RANK axes of rows and along FOLDED axes within one.
 //
@@ -18,7 +18,8 @@
 #include "ptx/pdl.cuh"
 #include "ptx/warp.cuh"
 
-constexpr int ROWS = THREADS / SHARES;  // of a block
+constexpr int BESIDE = THREADS / SHARES;  // threads of a block that share no row
+constexpr int ADJACENT = ALONG ? VECTOR : 1, COLUMNS = ALONG ? 1 : VECTOR;
 
 struct Folds {  // outermost first
     Index at[FOLDED];
@@ -35,16 +36,21 @@ struct Folds {  // outermost first
 #define STEP(i) from##i += position * steps##i.at[axis];
 #define READ(i) if (WIDE##i || p == 0) words##i[WIDE##i ? p : 0] = words<INNER##i>(a##i + from##i);
 #define FOLD(i)                                                                                             \
-    fold##i::State state##i = fold##i::start();                                                             \
+    fold##i::State state##i[COLUMNS];                                                                       \
+    _Pragma("unroll") for (int q = 0; q < COLUMNS; ++q) state##i[q] = fold##i::start();                     \
     _Pragma("unroll") for (int p = 0; p < PER; ++p) {                                                       \
         const Index k = place(p);                                                                           \
         if (!inside || k >= count) continue;                                                                \
-        _Pragma("unroll") for (int q = 0; q < VECTOR; ++q)                                                  \
-            state##i = fold##i::combine(state##i, fold##i::element(FEED##i(p, q), k + q));                  \
+        _Pragma("unroll") for (int q = 0; q < VECTOR; ++q) {                                                \
+            const auto element = fold##i::element(FEED##i(p, q), k + (ALONG ? q : 0));                      \
+            state##i[COLUMN(q)] = fold##i::combine(state##i[COLUMN(q)], element);                           \
+        }                                                                                                   \
     }                                                                                                       \
-    state##i = over_row(state##i, Combine##i(), share);                                                     \
-    const Total##i total##i = Total##i(fold##i::finish(state##i, count));
-
+    over_rows(state##i, Combine##i(), share);                                                               \
+    Total##i total##i[COLUMNS];                                                                             \
+    _Pragma("unroll") for (int q = 0; q < COLUMNS; ++q)                                                     \
+        total##i[q] = Total##i(fold##i::finish(state##i[q], count));
+#define COLUMN(q) (ALONG ? 0 : (q))
 #define GOAL(i) Index to##i = place##i;
 #define STEP_INTO(i) to##i += position * into##i.at[axis];
 #define ROUND(i)                                                                                            \
@@ -54,49 +60,56 @@ struct Folds {  // outermost first
         _Pragma("unroll") for (int q = 0; q < VECTOR; q += OUTER##i)                                        \
             *(Words<R##i, OUTER##i>*)(y##i + to##i + q) = *(const Words<R##i, OUTER##i>*)(found##i.at + q); \
     }
-#define ROUND_ONE(i)                                  \
-    if constexpr (!WHOLE##i) {                        \
-        constexpr int p = 0, q = 0;                   \
-        if (share == 0) y##i[place##i] = RESULT##i(p, q); \
+#define ROUND_ONE(i)                                                                                        \
+    if (!WHOLE##i && share == 0) {                                                                          \
+        constexpr int p = 0;                                                                                \
+        Words<R##i, COLUMNS> found##i;                                                                      \
+        _Pragma("unroll") for (int q = 0; q < COLUMNS; ++q) found##i.at[q] = RESULT##i(p, q);               \
+        constexpr int OUTER = ALONG ? 1 : OUTER##i;                                                         \
+        _Pragma("unroll") for (int q = 0; q < COLUMNS; q += OUTER)                                          \
+            *(Words<R##i, OUTER>*)(y##i + place##i + q) = *(const Words<R##i, OUTER>*)(found##i.at + q);    \
     }
 
 // All threads of a row get what they have together. Each reduction has shared memory of its own.
 template <typename State, typename Combine>
-__device__ __forceinline__ State over_row(State own, Combine combine, int share)
+__device__ __forceinline__ void over_rows(State (&own)[COLUMNS], Combine combine, int share)
 {
     if constexpr (ALONG) {
 #pragma unroll
         for (int other = (SHARES < 32 ? SHARES : 32) / 2; other; other /= 2)
-            own = combine(own, shuffle_xor(own, other));
+            own[0] = combine(own[0], shuffle_xor(own[0], other));
         if constexpr (SHARES > 32) {
             __shared__ State parts[THREADS / 32];
-            if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = own;
+            if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = own[0];
             __syncthreads();
             const int first = threadIdx.x / SHARES * (SHARES / 32);
-            own = parts[first];
+            own[0] = parts[first];
 #pragma unroll
-            for (int i = 1; i < SHARES / 32; ++i) own = combine(own, parts[first + i]);
+            for (int i = 1; i < SHARES / 32; ++i) own[0] = combine(own[0], parts[first + i]);
         }
     } else if constexpr (SHARES > 1) {
-        __shared__ State parts[SHARES][ROWS];
-        const int row = threadIdx.x % ROWS;
-        parts[share][row] = own;
-        __syncthreads();
-        own = parts[0][row];
+        __shared__ State parts[COLUMNS][THREADS];
 #pragma unroll
-        for (int i = 1; i < SHARES; ++i) own = combine(own, parts[i][row]);
+        for (int q = 0; q < COLUMNS; ++q) parts[q][threadIdx.x] = own[q];
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < COLUMNS; ++q) {
+            own[q] = parts[q][threadIdx.x % BESIDE];
+#pragma unroll
+            for (int i = 1; i < SHARES; ++i) own[q] = combine(own[q], parts[q][threadIdx.x % BESIDE + i * BESIDE]);
+        }
     }
-    return own;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 row_chain(Index rows, Index count, Ints sizes, Ints factors, Ints shifts, Folds folds, Folds fold_factors,
           Folds fold_shifts RESULTS(WRITES) OPERANDS(READS))
 {
-    const int share = ALONG ? threadIdx.x % SHARES : threadIdx.x / ROWS;
-    const Index row = blockIdx.x * (Index)ROWS + (ALONG ? threadIdx.x / SHARES : threadIdx.x % ROWS);
+    const int share = ALONG ? threadIdx.x % SHARES : threadIdx.x / BESIDE;
+    const int beside = ALONG ? threadIdx.x / SHARES : threadIdx.x % BESIDE;
+    const Index row = (blockIdx.x * (Index)BESIDE + beside) * COLUMNS;
     const bool inside = row < rows;
-    const auto place = [=](int p) { return (p * SHARES + share) * (Index)VECTOR; };
+    const auto place = [=](int p) { return (p * SHARES + share) * (Index)ADJACENT; };
     RESULTS(TO)
     OPERANDS(OFFSET)
     for_each_axis(inside ? row : 0, sizes, factors, shifts, [&](int axis, Index position) {
