@@ -290,7 +290,9 @@ def is_spectrum(node: Node) -> bool:
 
 
 def _is_squared(value: Value) -> bool:
-    """Whether a value is squared, as a whole or in parts."""
+    """Whether a value is squared, as a whole or in parts, other than for its own length."""
+    if any(isinstance(node.op, ew.Div) and node.inputs[0] is value for node in value.consumers):
+        return False
     for reader in value.consumers:
         if isinstance(reader.op, reduce.ReduceSumSquare | reduce.ReduceL2) or is_square(reader):
             return True

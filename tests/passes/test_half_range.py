@@ -229,6 +229,16 @@ def test_layers_behind_a_spelled_normalization_are_narrowed() -> None:
     assert dtypes_of(halved(make(batch_norm_of_rows, (6, 8))), "MatMul") == {float16}
 
 
+def test_a_first_layer_that_is_divided_by_its_own_length_is_narrowed() -> None:
+    """Queries of an input whose rows get length 1 (nGPT), unlike the power of a recording."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(8, 8))
+        return apply(g, ew.Div(), y, apply(g, red.ReduceL2(), y, ints(-1)))
+
+    assert dtypes_of(halved(make(build, (6, 8))), "MatMul") == {float16}
+
+
 def test_an_input_without_bound_does_not_hold_a_whole_network() -> None:
     """What is fitted to its data gives ordinary sizes again after a few layers."""
 
