@@ -14,6 +14,7 @@ from ..ops.reduce import Cumulative
 from ..ops.resize import Resize
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, is_static
+from .sink_transposes import layer_before
 from .transpose_images import RESHAPES
 
 Dims = tuple[int, ...]
@@ -93,6 +94,8 @@ def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
     others = [v for v in node.distinct_reads if v is not value]
     if value.tensor.dims != dims or not all(_fits(v, dims, before) for v in others):
         return False
+    if any(layer_before(graph, v) for v in others if v.tensor.dims == dims):
+        return False  # it computes this node as it stores its results
     add = Builder(graph, node, node.name, (node,))
     known = {v: _as_before(add, v, dims, before) for v in others} | {value: source}
     made = add(node.op, *(None if v is None else known[v] for v in node.inputs))

@@ -90,12 +90,19 @@ def by_column(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), shaped(g, heads, 2, 6, 12), normal(12))
 
 
+def beside_layer(g: Graph, x: Value) -> Value:
+    """A layer multiplies what it computes by the other tensor as it stores it."""
+    heads = apply(g, Exp(), shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+    gate = apply(g, Sigmoid(), apply(g, MatMul(), x, normal(12, 12)))
+    return apply(g, Mul(), shaped(g, heads, 2, 6, 12), gate)
+
+
 def of_layer(g: Graph, x: Value) -> Value:
     """Nothing elementwise is before the view."""
     heads = shaped(g, apply(g, MatMul(), x, normal(12, 12)), 2, 6, 3, 4)
     return apply(g, Mul(), heads, shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
 
 
-@pytest.mark.parametrize("build", [image, part, by_column, of_layer])
+@pytest.mark.parametrize("build", [image, part, by_column, beside_layer, of_layer])
 def test_other_views_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
