@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import BitCast, SwiGLU
+from ..ops.elementwise import BitCast, Cast, SwiGLU
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
@@ -35,7 +35,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     view only moves axes of size 1. Images stay, as they may not be in the order of a view.
     """
     for node in list(graph.nodes):
-        if node not in graph or not _is_plain(node):
+        if node not in graph or not _is_plain(node) or _widens(node):
             continue
         for value in node.distinct_reads:
             source = _viewed(graph, value)
@@ -48,6 +48,12 @@ def _is_plain(node: Node) -> bool:
     """Whether a node is elementwise, with the rows of its operands."""
     known = len(node.outputs) == 1 and is_static(node.outputs[0])
     return is_elementwise(node.op) and not isinstance(node.op, _OTHER_ROWS) and known
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node is a Cast to a larger type, which is not stored for the sake of a view."""
+    sizes = (v.tensor.dtype.itemsize for v in (node.outputs[0], node.operands[0]))
+    return isinstance(node.op, Cast) and next(sizes) > next(sizes)
 
 
 def _viewed(graph: Graph, value: Value) -> Value | None:

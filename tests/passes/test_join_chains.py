@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu, Sigmoid, Sub, Tanh
+from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Relu, Sigmoid, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -97,12 +98,18 @@ def beside_layer(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), shaped(g, heads, 2, 6, 12), gate)
 
 
+def widened(g: Graph, x: Value) -> Value:
+    """What reads wide numbers converts them as it reads them."""
+    half = apply(g, Cast(to=float16), apply(g, Softmax(), x))
+    return apply(g, Cast(to=float32), shaped(g, half, 2, 6, 3, 4))
+
+
 def of_layer(g: Graph, x: Value) -> Value:
     """Nothing elementwise is before the view."""
     heads = shaped(g, apply(g, MatMul(), x, normal(12, 12)), 2, 6, 3, 4)
     return apply(g, Mul(), heads, shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
 
 
-@pytest.mark.parametrize("build", [image, part, by_column, beside_layer, of_layer])
+@pytest.mark.parametrize("build", [image, part, by_column, beside_layer, widened, of_layer])
 def test_other_views_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
