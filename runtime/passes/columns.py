@@ -12,16 +12,18 @@ from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
 from ..ops.gather import Gather
-from ..ops.movement import Slice, Split, Transpose
+from ..ops.movement import Slice, Split, Tile, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .editing import cuts_of, shape_of, split_sizes, static_size
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Names of axes that count batches and rows.
 _COUNTS = ("batch", "row")
-_MOVES = (*_RESHAPES, Transpose, Slice, Split, Gather)
+_MOVES = (*_RESHAPES, Transpose, Slice, Split, Tile, Gather)
 #: Maximum number of nodes between rows and heads.
 _LENGTH = 8
+#: How often columns may be repeated: each time is one more for the product that computes them.
+_REPEATED = 2
 
 
 @record
@@ -200,7 +202,7 @@ def _moved(layout: _Layout, node: Node, given: Sequence[Dim], result: Value) -> 
         return _gathered(layout, op.axis, node.inputs[1])
     if isinstance(op, Split):
         return _cut(layout, op.axis, _part(node, result))
-    return _sliced(layout, node)
+    return _tiled(layout, node) if isinstance(op, Tile) else _sliced(layout, node)
 
 
 def _reshaped(layout: _Layout, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Layout | None:
@@ -275,6 +277,16 @@ def _gathered(layout: _Layout, axis: int, index: Value | None) -> _Layout | None
     if index.data.ndim == 0:
         del axes[axis % len(axes)]
     return _Layout(tuple(axes), columns)
+
+
+def _tiled(layout: _Layout, node: Node) -> _Layout | None:
+    """Return the arrangement of columns that are repeated (heads of DiffLlama)."""
+    counts = node.operands[1].data
+    if counts is None or not 1 <= prod(map(int, counts)) <= _REPEATED:
+        return None
+    repeats = [int(n) for name, n in zip(layout.axes, counts, strict=True) if not name]
+    named = all(int(n) == 1 for name, n in zip(layout.axes, counts, strict=True) if name)
+    return replace(layout, columns=np.tile(layout.columns, repeats)) if named else None
 
 
 def _part(node: Node, result: Value) -> slice | None:

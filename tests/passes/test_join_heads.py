@@ -389,3 +389,26 @@ def test_views_that_change_nothing() -> None:
     assert len(said) == 1
     assert "Transpose" not in kinds(after)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_heads_that_are_repeated_are_columns_that_are(times: int) -> None:
+    """DiffLlama's values: heads in two parts side by side, once for each part of the queries."""
+
+    def build(g: Graph, x: Value) -> Value:
+        width = times * HEADS * SIZE
+        q, k = (apply(g, BEHIND, shaped(g, layer(g, x, width), 2, LENGTH, -1, SIZE)) for _ in "qk")
+        v = apply(g, BEHIND, shaped(g, layer(g, x, 2 * HEADS * SIZE), 2, LENGTH, -1, SIZE))
+        v = apply(g, Concat(axis=-1), *split(g, v, 1, HEADS, HEADS))
+        v = apply(g, Tile(), v, ints(1, times, 1, 1))
+        y = apply(g, BEHIND, apply(g, Attention(), q, k, v))
+        return apply(g, MatMul(), shaped(g, y, 2, LENGTH, -1), normal(2 * width, WIDTH))
+
+    def layer(g: Graph, x: Value, width: int) -> Value:
+        return apply(g, MatMul(), x, normal(WIDTH, width))
+
+    graph = make(build, (2, LENGTH, WIDTH))
+    after, _ = optimised(graph)
+    assert ("Tile" in kinds(after)) == (times > 2)
+    assert ("Transpose" in kinds(after)) == (times > 2)
+    assert_same(graph, after)
