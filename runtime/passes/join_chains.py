@@ -64,10 +64,17 @@ def _viewed(graph: Graph, value: Value) -> Value | None:
     source = value
     while (node := source.producer) is not None and graph.sole_consumer(source) is not None:
         if not _is_view(node):
-            chained = _is_plain(node) or isinstance(node.op, Cumulative)
-            return source if chained and source is not value and not _is_image(source) else None
+            chained = source is not value and _is_chained(node) and not _is_image(source)
+            return source if chained else None
         source = node.operands[0]
     return None
+
+
+def _is_chained(node: Node | None) -> bool:
+    """Whether a node is elementwise or a running sum, not only the Cast of another result."""
+    while node is not None and isinstance(node.op, Cast):
+        node = node.operands[0].producer
+    return node is not None and (_is_plain(node) or isinstance(node.op, Cumulative))
 
 
 def _is_view(node: Node) -> bool:
@@ -100,8 +107,9 @@ def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
     others = [v for v in node.distinct_reads if v is not value]
     if value.tensor.dims != dims or not all(_fits(v, dims, before) for v in others):
         return False
-    if any(layer_before(graph, v) for v in others if v.tensor.dims == dims):
-        return False  # it computes this node as it stores its results
+    whole = [v for v in others if v.tensor.dims == dims]
+    if any(layer_before(graph, v) or _is_image(v) for v in whole):
+        return False  # a layer computes this node as it stores its results
     add = Builder(graph, node, node.name, (node,))
     known = {v: _as_before(add, v, dims, before) for v in others} | {value: source}
     made = add(node.op, *(None if v is None else known[v] for v in node.inputs))

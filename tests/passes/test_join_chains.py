@@ -104,12 +104,29 @@ def widened(g: Graph, x: Value) -> Value:
     return apply(g, Cast(to=float32), shaped(g, half, 2, 6, 3, 4))
 
 
+def beside_image(g: Graph, x: Value) -> Value:
+    """What meets an image has its order (EfficientViM)."""
+    y = apply(g, Conv(), shaped(g, x, 2, 6, 3, 4), normal(6, 6, 1, 1))
+    image = apply(g, Add(), apply(g, Relu(), y), apply(g, Sigmoid(), y))
+    return apply(g, Sub(), shaped(g, apply(g, Exp(), apply(g, Softmax(), x)), 2, 6, 3, 4), image)
+
+
+def rounded(g: Graph, x: Value) -> Value:
+    """A product stores a Cast with its result."""
+    half = apply(g, Cast(to=float16), apply(g, MatMul(), x, normal(12, 12)))
+    beside = apply(g, Cast(to=float16), shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
+    sums = apply(g, Sub(), shaped(g, half, 2, 6, 3, 4), apply(g, Relu(), beside))
+    return apply(g, Cast(to=float32), sums)
+
+
 def of_layer(g: Graph, x: Value) -> Value:
     """Nothing elementwise is before the view."""
     heads = shaped(g, apply(g, MatMul(), x, normal(12, 12)), 2, 6, 3, 4)
     return apply(g, Mul(), heads, shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
 
 
-@pytest.mark.parametrize("build", [image, part, by_column, beside_layer, widened, of_layer])
+@pytest.mark.parametrize(
+    "build", [image, part, by_column, beside_layer, beside_image, rounded, widened, of_layer]
+)
 def test_other_views_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
