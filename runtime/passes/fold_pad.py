@@ -18,7 +18,7 @@ from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Relu
-from ..ops.movement import Pad, Slice
+from ..ops.movement import Concat, Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import Unsqueeze
 from ..ops.signal import DFT
@@ -124,6 +124,20 @@ def _build_longer(found: Found) -> Outcome:
     return Replacement(node.op, (source, length, *([] if axis is None else [axis])))
 
 
+def _build_real(found: Found) -> Outcome:
+    """Return the DFT of a signal without the imaginary parts that are zero."""
+    pair, node = found.match.made("pair"), found.top
+    shape = shape_of(pair.output)
+    if shape is None or not isinstance(pair.op, Concat) or len(pair.inputs) != 2:
+        return None
+    real, imaginary = pair.operands
+    is_last = pair.op.axis % len(shape) == len(shape) - 1
+    is_zero = imaginary.data is not None and not imaginary.data.any()
+    if not is_last or not is_zero or (shape_of(real) or ())[-1:] != (1,) or shape[-1] != 2:
+        return None
+    return Replacement(node.op, (real, *node.inputs[1:]))
+
+
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
     cuts = cuts_of(node)
@@ -168,6 +182,11 @@ FUSIONS = (
         _build_longer,
         text="the Pad became part of {new}",
     ),
+    Fusion(
+        Apply(DFT, Apply(Concat, name="pair")),
+        _build_real,
+        text="{new} reads a signal without imaginary parts of zero",
+    ),
 )
 
 
@@ -179,7 +198,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     window is that without padding of -inf, or of 0 after a Relu. Windows of stride 1 whose results
     a Slice drops, and which reach into padding, need less of it. What a Slice drops of a transposed
     convolution, such as those of audio codecs, is padding of its windows. Zeros after a signal are
-    part of its Fourier transform (S4, Hyena), whose length is an operand.
+    part of its Fourier transform (S4, Hyena), whose length is an operand; so are imaginary parts of
+    a real signal, which are zero (FNet).
     """
     return fuse(graph, context, FUSIONS)
 

@@ -14,7 +14,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose, Ints
 from tercet.runtime.ops.elementwise import Cast, Mul, Relu
-from tercet.runtime.ops.movement import Pad, Slice
+from tercet.runtime.ops.movement import Concat, Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 from tercet.runtime.ops.shape import Unsqueeze
 from tercet.runtime.ops.signal import DFT
@@ -294,4 +294,20 @@ def test_other_zeros_around_a_signal_stay(pads: Ints) -> None:
     graph = make(build, (2, 7, 1))
     after, log = optimised(graph)
     assert "fold_pad" not in log.counts
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_imaginary_parts_of_zero(zeros: bool, inverse: bool) -> None:
+    """A real signal that an exporter has made complex (FNet)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        imaginary = np.zeros((2, 7, 1), np.float32) if zeros else normal(2, 7, 1)
+        pair = apply(g, Concat(axis=-1), x, imaginary)
+        return apply(g, DFT(inverse=int(inverse)), pair, np.array(7), np.array(1))
+
+    graph = make(build, (2, 7, 1))
+    after, _ = optimised(graph)
+    assert kinds(after) == (["DFT"] if zeros else ["Concat", "DFT"])
     assert_same(graph, after)
