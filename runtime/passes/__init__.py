@@ -102,6 +102,7 @@ from . import (
     unpack_sequences,
     unshuffle,
     weigh_pixels,
+    weigh_terms,
 )
 from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run_passes
 from .inline_bodies import lower
@@ -593,6 +594,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
     Pass("merge_stacks", merge_stacks.run, "after attention, which has heads that share keys"),
     Pass("sink_expands", sink_expands.run, "after both, which know heads by what repeats them"),
+    Pass("weigh_terms", weigh_terms.run, "after it: what heads share is not repeated any more"),
     Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
     Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
     Pass("cut_splits", cut_splits.run, "after it, which moves what Splits cut and Concats join"),
