@@ -58,6 +58,7 @@ KERNEL_ROOMS = {
     "row_kernel": "reduce",
     "segment_kernel": "reduce",
     "scan_kernel": "reduce",
+    "filtered_lines": "sequence",
     "recurrent": "sequence",
     "signal": "sequence",
     "text": "sequence",
