@@ -43,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if other is not None and shape_of(other) == shape_of(node.output):
                 add, last = Builder(graph, follower, follower.name, (follower,)), follower
                 made = add(Add(), _rows(add, other, heads * width), made)
-        count, _, length, _ = shape_of(node.output) or ()
+        count, _, length, _ = shape_of(node.output) or (None,) * 4
         result = add(Transpose(perm=_EXCHANGED), add.view(made, (count, length, heads, width)))
         name = node.name
         graph.redirect(last.output, result)
@@ -90,5 +90,5 @@ def _repeated(graph: Graph, value: Value, width: int) -> Value:
 
 def _rows(add: Builder, heads: Value, columns: int) -> Value:
     """Return the rows of which heads are columns."""
-    count, _, length, _ = shape_of(heads) or ()
+    count, _, length, _ = shape_of(heads) or (None,) * 4
     return add.view(add(Transpose(perm=_EXCHANGED), heads), (count, length, columns))
