@@ -8,7 +8,7 @@ from ..ir.graph import Graph, Node
 from ..ops import elementwise
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, shape_of
+from .editing import Builder, first_input, shape_of
 
 #: Minimum number of places.
 _COUNT = 4
@@ -22,7 +22,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     for value in dict.fromkeys(v for node in graph.nodes for v in node.distinct_reads):
         alike: dict[Hashable, list[Node]] = {}
-        for reader in (each for each in value.consumers if each.inputs[0] is value):
+        for reader in (each for each in value.consumers if first_input(each) is value):
             follower, place = _follower(graph, reader), place_of(reader)
             if follower is not None and place is not None:
                 key = type(reader.op), place[0], follower.op
