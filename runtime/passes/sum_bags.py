@@ -223,13 +223,16 @@ class _Appended:
         cuts = self._cuts(read, at)
         sources = {self._rounds.outer(cut.operands[0]) for cut, _ in cuts}
         x = sources.pop() if len(sources) == 1 else None
+        low, high = ([(cut.operands[i], rounds) for cut, rounds in cuts] for i in (1, 2))
+        first, last, op = self._known(low), self._known(high), replace(op, keepdims=0)
         if x is not None and table is not None:
-            x = Builder(self._graph, self._loop, rows.name)(Gather(), table, x)
+            add = Builder(self._graph, self._loop, rows.name)
+            if first is not None and last is not None:
+                x, first, last = _in_bags(add, x, first, last)
+            x = add(Gather(), table, x)
         dims = static_dims(shape_of(x))
         if x is None or dims is None or len(dims) != 2:
             return None
-        low, high = ([(cut.operands[i], rounds) for cut, rounds in cuts] for i in (1, 2))
-        first, last, op = self._known(low), self._known(high), replace(op, keepdims=0)
         if first is not None and last is not None:
             return _known(_Bags(op, x, first, last))
         begin, end = self._columns(low), self._columns(high)
@@ -271,6 +274,19 @@ class _Appended:
         """Return scalars of several rounds as a column."""
         columns = [(self._column(*part), part[1]) for part in parts]
         return _in_order([(None if c is None else _Rows(c), rounds) for c, rounds in columns])
+
+
+def _in_bags(add: Builder, indices: Value, low: Array, high: Array) -> tuple[Value, Array, Array]:
+    """Return indices without those in no bag, which may be outside of a table, and the bounds."""
+    count = (static_dims(shape_of(indices)) or (0,))[0]
+    if (low < 0).any() or (high < low).any() or (high > count).any():
+        return indices, low, high
+    begins, ends = (np.bincount(each, minlength=count + 1) for each in (low, high))
+    is_read = np.cumsum(begins - ends)[:count] > 0
+    if is_read.all():
+        return indices, low, high
+    places = np.cumsum([0, *is_read])
+    return add(Gather(), indices, add.integers(np.flatnonzero(is_read))), places[low], places[high]
 
 
 def _results(op: If, place: int) -> tuple[Value, Value]:
