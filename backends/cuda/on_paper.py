@@ -56,6 +56,8 @@ class PaperDevice:
     Args:
         target: the GPU.
         cache: folder of the code.
+        packs: whether constants have their sizes on a GPU, for which the host packs those that no
+            kernel does; else those of their sources, for plans whose code alone counts.
 
     Attributes:
         name: that of the first GPU.
@@ -65,10 +67,10 @@ class PaperDevice:
 
     name = "cuda:0"
 
-    def __init__(self, target: Target, cache: Path | None) -> None:
+    def __init__(self, target: Target, cache: Path | None, *, packs: bool = False) -> None:
         self.exchange = PaperExchange()
         self.compiler = Compiler(target, cache)
-        self._addresses = count(1)
+        self._addresses, self._packs = count(1), packs
 
     @cached_property
     def decisions(self) -> CudaDecisions:
@@ -95,11 +97,14 @@ class PaperDevice:
         """Return an address for an array of this type."""
         return View(self, self.allocate(data.nbytes), 0, TensorType(data.dtype, data.shape))
 
-    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View:
-        """Compile the kernel that packs a constant, if there is one; nothing is packed."""
+    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+        """Compile the kernel that packs a constant, if there is one; it does not run."""
         found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
         if found is not None:
             self.compiler.submit(found.launch.source)
+            return View(self, self.allocate(found.result.nbytes), 0, found.result)
+        if self._packs:
+            return None
         nbytes = sum(data.nbytes for data in sources)
         return View(self, self.allocate(nbytes), 0, TensorType(uint8, (nbytes,)))
 

@@ -71,6 +71,13 @@ g (float[n, 4] x, bool c) => (float[n, 4] y) {
 """
 
 
+def test_memory_is_that_of_the_cuda_backend() -> None:
+    with pytest.raises(api.UsageError, match="its engines are not loaded"):
+        inspect(DIGITS, memory=True, placement="tensorrt", target="sm_89")
+    with pytest.raises(api.UsageError, match="must be cuda or tensorrt, not numpy"):
+        inspect(DIGITS, memory=True, target="sm_89")
+
+
 def test_control_flow_and_unknown_sizes_end_a_plan() -> None:
     found = api.inspect(parse_model(MIXED), placement="cuda", target="sm_80", dims={"n": 2})
     assert found.placement is not None
@@ -127,7 +134,6 @@ def test_strings_are_not_on_a_gpu() -> None:
         ("tune classifier.onnx --show-space --target sm_89", 0, "sm_89, 142"),
         ("inspect classifier.onnx --placement cuda --target sm_9", 2, "sm_90a"),
         ("inspect classifier.onnx --placement numpy --target sm_80", 2, "target"),
-        ("inspect classifier.onnx --placement cuda --memory --target sm_80", 2, "target"),
         ("inspect classifier.onnx --algorithms -b cudnn --target sm_80", 2, "--target"),
         ("tune classifier.onnx --target sm_80", 2, "--show-space"),
     ],
@@ -137,6 +143,15 @@ def test_commands(tercet: Tercet, folder: Path, command: str, code: int, words: 
     done = tercet(*command.split())
     assert done.code == code, done.err
     assert words in (done.err if code else done.out)
+
+
+def test_memory_needs_no_gpu(tercet: Tercet, folder: Path) -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    models.write(models.classifier(), folder / "classifier.onnx")
+    options = ("--placement", "cuda", "--memory", "--target", "sm_80")
+    done = tercet("inspect", "classifier.onnx", *options)
+    assert done.code == 0, done.err
+    assert "memory, cuda on sm_80" in done.out
 
 
 def test_a_capability_needs_no_gpu(tercet: Tercet) -> None:

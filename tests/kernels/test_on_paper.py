@@ -81,6 +81,25 @@ def test_a_gpu_asks_for_the_same(
     assert bool(ahead.sources) or name not in ("digits", "large")
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["digits", "large", *(flow.name for flow in FLOWS)])
+def test_a_gpu_takes_the_same_memory(
+    name: str, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = {flow.name: flow.model for flow in FLOWS}
+    model = parse_model(LARGE) if name == "large" else flows.get(name)
+    file = DIGITS if model is None else saved(model, tmp_path)
+    options: Any = {"fallback": "numpy", "precision": precision}
+    found = tercet.inspect(file, memory=True, placement="cuda", target="sm_80", **options).memory
+    compiler: Any = Named()
+    monkeypatch.setattr(launching, "launcher", lambda *_: lambda stream: None)
+    plant(compiler, Gate(), monkeypatch.setattr)
+    with tercet.load(file, "cuda", **options) as loaded:
+        assert found == loaded.memory()
+    assert found is not None
+    assert any(found.activations.values())
+
+
 def compiled(file: Path, folder: Path, **options: Any) -> tercet.Compilation:
     return tercet.compile(file, target="sm_90a", cache=folder, **options)
 

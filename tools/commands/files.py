@@ -252,7 +252,9 @@ def inspect(
     memory: Annotated[
         bool,
         typer.Option(
-            "--memory", help="Show the memory plan for the --placement backend; default: numpy."
+            "--memory",
+            help="Show the memory plan for the --placement backend, also with --target; default: "
+            "numpy.",
         ),
     ] = False,
     lint: Annotated[

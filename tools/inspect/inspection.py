@@ -50,7 +50,7 @@ from ..export.export import model_title
 from .capability import Capability, capabilities_of
 from .lint import Finding
 from .lint import lint as findings_of
-from .paper import PLANNED, describe_target, paper_rows, target_of
+from .paper import PLANNED, describe_target, paper_memory, paper_rows, target_of
 from .pass_texts import PassText, differences_of, pass_texts
 from .planned_cost import PlannedCost, planned_costs, rates_here
 
@@ -283,7 +283,7 @@ def inspect(
     try:
         held, strange = _open(source, backend, chosen)
     except BackendUnavailable as error:
-        if backend in PLANNED and not memory:
+        if backend in PLANNED:
             error.add_note("or give a target, such as sm_90a, to plan for a GPU that is not here")
         raise
     with held as model, explained(assumed_dims(model.inputs, *texts)):
@@ -305,6 +305,9 @@ def inspect(
         elif placement is not None and gpu is not None:
             placed = Placement(paper_rows(model, gpu, found, behind, named))
             rates = rates_of(gpu, precision)
+        planned = None
+        if memory:
+            planned = paper_memory(model, gpu, found, behind) if gpu else model.memory(found)
         drawn = _drawn(model, bound, found) if passes or lint else bound or model.imported
         rows = () if placed is None else planned_costs(placed, rates)
         return Inspection(
@@ -322,7 +325,7 @@ def inspect(
             backend=who,
             placement=placed,
             rates=rates,
-            memory=model.memory(found) if memory else None,
+            memory=planned,
             nodes=nodes(model.imported, bound) if cost else (),
             capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
             graph=drawn if passes else bound or model.imported,
@@ -342,8 +345,8 @@ def _target(
     """
     if text is None:
         return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
-    if memory:
-        raise UsageError("no memory with a target: nothing is allocated for a GPU that is not here")
+    if memory and backend == "tensorrt":
+        raise UsageError("no memory with a target on tensorrt: its engines are not loaded")
     if backend not in PLANNED:
         who = " or ".join(PLANNED)
         raise UsageError(

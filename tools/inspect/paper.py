@@ -1,27 +1,30 @@
 """Plans for a GPU that is not present: which kernel would run each node, without a driver.
 
 The cuda backend claims nodes and chooses kernels for a target, which needs neither a GPU nor the
-packages for CUDA. Nothing is compiled, packed or measured; only TensorRT-RTX builds its engines,
-without a GPU, and does not load them. Control flow that a device would decide is shown as the
+packages for CUDA; only the memory of plans needs these packages. Nothing is compiled or measured,
+and constants are packed for their size alone; only TensorRT-RTX builds its engines, without a GPU,
+and does not load them. Control flow that a device would decide is shown as the
 host's, and data-dependent shapes end a plan, as on numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...backends.numpy.backend import NumpyBackend, evaluate
 from ...runtime.control.resources import interpreter_of
+from ...runtime.errors import BackendUnavailable
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend, BuildContext, Claim, Decline, Run, Stream, View
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import lay_out
 from ...runtime.plan.partition import holds
-from ...runtime.plan.plan import Plan
+from ...runtime.plan.plan import Memory, Plan
 from ...runtime.plan.weights import WeightStore
 from ...runtime.session.model import Model
 from ...runtime.session.placement import PlacedRow, describe, placement_of
@@ -41,8 +44,10 @@ class _Compiler:
 
     target: Target
 
-    def submit(self, source: KernelSource) -> Future[Any]:
-        return Future()
+    def submit(self, source: KernelSource) -> Future[bytes]:
+        nothing = Future[bytes]()
+        nothing.set_result(b"")
+        return nothing
 
 
 @dataclass(eq=False, slots=True)
@@ -140,6 +145,50 @@ def paper_rows(
         program = outline.prepare(shapes)
         interpreter_of(chain, [node for node in program.graph.nodes if not holds(node)])
         return placement_of(program, rows).rows
+
+
+def paper_memory(
+    model: Model,
+    target: Target,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    behind: Sequence[Backend] = (),
+) -> Memory:
+    """Return the memory that a model's plans take on the cuda backend for a target.
+
+    Args:
+        model: loaded for numpy, with the desired options.
+        target: the GPU.
+        shapes: of the inputs.
+        behind: backends for nodes that cuda declines.
+
+    Raises:
+        BackendUnavailable: the packages for CUDA are missing.
+        UnsupportedError: no backend takes some nodes; lists each with the reasons.
+    """
+    with needing_cuda_packages():
+        from ...backends.cuda.backend import CudaBackend
+        from ...backends.cuda.on_paper import PaperDevice
+
+        device: Any = PaperDevice(target, None, packs=True)
+    device.compiler = _Compiler(target)
+    options = replace(model.options, tune=False)  # measurements are of another GPU
+    made = Optimised(model.graph, model.rewrites)
+    source = replace(model.source, mapped=())  # the files stay open
+    backends = (CudaBackend(device), *behind)
+    with Model(model.imported, backends, options, evaluate, source, made) as planned:
+        return planned.memory(shapes)
+
+
+@contextmanager
+def needing_cuda_packages() -> Generator[None]:
+    """Raise BackendUnavailable for imports that fail without the packages for CUDA."""
+    try:
+        yield
+    except ImportError as error:
+        from ...backends.cuda import REMEDY
+
+        missing = f"the CUDA packages for Python are missing ({error})"
+        raise BackendUnavailable("cuda", missing, REMEDY) from None
 
 
 def _tensorrt_for(device: Any, target: Target) -> Backend:

@@ -26,7 +26,7 @@ from ..common.deadline import limited
 from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
 from ..common.views import shown
 from ..export.export import model_title
-from ..inspect.paper import describe_target, target_of
+from ..inspect.paper import describe_target, needing_cuda_packages, target_of
 from .algorithms import on_paper
 
 if TYPE_CHECKING:
@@ -169,14 +169,9 @@ def _device(options: Options, gpu: Target | None) -> Any:
         options: of the model.
         gpu: its GPU; the present one if None.
     """
-    try:
+    with needing_cuda_packages():
         from ...backends.cuda.device import open_device
         from ...backends.cuda.on_paper import PaperDevice
-    except ImportError as error:
-        from ...backends.cuda import REMEDY
-
-        missing = f"the CUDA packages for Python are missing ({error})"
-        raise BackendUnavailable("cuda", missing, REMEDY) from None
     if gpu is not None:
         return PaperDevice(gpu, options.cache)
     try:
