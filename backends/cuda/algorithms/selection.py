@@ -240,23 +240,29 @@ class Selector(Generic[T]):
             tuned: whether measured choices count.
         """
         picks, problem = task.setting.picks, _problem_of(task, tuned=tuned)
-        if problem not in picks:
-            candidate = self._pick(task, tuned=tuned)
-            picks[problem] = (candidate.algorithm, candidate.variant, candidate.reason)
-            return candidate
-        name, variant, reason = picks[problem]
-        algorithm = self.named(name)
-        if reason or isinstance(algorithm, str):
-            return Candidate(name, reason=reason)
-        candidate = self.candidate(task, algorithm, variant)
-        return candidate if candidate.recipe is not None else self._pick(task, tuned=tuned)
+        if problem in picks:
+            name, variant, reason = picks[problem]
+            algorithm = self.named(name)
+            if reason or isinstance(algorithm, str):
+                return Candidate(name, reason=reason)
+            candidate = self.candidate(task, algorithm, variant)
+            if candidate.recipe is not None:
+                return candidate
+        candidate = self._pick(task, tuned=tuned)
+        picks[problem] = (candidate.algorithm, candidate.variant, candidate.reason)
+        return candidate
 
     def expected(self, task: T) -> tuple[Formats, Callable[[], float]]:
         """Return the formats that estimates select for a task, and what returns the lowest one.
 
-        No recipe is made if one was picked for the same problem before.
+        No recipe is made, unless algorithms were requested by name.
         """
-        name, _, reason = task.setting.picks.get(_problem_of(task), ("", "", "new"))
+        picks, problem = task.setting.picks, _problem_of(task)
+        if problem not in picks and not task.setting.asked:
+            best = self._best(task, self._unasked(), {})
+            if best is not None:
+                picks[problem] = (best[1].name, "", "")
+        name, _, reason = picks.get(problem, ("", "", "new"))
         algorithm = reason or self.named(name)
         formats = algorithm if isinstance(algorithm, str) else algorithm.formats(task)
         if isinstance(algorithm, str) or isinstance(formats, str):
@@ -274,9 +280,11 @@ class Selector(Generic[T]):
                 candidate = self.candidate(task, algorithm, chosen.variant)
                 if candidate.recipe is not None:
                     return candidate
-        return self._quickest(
-            task, {algorithm: None for algorithm in self.algorithms if not algorithm.by_name}
-        )
+        return self._quickest(task, self._unasked())
+
+    def _unasked(self) -> dict[Algorithm[T], Formats | None]:
+        """Return the algorithms that need not be requested, each with the formats that it needs."""
+        return {algorithm: None for algorithm in self.algorithms if not algorithm.by_name}
 
     def _quickest(self, task: T, left: dict[Algorithm[T], Formats | None]) -> Candidate:
         """Return the applicable candidate with the lowest estimate.
@@ -292,28 +300,39 @@ class Selector(Generic[T]):
             for algorithm in self.algorithms
             if algorithm.by_name and algorithm not in left
         }
-        while left:
-            best: tuple[float, Algorithm[T], Formats] | None = None
-            for algorithm, given in tuple(left.items()):
-                if best is not None and algorithm.floor(task) >= best[0]:
-                    continue
-                formats = given or algorithm.formats(task)
-                if isinstance(formats, str):
-                    refused[algorithm.name] = formats
-                    del left[algorithm]
-                    continue
-                time = algorithm.estimate(task.within(formats))
-                if best is None or time < best[0]:
-                    best = time, algorithm, formats
-            if best is not None:
-                time, algorithm, formats = best
-                candidate = self._served(task.within(formats), algorithm, formats, "")
-                if candidate.recipe is not None:
-                    return candidate
-                refused[algorithm.name] = candidate.reason
-                del left[algorithm]
+        while (best := self._best(task, left, refused)) is not None:
+            _, algorithm, formats = best
+            candidate = self._served(task.within(formats), algorithm, formats, "")
+            if candidate.recipe is not None:
+                return candidate
+            refused[algorithm.name] = candidate.reason
+            del left[algorithm]
         names = (algorithm.name for algorithm in self.algorithms if algorithm.name in refused)
         return Candidate(self.operator, reason="; ".join(f"{n}: {refused[n]}" for n in names))
+
+    def _best(
+        self, task: T, left: dict[Algorithm[T], Formats | None], refused: dict[str, str]
+    ) -> tuple[float, Algorithm[T], Formats] | None:
+        """Return the lowest estimate with its algorithm and the formats that this needs.
+
+        Args:
+            task: the task.
+            left: see `_quickest`; algorithms that do not apply are removed.
+            refused: gets the reasons, by name.
+        """
+        best: tuple[float, Algorithm[T], Formats] | None = None
+        for algorithm, given in tuple(left.items()):
+            if best is not None and algorithm.floor(task) >= best[0]:
+                continue
+            formats = given or algorithm.formats(task)
+            if isinstance(formats, str):
+                refused[algorithm.name] = formats
+                del left[algorithm]
+                continue
+            time = algorithm.estimate(task.within(formats))
+            if best is None or time < best[0]:
+                best = time, algorithm, formats
+        return best
 
     def _asked(self, task: T) -> Candidate:
         """Return the first applicable algorithm among those requested."""

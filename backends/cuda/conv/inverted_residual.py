@@ -296,7 +296,7 @@ def _tile(p: ResidualProblem, form: Form | None) -> expanded_depthwise.PairTile 
 
 def _apart(p: ResidualProblem) -> float:
     """Return the estimate of the layers one by one."""
-    return sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
+    return sum(SELECTORS[Conv].expected(layer)[1]() for layer in p.layers)
 
 
 def _choice(p: ResidualProblem) -> tuple[Form | PatchForm | None, str]:

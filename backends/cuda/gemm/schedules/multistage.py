@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, prod
 
 from .....runtime.base.record import record
@@ -117,19 +117,27 @@ def candidates(
         wgmma: whether wgmma may be used.
         across: see `GemmArguments.across`; wgmma reads whole strips of columns then.
     """
-    wgmma = wgmma and target.has_wgmma
     usable = [
         tile
-        for tile in MULTISTAGE
-        if not tile.wgmma or (wgmma and not (across and tile.bn % STRIP))
+        for tile in _usable(target, wgmma=wgmma and target.has_wgmma, across=across)
         if not tile.deep or (problem.rows is RowKind.MATRIX and tile.is_filled(problem.k))
-        if resources(tile, tile.stages).fits(target)
     ]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
     configs = (c for c in configs if is_filled(c, problem) and fits(c, problem, target))
     ways = ranked(configs, lambda config: expected(problem, config, target))
     return considerate(ways, problem, target)
+
+
+@cache
+def _usable(target: Target, *, wgmma: bool, across: bool) -> tuple[CtaTile, ...]:
+    """Return the tiles that a GPU has the instructions and the shared memory for."""
+    return tuple(
+        tile
+        for tile in MULTISTAGE
+        if not tile.wgmma or (wgmma and not (across and tile.bn % STRIP))
+        if resources(tile, tile.stages).fits(target)
+    )
 
 
 def is_filled(config: Config, problem: Problem) -> bool:
