@@ -104,7 +104,7 @@ def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> 
             _check_gpu(backend, ordinal)
             _opened[ordinal] = CudaDevice(ordinal, cache)
         device = _opened[ordinal]
-        device.enter()  # raises if the process has been forked
+        device.check_process()
         device.use_cache(cache)
         return device
 

@@ -45,6 +45,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .backend import TensorrtBackend
 
     device = open_device(options.cache, "tensorrt", options.device)
+    device.enter()
     engines, obstacle = _engines(device, options.cache / "tensorrt")
     if obstacle:
         missing = f"{engines.vendor} runs no engines on {device.description}: {obstacle}"

@@ -450,5 +450,5 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     patch(conditional_nodes, "driver", gpu)
     patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
     patch(device_module, "_opened", {})
-    patch(wake, "_wake", lambda ordinal: None)  # the real one sleeps on
+    patch(wake, "_wake", lambda ordinal, started: started.set())  # the real one sleeps on
     return gpu

@@ -10,7 +10,10 @@ from onnx.parser import parse_model
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from cuda.bindings import driver
+
 import tercet
+from tercet.runtime.errors import DeviceError
 
 from .dry import normal
 from .emulator import needs_compiler
@@ -48,3 +51,17 @@ def test_equal_launches_load_their_kernel_once(libraries: Path) -> None:
     assert kernels == 1
     assert parameters > 0
     assert calls_of(4, compiler) == (kernels, parameters)
+
+
+def test_plans_are_made_while_the_context_starts(tmp_path: Path) -> None:
+    """What fails then is said by the run that needs it; the next one tries again."""
+    gate = Gate("cuDevicePrimaryCtxRetain", 1, driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    text = MODEL.format(inputs="float[5] x", outputs="float[5] y", nodes="y = Neg (x)")
+    feeds = {"x": normal(5)}
+    with pytest.MonkeyPatch.context() as patch:
+        plant(FakeCompiler(tmp_path, FAKE), gate, patch.setattr)
+        with tercet.load(parse_model(text), "cuda") as model:
+            assert not gate.calls["cuDevicePrimaryCtxRetain"]
+            with pytest.raises(DeviceError, match="opening GPU 0 failed with CUDA_ERROR_OUT_OF"):
+                model.run(feeds)
+            np.testing.assert_array_equal(model.run(feeds)["y"], -feeds["x"])

@@ -36,7 +36,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuDeviceGetCount=lambda: (OK, 1),
     )
     monkeypatch.setattr(wake, "LIBRARY", "no library")
-    monkeypatch.setattr(wake, "_woken", dict[int, threading.Thread]())
+    monkeypatch.setattr(wake, "_woken", dict[int, threading.Event]())
     monkeypatch.setattr(opening, "driver", fake)
     monkeypatch.setattr(device, "driver", fake)
     monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))
@@ -75,7 +75,7 @@ def test_one_gpu_of_several(driver: SimpleNamespace, monkeypatch: pytest.MonkeyP
     driver.cuDeviceGetCount = lambda: (OK, 2)
     driver.cuDeviceGetAttribute = lambda which, ordinal: (OK, 9)
     opened: Any = lambda core, cache: SimpleNamespace(  # noqa: E731 - one line says it
-        ordinal=core, enter=lambda: None, use_cache=lambda folder: None
+        ordinal=core, check_process=lambda: None, use_cache=lambda folder: None
     )
     monkeypatch.setattr(opening, "CudaDevice", opened)
     devices: list[Any] = [
@@ -143,26 +143,37 @@ def test_a_gpu_newer_than_the_compiler_gets_ptx() -> None:
 def test_cuda_starts_while_the_backend_is_imported(
     driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imported, retained = threading.Event(), list[int]()
+    """The driver has started behind that; the context may start while plans are made."""
+    imported, planned = threading.Event(), threading.Event()
+    started, retained = list[int](), list[int]()
+
+    def initialise(flags: int) -> int:
+        assert imported.wait(60)  # the body goes on meanwhile
+        started.append(flags)
+        return 0
 
     def find(place: Any, ordinal: int) -> int:
         place._obj.value = 10 + ordinal
         return 0
 
     def retain(place: Any, gpu: Any) -> int:
-        assert imported.wait(60)  # the body goes on meanwhile
+        assert planned.wait(60)
         retained.append(gpu.value)
         return 0
 
-    library = SimpleNamespace(
-        cuInit=lambda flags: 0, cuDeviceGet=find, cuDevicePrimaryCtxRetain=retain
-    )
+    library = SimpleNamespace(cuInit=initialise, cuDeviceGet=find, cuDevicePrimaryCtxRetain=retain)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    for gpu in (1, 1, 0):  # each starts once
-        imported.clear()
+    for gpu, count in ((1, 1), (1, 1), (0, 2)):  # each starts once
         with wake.waking(gpu):
             imported.set()
-    assert retained == [11, 10]
+        assert len(started) == count
+        assert not retained
+        imported.clear()
+    planned.set()
+    for thread in threading.enumerate():
+        if thread.name == "waking CUDA":
+            thread.join()
+    assert sorted(retained) == [10, 11]
 
 
 def test_what_fails_to_start_is_said_where_it_is_opened(driver: SimpleNamespace) -> None:

@@ -56,11 +56,7 @@ class DriverDevice:
         self._lock = forks.lock()
         self._own = local()
         self._generation = forks.generation()
-        opening = f"opening GPU {ordinal}"
-        self._context = check(opening, driver.cuDevicePrimaryCtxRetain(ordinal))
-        self.enter()
-        self._service = OwnStream()
-        self._memory = MemoryPool(ordinal, keeps=False)
+        self._context: driver.CUcontext | None = None
         major, minor = capability(ordinal)
         about = f"{name_of(ordinal)}, sm_{major}{minor}"
         self.description = f"{about}, driver CUDA {driver_version()}"
@@ -313,15 +309,33 @@ class DriverDevice:
             DeviceFault: the process was forked after the device was opened.
             DeviceError: the driver refuses it.
         """
+        self.check_process()
+        if self._context is None:
+            self._start()
+        answer = driver.cuCtxSetCurrent(self._context)
+        if answer[0]:
+            check(f"making {self.name} current", answer)
+
+    def check_process(self) -> None:
+        """Raise DeviceFault if the process was forked after the device was opened."""
         if self.is_lost:
             raise DeviceFault(
                 f"{self.name} was opened before this process was forked, and CUDA does not survive "
                 "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
                 "load the first model on the GPU after the fork"
             )
-        answer = driver.cuCtxSetCurrent(self._context)
-        if answer[0]:
-            check(f"making {self.name} current", answer)
+
+    def _start(self) -> None:
+        """Wait for its context, which starts while plans are made, and make what allocates."""
+        opening = f"opening GPU {self.ordinal}"
+        with self._lock:
+            if self._context is not None:
+                return
+            context = check(opening, driver.cuDevicePrimaryCtxRetain(self.ordinal))
+            check(opening, driver.cuCtxSetCurrent(context))
+            self._service = OwnStream()
+            self._memory = MemoryPool(self.ordinal, keeps=False)
+            self._context = context
 
     @property
     def is_lost(self) -> bool:

@@ -37,8 +37,7 @@ class CudaExchange:
 
     def __init__(self, device: DriverDevice) -> None:
         self.device = device
-        device.enter()
-        self._memory = MemoryPool(device.ordinal, keeps=True)
+        self._pool: MemoryPool | None = None
         self._streams: OrderedDict[int, CudaStream] = OrderedDict()
         self._lock = forks.lock()
 
@@ -153,12 +152,12 @@ class CudaExchange:
         Its memory comes from a pool and is freed in stream order.
         """
         nbytes = type_.nbytes
-        start = 0
+        start, pool = 0, self._memory()
         if nbytes:
-            start = self.device.obtain(nbytes, partial(self._memory.allocate, stream=stream))
+            start = self.device.obtain(nbytes, partial(pool.allocate, stream=stream))
 
         def release(start: int, nbytes: int, is_shared: bool) -> None:
-            self.device.give_back(self._memory, start, nbytes, stream, is_shared=is_shared)
+            self.device.give_back(pool, start, nbytes, stream, is_shared=is_shared)
 
         view = View(self.device, CudaBuffer(start, nbytes, release), 0, type_)
         return DeviceArray(view, stream=stream)
@@ -197,7 +196,16 @@ class CudaExchange:
 
     def trim(self) -> None:
         """Return the memory of unreferenced arrays to the system."""
-        self._memory.trim()
+        if self._pool is not None:
+            self._pool.trim()
+
+    def _memory(self) -> MemoryPool:
+        """Return what callers' arrays are allocated from, made for the first of them."""
+        with self._lock:
+            if self._pool is None:
+                self.device.enter()
+                self._pool = MemoryPool(self.device.ordinal, keeps=True)
+            return self._pool
 
 
 def _handle_of(given: Any) -> int:
