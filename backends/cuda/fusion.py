@@ -375,7 +375,7 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
 def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:
     """Return the pattern that a finder finds at a node, if there is one."""
     helpers: dict[str, Callable[..., object]] = {"tail": _tail, "meeting": _meeting}
-    helpers |= {"chain": _chain, "takes_epilogue": _takes_epilogue}
+    helpers |= {"chain": _chain, "takes_epilogue": _takes_epilogue, "cast_before": _cast_before}
     return finder.function(graph, node, left, **{name: helpers[name] for name in finder.needs})
 
 

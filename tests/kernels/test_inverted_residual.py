@@ -26,7 +26,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Clip, HardSwish, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Clip, HardSwish, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.session.model import Model
@@ -48,7 +48,8 @@ COMPILES = {"conv/inverted_residual.cu", "conv/expanded_depthwise.cu"}
 class Case:
     """An inverted residual; without expansion or projection if `hidden` or `filters` is 0.
 
-    As a part, it reads half of the channels of an image, and stores some of another.
+    As a part, it reads half of the channels of an image, and stores some of another. A first layer
+    has larger `windows`, two pixels apart, and may read float32 through a Cast.
     """
 
     shape: tuple[int, int, int, int]
@@ -61,6 +62,8 @@ class Case:
     bias: bool = True
     activation: Op = field(default_factory=Relu)
     is_part: bool = False
+    windows: tuple[int, int] = (1, 1)
+    casts: bool = False
 
 
 CASES = {
@@ -75,6 +78,10 @@ CASES = {
     "without projection": Case((2, 40, 9, 13), 120, 0, (5, 5), (1, 2), (2, 2, 2, 2)),
     "part": Case((2, 48, 9, 11), 96, 40, is_part=True),
     "many channels": Case((2, 160, 7, 7), 320, 160, adds=True),
+    "first layer": Case((2, 3, 19, 22), 32, 16, windows=(3, 3), casts=True),
+    "first layer of few columns": Case(
+        (1, 1, 20, 17), 40, 0, (3, 3), (2, 2), windows=(5, 2), bias=False
+    ),
 }
 #: A form for every case, and more for one.
 ANY = Form(7, 7, 32)
@@ -97,8 +104,10 @@ SIDES = ((8, 16), (8, 14), (8, 8), (8, 7))
 def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
     """Return the graph in one dtype, with numbers that another one can store."""
     graph = Graph()
-    image = normal(*case.shape).astype(stored).astype(dtype)
-    x = graph.add_input("x", TensorType(dtype, case.shape))
+    image = normal(*case.shape)
+    if not case.casts:
+        image = image.astype(stored).astype(dtype)
+    x = graph.add_input("x", TensorType(image.dtype, case.shape))
 
     def add(op: Op, *inputs: Value | Array) -> Value:
         values = [
@@ -119,7 +128,13 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
         bounds = (graph.constant(np.array([n])) for n in (channels // 2, channels, 1))
         x = graph.insert(Slice(), [conv(x, channels, (1, 1)), *bounds]).output
         infer(graph)
-    value = add(case.activation, conv(x, case.hidden, (1, 1))) if case.hidden else x
+    first = {} if case.windows == (1, 1) else {"strides": (2, 2), "pads": (1, 0, 0, 1)}
+    if case.casts:
+        x = add(Cast(to=stored), x)
+        x = x if dtype == stored else add(Cast(to=dtype), x)
+    value = x
+    if case.hidden:
+        value = add(case.activation, conv(x, case.hidden, case.windows, **first))
     count = value.tensor.dims[1]
     value = conv(value, count, case.kernel, strides=case.strides, pads=case.pads, group=count)
     value = add(Clip(), value, np.array(0), np.array(6))
@@ -344,6 +359,36 @@ def test_without_a_wide_projection_the_rest_is_fused() -> None:
     assert last.entry == "mma"
 
 
+def test_a_first_layer_is_an_expansion_of_few_images() -> None:
+    """What it casts is rounded as it is unfolded; in float32 it stays apart."""
+    case = Case((1, 3, 224, 224), 32, 16, windows=(3, 3), casts=True)
+    for dtype in (float16, bfloat16):
+        (found,) = launches(planned(graph_of(case, dtype, dtype)[0]))
+        assert found.entry == "inverted_residual"
+        assert found.types[:2] == (("S", float32), ("T", dtype))
+    apart = ["few_channels_wgmma", "inverted_residual"]
+    assert entries_of(graph_of(replace(case, casts=False), float32, float32)[0]) == apart
+
+
+@pytest.mark.parametrize("windows", [(7, 7), (1, 1)])
+def test_first_layers_of_many_terms_or_none_stay_apart(
+    windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(ANY, monkeypatch)
+    graph, _ = graph_of(Case((1, 3, 40, 40), 32, 16, windows=windows, casts=True), float16, float16)
+    found = [one for one in launches(planned(graph)) if one.entry == "inverted_residual"]
+    assert not any(dict(one.constants)["UNFOLDED"] for one in found)
+
+
+def test_an_image_that_is_cast_for_others_is_rounded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    always(ANY, monkeypatch)
+    graph, _ = graph_of(CASES["first layer"], float16, float16)
+    graph.set_outputs({**graph.outputs, "cast": graph.nodes[0].output})
+    first, last = launches(planned(graph))
+    assert (first.entry, last.entry) == ("elementwise", "inverted_residual")
+    assert last.types[0] == ("S", float16)
+
+
 def test_pairs_of_a_window() -> None:
     w = np.arange(1, 10, dtype=np.uint16).reshape(1, 3, 3).repeat(2, 0).view(np.float16)
     pairs = window_pairs(w, 4)
@@ -363,10 +408,11 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
             ("residual", float16),
             ("without projection", bfloat16),
             ("without expansion", float32),
+            ("first layer", bfloat16),
         ):
             found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
     found = [launch for launch in found if launch.entry == "inverted_residual"]
-    assert len(found) == 3 * (1 + len(FORMS))
+    assert len(found) == 4 * (1 + len(FORMS))
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES - WIDE_FILES)
     assert_arguments(found, target, cache)
 

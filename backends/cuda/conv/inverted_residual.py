@@ -6,13 +6,17 @@ projects them to few again. Between separate kernels, nearly all memory traffic 
 expanded tensors; at batch 1, most of the time are boundaries between kernels. Where
 squeeze-and-excite comes before the projection, the first two are one kernel. In float32 that may
 also be the one of `expanded_depthwise.py`.
+
+In 16-bit floats the first layer of a network, whose windows are larger and have few terms, is an
+expansion, too: its windows are unfolded in shared memory, and rounded if the image is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
@@ -25,6 +29,7 @@ from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16x3 import filter_refusal
+from ..gemm.first_layer import CHANNELS
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
@@ -37,6 +42,8 @@ from .residual_patches import PatchForm
 #: Maximum channels of the image, and of a projection, whose sums are kept in registers; maximum
 #: stride.
 MAX_CHANNELS, MAX_FILTERS, MAX_STRIDE = 320, 160, 4
+#: Maximum terms of a first layer.
+MAX_UNFOLDED = 80
 #: Layers are fused if that is estimated to take less than this share of their own estimates plus,
 #: for each boundary between kernels, these microseconds: so that none of the 42 takes longer.
 MARGIN, BOUNDARY = 0.82, 0.6
@@ -83,14 +90,16 @@ class InvertedResidual(Whole):
     """Convolutions, each of which is the only reader of the previous one.
 
     Attributes:
-        expansion: 1x1; None if the depthwise convolution reads the image itself.
+        expansion: 1x1, or a first layer; None if the depthwise convolution reads the image itself.
         filtering: the depthwise one.
         projection: 1x1; None if something else reads the depthwise convolution's result.
+        cast: the Cast before a first layer, which reads through it.
     """
 
     expansion: ConvLayer | None
     filtering: ConvLayer
     projection: ConvLayer | None
+    cast: Node | None = None
 
     @property
     def layers(self) -> tuple[ConvLayer, ...]:
@@ -112,20 +121,27 @@ class InvertedResidual(Whole):
         wide = self.projection is not None and self.projection.y.tensor.dims[1] > MAX_FILTERS
         if wide or (large and any(step > 1 for step in strides)):
             return replace(self, projection=None)
-        return replace(self, expansion=None)
+        return replace(self, expansion=None, cast=None)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the expansion is a first layer."""
+        return self.expansion is not None and not _is_layer(self.expansion.conv, depthwise=False)
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset(node for layer in self.layers for node in layer.nodes)
+        cast = () if self.cast is None else (self.cast,)
+        return frozenset((*cast, *(node for layer in self.layers for node in layer.nodes)))
 
     @property
     def images(self) -> tuple[Value, ...]:
-        """The image, the result, and what its epilogue reads along with it."""
+        """The image, the result, and what its epilogue reads along with it; channels are last."""
         y = self.layers[-1].y
         read = (value for node in self.layers[-1].epilogue for value in node.distinct_reads)
         along = (value for value in read if value.tensor.dims == y.tensor.dims)
-        return self.layers[0].conv.operands[0], y, *along
+        image = () if self.is_first else self.layers[0].conv.operands[:1]
+        return *image, y, *along
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
@@ -148,6 +164,7 @@ def inverted_residual_at(
     first: Node,
     free: Set[Node],
     tail: Tail,
+    cast_before: Callable[[Graph, Node, Set[Node]], Node | None],
 ) -> InvertedResidual | None:
     """Return the inverted residual that begins with this convolution, if there is one.
 
@@ -156,6 +173,7 @@ def inverted_residual_at(
         first: the convolution.
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
+        cast_before: returns the Cast that a first layer reads through.
     """
 
     def layer(node: Node | None, *, depthwise: bool) -> ConvLayer | None:
@@ -163,7 +181,10 @@ def inverted_residual_at(
             return None
         return ConvLayer(node, tail(graph, node, free))
 
-    expansion = layer(first, depthwise=False)
+    expansion, cast = layer(first, depthwise=False), None
+    if first in free and _is_first_layer(first):
+        expansion = ConvLayer(first, tail(graph, first, free))
+        cast = cast_before(graph, first, free)
     begin = first if expansion is None else graph.sole_consumer(expansion.y)
     filtering = layer(begin, depthwise=True)
     if filtering is None:
@@ -171,7 +192,7 @@ def inverted_residual_at(
     projection = layer(graph.sole_consumer(filtering.y), depthwise=False)
     if expansion is None and projection is None:
         return None
-    return InvertedResidual(expansion, filtering, projection)
+    return InvertedResidual(expansion, filtering, projection, cast)
 
 
 def _is_layer(node: Node, *, depthwise: bool) -> bool:
@@ -186,6 +207,17 @@ def _is_layer(node: Node, *, depthwise: bool) -> bool:
         return 1 < op.group == x.dims[1] == w.dims[0]
     plain = op.group == 1 and w.dims[2:] == (1, 1) and not any(op.pads or ())
     return plain and all(stride == 1 for stride in op.strides or ())
+
+
+def _is_first_layer(conv: Node) -> bool:
+    """Whether a convolution of 16-bit floats has windows of few terms of an image."""
+    op = conv.op
+    if not isinstance(op, Conv) or any(v.data is None for v in conv.operands[1:]):
+        return False
+    x, w = (value.tensor for value in conv.operands[:2])
+    if x.dtype not in HALVES or len(x.dims) != 4 or op.group != 1 or w.dims[1] > CHANNELS:
+        return False
+    return prod(w.dims[2:]) > 1 and prod(w.dims[1:]) <= MAX_UNFOLDED
 
 
 # ── the problem ──────────────────────────────────────────────────────────────────────────────────
@@ -221,23 +253,26 @@ def _problem(
     inner = unrounded_chain(found.layers[0].epilogue, found.layers[0].conv.output)
     if isinstance(inner, str):
         return inner
-    return ResidualProblem(first, middle, last_one, inner)
+    source = None if found.cast is None else operand(found.cast.operands[0])
+    return ResidualProblem(first, middle, last_one, inner, found.is_first, source)
 
 
 def _refusal(p: ResidualProblem) -> str:
     """Return why the kernel does not apply; empty if it does."""
     x, y, view = p.x, p.y, p.filtering.view
-    if not x.is_channels_last or not y.is_channels_last:
-        return "channels that are not last"
+    if x.is_channels_last == p.is_first or not y.is_channels_last:
+        return "channels that are not last, or those of a first layer's image that are"
     if view.is_dilated or max(view.strides) > MAX_STRIDE:
         return "windows with gaps"
-    channels = (x.dims[1], p.hidden, y.dims[1])
-    if any(count % 8 for count in (*channels, x.row, y.row)):
+    channels = (*(() if p.is_first else (x.dims[1], x.row)), p.hidden, y.dims[1], y.row)
+    if any(count % 8 for count in channels):
         return f"{' to '.join(map(str, channels))} channels, which do not fill words"
     if (p.expansion and x.dims[1] > MAX_CHANNELS) or p.width > MAX_FILTERS:
         return f"{x.dims[1]} to {y.dims[1]} channels, more than {MAX_CHANNELS} to {MAX_FILTERS}"
     if max(x.extent, y.extent) >= 2**31:
         return f"{max(x.extent, y.extent)} elements"
+    if p.expansion and p.expansion.view.is_dilated:
+        return "a first layer of windows with gaps"
     products = (p.expansion, p.projection) if p.wide else ()
     weights = (layer.w.value.data for layer in products if layer is not None)
     refusals = (filter_refusal(data, 1) for data in weights if data is not None)
@@ -299,11 +334,16 @@ def _apart(p: ResidualProblem) -> float:
     return sum(SELECTORS[Conv].expected(layer)[1]() for layer in p.layers)
 
 
+def _patches(p: ResidualProblem) -> Iterable[PatchForm]:
+    """Return the forms of `residual_patches.cu`, which has no first layer."""
+    return () if p.is_first else residual_patches.forms(p)
+
+
 def _choice(p: ResidualProblem) -> tuple[Form | PatchForm | None, str]:
     """Return the form with the lowest estimate, or why the layers are computed one by one."""
     timed: list[tuple[float, str, Form | PatchForm]] = [
         *((time_of(p, form), str(form), form) for form in forms(p)),
-        *((form.time_of(p) / OF_PATCHES, str(form), form) for form in residual_patches.forms(p)),
+        *((form.time_of(p) / OF_PATCHES, str(form), form) for form in _patches(p)),
     ]
     best = min(timed, default=None)
     if best is None:
@@ -326,30 +366,35 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
     bias = p.projection.b if p.projection else None
     members = {
         **{"channels": x.dims[1], "filters": y.dims[1]},
-        **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
+        **{**sizes("", p.size), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
         **{"row_x": x.row, "row_y": y.row, "down": down, "across": across, "chunks": chunks},
     }
     constants = [t for layer in p.layers for t in (layer.w, layer.b) if t and t is not bias]
     biases = tuple(layer.b is not None for layer in p.layers if layer is not p.projection)
     how = (form.chunk, p.width, biases)
     titles = (layer.epilogue.title for layer in p.layers)
+    unfolded = (p.expansion or p.filtering).view
     return Launch(
         "conv/inverted_residual.cu",
         "inverted_residual",
         grid=(down * across * x.dims[0], form.split, 1),
         block=32 * form.warps(p),
         args={
-            "x": x,
+            "x": p.source or x,
             "weights": Packed(
                 tuple(t.value for t in constants),
                 ("inverted residual", *how),
                 partial(pack_weights, chunk=form.chunk, width=p.width, biases=biases),
             ),
             **{"y": y, "bias": bias, **epilogue.args, "p": members},
+            "source": {**sizes("", x.dims[2:]), **by_axis(pad=unfolded.pads_begin)},
         },
-        types=(("T", x.dtype), *epilogue.aliases),
+        types=(("S", (p.source or x).dtype), ("T", x.dtype), *epilogue.aliases),
         constants=(
             *(("EXPANDS", p.expansion is not None), ("PROJECTS", p.projection is not None)),
+            ("UNFOLDED", x.dims[1] if p.is_first else 0),
+            *zip(("FIRST_H", "FIRST_W"), unfolded.kernel, strict=True),
+            *zip(("FIRST_STEP_H", "FIRST_STEP_W"), unfolded.strides, strict=True),
             *(("TERMS", p.terms), ("CHUNK", form.chunk), ("GROUP", form.group(p))),
             *(("PARTS", form.parts(p)), ("RUN", form.run(p)), ("ROLLS", p.rolls)),
             ("COLUMNS", max(p.width, 16)),
@@ -361,7 +406,7 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         code=_code(p),
         shared=form.shared(p),
         cluster=(1, form.split if p.projection else 1, 1),
-        note=" ".join(filter(None, (str(form), *titles))),
+        note=" ".join(filter(None, ("Cast" if p.source else "", str(form), *titles))),
         pitched=p.pitched,
     )
 

@@ -75,6 +75,8 @@ class Cost:
 #: for one another, and blocks that start early share multiprocessors.
 NARROW = Cost(1.29, 1019.0, 40.0, 1.0, 1.5, 3.0, 23.3, 60.0, 1.5, 700.0, 3.09)
 WIDE = Cost(0.8, 2500.0, 390.0, 90.0, 0.0, 8.0, 10.0, 0.0, 22.4, 300.0, 7.1)
+#: Instructions for a term of a first layer.
+UNFOLDED = 16
 #: Factor of the estimate of forms whose warps load pixels once for all windows. Fitted to seven
 #: forms of MobileNetV2's first block in float16 at batch 32 on an H200.
 ROLLED = 1.18
@@ -87,12 +89,16 @@ class ResidualProblem:
     Attributes:
         expansion, filtering, projection: the convolutions.
         unrounded: the epilogue of the expansion with results in float32.
+        is_first: whether the expansion is a first layer, of any windows.
+        source: what such a one reads through a Cast.
     """
 
     expansion: ConvProblem | None
     filtering: ConvProblem
     projection: ConvProblem | None
     unrounded: Epilogue
+    is_first: bool = False
+    source: Tensor | None = None
 
     @cached_property
     def layers(self) -> tuple[ConvProblem, ...]:
@@ -113,7 +119,8 @@ class ResidualProblem:
     @property
     def pitched(self) -> tuple[Tensor, ...]:
         """The tensors that may be slices: what is added is found where the result is."""
-        return (self.x,) if self.layers[-1].epilogue.along else (self.x, self.y)
+        image = () if self.is_first else (self.x,)
+        return image if self.layers[-1].epilogue.along else (*image, self.y)
 
     @cached_property
     def images(self) -> int:
@@ -122,8 +129,8 @@ class ResidualProblem:
 
     @cached_property
     def size(self) -> Ints:
-        """Height and width of the image."""
-        return self.x.dims[2:]
+        """Height and width of what the depthwise convolution reads."""
+        return self.filtering.x.dims[2:]
 
     @cached_property
     def output(self) -> Ints:
@@ -142,8 +149,13 @@ class ResidualProblem:
 
     @cached_property
     def terms(self) -> int:
-        """Channels of the image, in sixteens."""
-        return ceil_div(self.x.dims[1], 16) * 16
+        """Channels of the image, or terms of a first layer's windows, in sixteens."""
+        return ceil_div(self.x.dims[1] * self.taps, 16) * 16
+
+    @cached_property
+    def taps(self) -> int:
+        """Elements of the windows of an expansion; 1 unless it is a first layer."""
+        return prod(self.expansion.view.kernel) if self.expansion else 1
 
     @cached_property
     def width(self) -> int:
@@ -319,7 +331,8 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     window = cost.window * (prod(p.filtering.view.kernel) if p.wide else p.pairs)
     item = cost.item + p.terms / 16 * (cost.terms + cost.columns * group / 8) + cost.stored * group
     rest = 120 + steps * (window + cost.step + cost.width * p.width / 8)
-    ends = cost.ends + 12 * pixels * p.terms / (256 * warps) + parts * p.width
+    loads = UNFOLDED * ceil_div(pixels, 32) if p.is_first else 12 * pixels / 256
+    ends = cost.ends + loads * p.terms / warps + parts * p.width
     ends += 300 * ceil(form.rows * form.columns * p.width / (256 * warps))
     blocks = prod(form.grid(p)) * p.images * form.split
     processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)

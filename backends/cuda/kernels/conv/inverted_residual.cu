@@ -12,7 +12,11 @@
 // what the depthwise convolution reads; without PROJECTS its results are stored, as for squeeze-and-excite. SPLIT blocks share
 // the chunks; those that project are a cluster, and send their sums to each other; see inbox.cuh.
 //
-// Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; PROJECTS; TERMS, the channels of the image in sixteens; CHUNK; GROUP, the
+// With UNFOLDED the expansion is the first layer of a network: its terms are those of a window of the image, whose channels
+// are not last, and of type S. A thread unfolds all terms of a pixel.
+//
+// Compile-time: S, T; Z and R as in epilogue.cuh; EXPANDS; PROJECTS; UNFOLDED, the channels of a first layer's image, or 0;
+// FIRST_H FIRST_W FIRST_STEP_H FIRST_STEP_W, its windows; TERMS, of the expansion in sixteens; CHUNK; GROUP, the
 // columns of it that a warp expands at once; PARTS, of a chunk; RUN, bands of a warp, one unless ROLLS; ROLLS, whether
 // pixels are loaded once for all windows; COLUMNS, the channels of the result in sixteens; KH KW; STEP_H STEP_W; TILE_H TILE_W;
 // SPLIT; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
@@ -59,6 +63,28 @@ constexpr int EXPANSION = HIDDEN + 2 * BOX, PROJECTION = EXPANSION + 2 * FIRST, 
 constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? ROWS_OUT * WIDTH * 4 : 0;
 constexpr int SCALES = ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, INBOX = SCALES + (F16X3 && PROJECTS ? COLUMNS * 4 : 0);
 
+struct Source {  // the image of a first layer
+    int height, width, pad_h, pad_w;
+};
+
+// Stores the terms of the window that begins at (row, column) of an image.
+__device__ __forceinline__ void unfold(unsigned char* to, const S* from, const Source& source, int row, int column)
+{
+    alignas(16) T terms[TERMS] = {};
+#pragma unroll
+    for (int channel = 0; channel < UNFOLDED; ++channel)
+#pragma unroll
+        for (int r = 0; r < FIRST_H; ++r)
+#pragma unroll
+            for (int s = 0; s < FIRST_W; ++s) {
+                const int y = row + r, x = column + s;
+                if ((u32)y < (u32)source.height && (u32)x < (u32)source.width)
+                    terms[(channel * FIRST_H + r) * FIRST_W + s] = T(from[(channel * source.height + y) * source.width + x]);
+            }
+#pragma unroll
+    for (int word = 0; word < TERMS / IN_WORD; ++word) ((Word*)to)[word] = ((const Word*)terms)[word];
+}
+
 template <int BYTES> __device__ __forceinline__ void load(u32 to, const unsigned char* from)
 {
 #pragma unroll 4
@@ -66,7 +92,7 @@ template <int BYTES> __device__ __forceinline__ void load(u32 to, const unsigned
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, Plane p)
+inverted_residual(const S* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, Plane p, Source source)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = warp % RUNS, part = warp / RUNS;
@@ -90,7 +116,7 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         const unsigned char* from = (const unsigned char*)weights + (long long)chunk * (FIRST + SECOND) + FIRST;
         if (chunk < end) load<SECOND>(base + PROJECTION + (chunk - begin) % 2 * SECOND, from);
     };
-    const T* image = x + (long long)n * p.height * p.width * p.row_x;
+    const T* image = (const T*)x + (long long)n * p.height * p.width * p.row_x;
     const auto load_hidden = [&](int chunk) {  // of the image itself
         constexpr int WORDS = CHUNK / IN_WORD;
         if (EXPANDS || chunk >= end) return;
@@ -127,7 +153,14 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         }
     __syncthreads();
     grid_dependency_sync();
-    if constexpr (EXPANDS) {
+    if constexpr (UNFOLDED > 0) {
+        const S* from = x + (long long)n * UNFOLDED * source.height * source.width;
+        for (int i = threadIdx.x; i < count; i += THREADS) {
+            const int row = i / columns, column = i - row * columns;
+            unfold(shared + i * PITCH_IN, from, source, (first_row + row) * FIRST_STEP_H - source.pad_h,
+                   (first_column + column) * FIRST_STEP_W - source.pad_w);
+        }
+    } else if constexpr (EXPANDS) {
         // Eight threads copy a row if they cut it, and zeros behind the last row of these.
         constexpr int WORDS = TERMS / IN_WORD, OF_ROW = F16X3 ? 8 : WORDS;
         const int there = F16X3 ? (count + 3) / 4 * 4 : count;
