@@ -77,6 +77,12 @@ NARROW = Cost(1.29, 1019.0, 40.0, 1.0, 1.5, 3.0, 23.3, 60.0, 1.5, 700.0, 3.09)
 WIDE = Cost(0.8, 2500.0, 390.0, 90.0, 0.0, 8.0, 10.0, 0.0, 22.4, 300.0, 7.1)
 #: Instructions for a term of a first layer.
 UNFOLDED = 16
+#: Microseconds by which short forms of 16-bit floats differ besides: for a warp of a
+#: multiprocessor, for a chunk, and for a kilobyte of sums that a block sends. Fitted to 95 forms of
+#: MobileNetV2's blocks at batch 1 on an H200, each timed in the network, of which the fastest were
+#: estimated to take up to 5.5 us, with windows of nine elements.
+OF_WARP, OF_CHUNK, OF_SENT = 0.12, 0.3, 0.01
+SHORT, WINDOW = 5.5, 9
 #: Factor of the estimate of forms whose warps load pixels once for all windows. Fitted to seven
 #: forms of MobileNetV2's first block in float16 at batch 32 on an H200.
 ROLLED = 1.18
@@ -345,6 +351,29 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     time *= ROLLED if p.rolls else 1.0
     memory = p.traffic / MEMORY
     return cost.begin + (time**4 + memory**4) ** 0.25
+
+
+def fastest(p: ResidualProblem) -> Form | None:
+    """Return the form that is estimated to be the fastest; None if none applies."""
+    best = min(forms(p), key=lambda form: (time_of(p, form), str(form)), default=None)
+    windows = prod(p.filtering.view.kernel)
+    if best is None or p.wide or not p.projection or windows > WINDOW or time_of(p, best) > SHORT:
+        return best
+    together = (form for form in forms(p) if _together(p, form) <= form.resident(p))
+    return min(together, key=lambda form: (_short_time(p, form), str(form)), default=best)
+
+
+def _together(p: ResidualProblem, form: Form) -> int:
+    """Return the most blocks of a multiprocessor if all of them start at once."""
+    return ceil_div(prod(form.grid(p)) * p.images * form.split, p.target.processors)
+
+
+def _short_time(p: ResidualProblem, form: Form) -> float:
+    """Return the estimate of a form whose blocks start at once, to compare with others."""
+    chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
+    sent = form.bands * 16 * p.width * 4 / 1024 if form.split > 1 else 0.0
+    warps = form.warps(p) * _together(p, form)
+    return time_of(p, form) + OF_WARP * warps + OF_CHUNK * chunks + OF_SENT * sent
 
 
 def _pixels(p: ResidualProblem, form: Form) -> int:
