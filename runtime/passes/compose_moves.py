@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -15,18 +14,15 @@ from ..ir.types import Array
 from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
-from ..ops.movement import Concat, Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
-from ..ops.shape import Squeeze
-from .cut_before_transposes import cut_for_products, place_of
+from .cut_before_transposes import cut_for_products
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of
 from .keep_pixels import keep_pixels
+from .row_forms import known_sizes, slice_places, stack_rows
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
 _position = attrgetter("position")
-#: Parts of rows that are read in place begin and end at multiples of this many bytes.
-_WORD = 16
 _NORMS = (LayerNormalization, RMSNormalization)
 #: Elementwise operators that depend on the last axis, or on positions.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -37,29 +33,20 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and reassembled
     after an Attention. Each such chain is one permutation of rows. A residual is added before the
-    rows are moved back; norms, products with constant matrices and elementwise nodes accept rows in
-    any order; so a move meets the next one, and both are composed. Neighbours joined to one row
+    rows are moved back, also to what norms make of them (SwinV2); norms, products with constant
+    matrices and elementwise nodes accept rows in any order; so a move meets the next one, and both
+    are composed. Neighbours joined to one row
     (patch merging) are a move, too.
     """
     yield from keep_pixels(graph)
-    for node in list(graph.nodes):
-        text = _as_stack(graph, node)
-        if text:
-            yield text
+    yield from stack_rows(graph)
     moves = _Moves(graph, context)
     yield from moves.compose()
     yield from moves.pass_by()
     yield from moves.join_residuals()
     yield from moves.sink()
     yield from cut_for_products(graph)
-    for node in list(graph.nodes):
-        text = _as_slice(graph, node) if node in graph else ""
-        if text:
-            yield text
-
-
-def _sizes(value: Value) -> tuple[int, ...]:
-    return tuple(size for size in shape_of(value) or () if isinstance(size, int))
+    yield from slice_places(graph)
 
 
 @dataclass(slots=True)
@@ -112,7 +99,7 @@ class _Moves:
         """Replace a move's result by gathered rows of a source; return them."""
         last = move.last
         add = Builder(self.graph, last, last.name, self.graph.in_order(move.nodes))
-        top = moved(add, source, index, _sizes(move.top))
+        top = moved(add, source, index, known_sizes(move.top))
         self._redirect(move.top, top)
         del self.known[move.top]
         if top.producer is not None and top is not source:
@@ -142,17 +129,29 @@ class _Moves:
             if node not in self.graph or not is_sum:
                 continue
             for value, other in (tuple(node.distinct_reads), tuple(reversed(node.distinct_reads))):
-                back = self.known.get(value)
-                there = None if back is None else self._from(other, back, node)
+                back, behind = self._back_of(value, node)
+                there = None if back is None else self._from(other, back, value)
                 if back is not None and there is not None:
-                    yield self._join(node, back, there, other)
+                    yield self._join(node, self._past(back, behind), there, other)
                     break
 
-    def _from(self, origin: Value, back: Move, sum_: Node) -> Move | None:
+    def _back_of(self, value: Value, reader: Node) -> tuple[Move | None, list[Node]]:
+        """Return the move from which row-wise nodes alone compute an operand, and these nodes."""
+        behind: list[Node] = []
+        while self.graph.sole_consumer(value) is reader:
+            if value in self.known:
+                return self.known[value], behind[::-1]
+            node = value.producer
+            data = [] if node is None else [v for v in node.distinct_reads if v.data is None]
+            if node is None or len(data) != 1 or not _takes_rows(node, dict.fromkeys(data)):
+                break
+            behind.append(node)
+            reader, value = node, data[0]
+        return None, []
+
+    def _from(self, origin: Value, back: Move, end: Value) -> Move | None:
         """Return the move of the other operand, possibly normalized, that another move undoes."""
-        if self.graph.sole_consumer(back.top) is not sum_ or shape_of(origin) != shape_of(back.top):
-            return None
-        if not back.keeps_all:
+        if shape_of(origin) != shape_of(end) or not back.keeps_all:
             return None
         for move in self.known.values():
             is_later = move.last.position > back.last.position
@@ -166,6 +165,21 @@ class _Moves:
                 return move
         return None
 
+    def _past(self, back: Move, behind: Sequence[Node]) -> Move:
+        """Move rows after the nodes behind a move instead; return the new move."""
+        if not behind:
+            return back
+        graph, last = self.graph, behind[-1]
+        image, made = self._in_order(back, behind)
+        add = Builder(graph, last, back.last.name, graph.in_order(back.nodes))
+        source = image[last.output]
+        top = moved(add, source, back.index, known_sizes(last.output))
+        self._redirect(last.output, top)
+        del self.known[back.top]
+        self.known[top] = Move(source, top, back.index, _between(top, source))
+        self._replace((*behind, back.last), made)
+        return self.known[top]
+
     def _norm_of(self, move: Move) -> Node | None:
         """Return the norm of the last axis read only by a move."""
         node = move.source.producer
@@ -174,7 +188,7 @@ class _Moves:
         return node if all(reader in move.nodes for reader in move.source.consumers) else None
 
     def _join(self, node: Node, back: Move, there: Move, origin: Value) -> str:
-        norm, last, shape = self._norm_of(there), there.last, _sizes(there.top)
+        norm, last, shape = self._norm_of(there), there.last, known_sizes(there.top)
         first = Builder(self.graph, last, f"{last.name}.rows", self.graph.in_order(there.nodes))
         rows = moved(first, origin, there.index, shape)
         del self.known[there.top]
@@ -191,9 +205,9 @@ class _Moves:
             self._redirect(there.top, rows)
         drop(self.graph, last)
         before = Builder(self.graph, node, node.name, (node,))
-        total = before(Add(), back.source, as_shape(before, rows, _sizes(back.source)))
+        total = before(Add(), back.source, as_shape(before, rows, known_sizes(back.source)))
         behind = Builder(self.graph, node, back.last.name, self.graph.in_order(back.nodes))
-        top = moved(behind, total, back.index, _sizes(node.output))
+        top = moved(behind, total, back.index, known_sizes(node.output))
         self._redirect(node.output, top)
         del self.known[back.top]
         self.known[top] = Move(total, top, back.index, _between(top, total))
@@ -235,12 +249,24 @@ class _Moves:
         return [] if is_result or readers - taken else takers
 
     def _rewrite(self, move: Move, region: _RowRegion, takers: Sequence[Move]) -> str:
+        image, made = self._in_order(move, region.nodes)
+        for taker in takers:
+            self._write(taker, image[taker.source], move.index[taker.index])
+        del self.known[move.top]
+        text = f"{len(made)} nodes after '{move.last.name}' now process rows in the order of"
+        self._replace((*region.nodes, move.last), made)
+        return f"{text} '{move.source.name}'"
+
+    def _in_order(
+        self, move: Move, nodes: Sequence[Node]
+    ) -> tuple[dict[Value, Value], dict[Node, Node]]:
+        """Apply nodes behind a move to its source: return the new values, and the new nodes."""
         graph, rows = self.graph, Rows.of(move.source)
         assert rows is not None
         head = Builder(graph, move.last, f"{move.last.name}.rows", graph.in_order(move.nodes))
         image = {move.top: as_shape(head, move.source, (rows.count, rows.width))}
         made: dict[Node, Node] = {}
-        for node in region.nodes:
+        for node in nodes:
             data = [v for v in node.inputs if v in image]
             if isinstance(node.op, RESHAPES):
                 image[node.output] = image[data[0]]
@@ -248,84 +274,14 @@ class _Moves:
             inputs = [v and (image.get(v) or _row(graph, v, node.op)) for v in node.inputs]
             new = Builder(graph, node, node.name, (node,)).node(_of_rows(node.op), *inputs)
             image[node.output], made[node] = new.output, new
-        for taker in takers:
-            self._write(taker, image[taker.source], move.index[taker.index])
-        del self.known[move.top]
-        for node in (*reversed(region.nodes), move.last):
-            drop(graph, node)
+        return image, made
+
+    def _replace(self, nodes: Sequence[Node], made: Mapping[Node, Node]) -> None:
+        """Remove nodes, and give their names to those that were made in their place."""
+        for node in reversed(nodes):
+            drop(self.graph, node)
         for node, new in made.items():
-            graph.rename(new, node.name)
-        kinds = f"{len(made)} nodes after '{move.last.name}'"
-        return f"{kinds} now process rows in the order of '{move.source.name}'"
-
-
-def _as_stack(graph: Graph, node: Node) -> str:
-    """Rewrite rows of one tensor joined end to end as rows joined along an axis before the last."""
-    if not isinstance(node.op, Concat) or len(node.inputs) < 2:
-        return ""
-    parts = [value for value in node.inputs if value is not None]
-    sources = {_moved_from(graph, value, node) for value in parts}
-    sizes, result = _sizes(parts[0]), shape_of(node.output)
-    rank = len(sizes)
-    if len(sources) != 1 or None in sources or rank < 2 or result is None:
-        return ""
-    alike = all(shape_of(value) == sizes for value in parts)
-    if not alike or node.op.axis % rank != rank - 1 or len(_sizes(node.output)) != rank:
-        return ""
-    add = Builder(graph, node, node.name, (node,))
-    rows = [as_shape(add, value, (*sizes[:-1], 1, sizes[-1])) for value in parts]
-    value = as_shape(add, add(Concat(axis=rank - 1), *rows), _sizes(node.output))
-    name = node.name
-    graph.redirect(node.output, value)
-    graph.remove(node)
-    return f"Concat '{name}' joins {len(parts)} rows"
-
-
-def _moved_from(graph: Graph, value: Value, reader: Node) -> Value | None:
-    """Return the tensor whose rows are moved to a value with one reader; None if there is none."""
-    node, last = value.producer, value
-    if graph.sole_consumer(value) is not reader:
-        return None
-    while node is not None and moves_rows(node) and not isinstance(node.op, Concat):
-        first = node.inputs[0]
-        if first is None:
-            return None
-        last, node = first, first.producer
-    return None if last is value else last
-
-
-def _as_slice(graph: Graph, node: Node) -> str:
-    """Rewrite what takes one place of an axis as a Slice: of the first axis, or of the end of rows.
-
-    The result is part of its input then, and readers that find rows of a slice need no copy. Parts
-    of rows are of whole words; images keep their channels.
-    """
-    found, source = place_of(node), node.inputs[0] if node.inputs else None
-    if found is None or source is None:
-        return ""
-    shape, result = _sizes(source), _sizes(node.output)
-    known = len(shape) == len(shape_of(source) or ()), result == shape_of(node.output)
-    if not all(known) or len(shape) < 2:
-        return ""
-    axis, place = found
-    outer, inner = shape[:axis], prod(shape[axis + 1 :])
-    is_slice, is_first = isinstance(node.op, Slice), prod(outer) == 1
-    has_words = inner > 1 and inner * source.tensor.dtype.itemsize % _WORD == 0
-    is_image = len(shape) == 4 and (axis == 1 or is_slice)
-    if (is_first and is_slice) or (not is_first and (is_image or not has_words)):
-        return ""
-    add = Builder(graph, node, node.name, (node,))
-    if is_first:
-        bounds = (add.integers([number]) for number in (place, place + 1, axis))
-        value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
-    else:
-        rows = as_shape(add, source, (*outer, shape[axis] * inner))
-        bounds = (add.integers([n]) for n in (place * inner, (place + 1) * inner, axis))
-        value = as_shape(add, add(Slice(), rows, *bounds), result)
-    kind, name = node.kind, node.name
-    graph.redirect(node.output, value)
-    graph.remove(node)
-    return f"{kind} '{name}' of one place is a Slice"
+            self.graph.rename(new, node.name)
 
 
 def _saves(takers: Sequence[Move]) -> bool:

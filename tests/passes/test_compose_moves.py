@@ -242,6 +242,24 @@ def test_blocks_that_read_one_another(is_normalized: bool) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_blocks_whose_results_are_normalized(is_scaled: bool) -> None:
+    """What is computed of each row before it is added (SwinV2) does not depend on their order."""
+
+    def build(g: Graph, x: Value) -> Value:
+        for shift in (1, 2, 1):
+            y = mix(g, cut(g, roll(g, roll(g, x, -shift, 1), -shift, 2)))
+            y = norm(g, roll(g, roll(g, join(g, layer(g, y, 16, 16)), shift, 1), shift, 2))
+            x = apply(g, Add(), x, apply(g, Mul(), y, normal(16)) if is_scaled else y)
+            x = apply(g, Add(), x, norm(g, apply(g, Gelu(), layer(g, x, 16, 16))))
+        return x
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert count(after) == 4
+    assert_same(graph, after)
+
+
 def test_a_residual_beside_part_of_a_larger_tensor_stays() -> None:
     """There are more rows where the sum's other operand comes from than it has."""
 
