@@ -56,6 +56,7 @@ _AVERAGED = Finder("conv.averaged", "averaged_conv_at", ("tail",))
 _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
+_GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
@@ -89,8 +90,8 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),
     ),
     GlobalAveragePool: (_AVERAGED,),
-    LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
-    RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS),
+    LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS),
+    RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS),
     MatMul: (
         _CHANNELS,
         Finder("attention.weighted", "weighted_heads_at"),

@@ -60,6 +60,8 @@ def normalize_rows(
     is_added: bool = False,
     heads: int = 1,
     apart: bool = False,
+    places: Tensor | None = None,
+    moved: Tensor | None = None,
     target: Target | None = None,
 ) -> Launch | None:
     """Return the launch for rows of the axes from `axis` on; None if it does not apply.
@@ -78,10 +80,13 @@ def normalize_rows(
         is_added: whether `epsilon` is added to these, rather than their minimum.
         heads: equal parts of a row, each of which is normalized.
         apart: whether heads have separate scales and shifts: one each, or one per element.
+        places: which row of `x`, int64, each result is of; None if all in order.
+        moved: stores these rows as they are; None if nothing does.
         target: the GPU over which blocks are spread; None if this does not matter.
     """
     whole = prod(x.dims[axis:])
-    count, rows = whole // heads, prod(x.dims[:axis]) * heads
+    count = whole // heads
+    rows = (prod(x.dims[:axis]) if places is None else places.size) * heads
     given = [each for each in (scale, shift) if each is not None]
     parameter = x.dtype if scale is None else scale.dtype
     if not count or rows >= 2**31 or not _has_types((x, y), given, parameter):
@@ -113,7 +118,7 @@ def normalize_rows(
             **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
             **{"halves": epilogue.halves, **epilogue.args},
             **{"rows": rows, "row_x": distance, "count": count, "epsilon": epsilon},
-            "multiple": factor,
+            **{"multiple": factor, "places": places, "moved": moved},
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
@@ -124,6 +129,7 @@ def normalize_rows(
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == heads else 2) if apart else 0),
+            *(("GATHERED", places is not None), ("MOVED", moved is not None)),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),

@@ -5,13 +5,15 @@
 // The row stride of x may exceed the length of a row.
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
+// Rows may be those of `x` at `places`, and be stored in `moved` as they are.
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
 // the mean is subtracted; BY_MEAN, whether it divides; ADDED, whether epsilon is added to what divides; SCALED and SHIFTED,
 // whether there is a scale, and a shift; EARLY, whether these and the operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
 // Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
-// its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
+// its weights, while this one waits; GATHERED and MOVED, whether there are `places` and `moved`; IN_HALVES and PLAIN, see
+// store_halves.cuh.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -46,7 +48,7 @@ template <bool FIRST> __device__ __forceinline__ float over_row(float value)
 
 extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
-               long long rows, long long row_x, int count, float epsilon, float multiple)
+               long long rows, long long row_x, int count, float epsilon, float multiple, const long long* places, X* moved)
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
@@ -54,10 +56,11 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
     constexpr bool ALONG = PARAMETERS != 1;  // whether elements of a row have separate scales
     if constexpr (EARLY && SCALED && ALONG) prefetch_l2(scale, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
     if constexpr (EARLY && SHIFTED && ALONG) prefetch_l2(shift, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
+    const long long from = !GATHERED ? row / HEADS : row < rows ? places[row] : 0;  // a constant
     grid_dependency_sync();
     if (LANES == 32 && row >= rows) return;
     const int own = row < rows ? count : 0;  // without a row, a thread takes part in the sums of others
-    x += row / HEADS * row_x + row % HEADS * count;
+    x += from * row_x + row % HEADS * count;
     y += row * count;
     const int head = PARAMETERS ? int(row % HEADS) : 0;
     const float factor = SCALED && !ALONG ? float(scale[head]) : 1.0f;
@@ -80,6 +83,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
         const int at = (lane + i * OF_ROW) * VECTOR;
         Words<X> words = {};
         if (at < own) words = *(const Words<X>*)(x + at);
+        if (MOVED && at < own) *(Words<X>*)(moved + row * count + at) = words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) mean += values[i][e] = float(words.at[e]);
     }

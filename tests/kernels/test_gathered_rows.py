@@ -1,0 +1,97 @@
+"""Rows that are gathered, normalized, and read besides, as one kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
+
+from ..plan.nets import Net
+from .dry import DryDevice, launches, normal, planned_model
+from .emulator import needs_compiler
+
+ROWS, PLACES = 12, np.array([3, 0, 11, 7, 7, 2, 10, 5], np.int64)
+KINDS = {"layer": LayerNormalization, "rms": RMSNormalization}
+READERS = ("norm", "sum", "view", "views")
+
+
+def network(kind: str, readers: str, dtype: DType, width: int = 24) -> Net:
+    """Return a network that gathers rows and normalizes them.
+
+    Args:
+        kind: of norm.
+        readers: what reads the gathered rows: the norm alone; a sum as well; another result, of
+            the same view, or of another one.
+        dtype: of the rows.
+        width: of a row.
+    """
+    net = Net(ROWS, width, dtype=dtype)
+
+    def constant(*shape: int) -> Value:
+        return net.graph.constant(normal(*shape).astype(dtype), "")
+
+    def shaped(x: Value, *shape: int) -> Value:
+        return net.add(Reshape(), x, net.graph.constant(np.array(shape, np.int64), "shape"))
+
+    rows = net.add(Relu(), net.x)
+    moved = net.add(Gather(axis=0), rows, net.graph.constant(PLACES, "places"))
+    view = shaped(moved, 2, 4, width)
+    given = [constant(width) for _ in range(2 if kind == "layer" else 1)]
+    y = net.add(KINDS[kind](), view, *given)
+    results = {"y": net.add(Add(), y, view) if readers == "sum" else y}
+    if readers in ("view", "views"):
+        results["z"] = net.add(Relu(), view if readers == "view" else shaped(view, 4, 2, width))
+    if readers == "views":
+        results["moved"] = net.add(Relu(), moved)
+    net.graph.set_outputs(results)
+    return net
+
+
+def files(net: Net) -> list[str]:
+    model = Model(net.graph, [NumpyBackend()], Options(stop_at=0), evaluate)
+    return [launch.file for launch in launches(planned_model(model, DryDevice()))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("readers", READERS[:-1])
+def test_one_kernel_gathers_and_normalizes(kind: str, readers: str) -> None:
+    found = files(network(kind, readers, float16))
+    assert found.count("norm/normalize_rows.cu") == 1
+    assert not any("gather" in file for file in found)
+
+
+def test_rows_that_are_read_in_two_shapes_are_gathered_apart() -> None:
+    assert any("gather" in file for file in files(network("layer", "views", float16)))
+
+
+def test_float32_rows_are_gathered_apart() -> None:
+    """Products read what norms store in halves."""
+    assert any("gather" in file for file in files(network("layer", "view", float32)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("readers", READERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results(kind: str, readers: str, dtype: DType, emulated: CudaBackend) -> None:
+    """Compare with numpy in float64, on the same rounded numbers."""
+    model = Model(network(kind, readers, dtype).graph, [emulated], Options(stop_at=0), evaluate)
+    x = normal(ROWS, 24).astype(dtype)
+    wide = network(kind, readers, np.dtype(np.float64))
+    exact = Model(wide.graph, [NumpyBackend()], Options(stop_at=0), evaluate)
+    wanted, found = exact.run({"x": x.astype(np.float64)}), model.run({"x": x})
+    for name, array in wanted.items():
+        limit = {float16: 4e-3, bfloat16: 3e-2}[dtype] * np.abs(array).max()
+        np.testing.assert_allclose(found[name].astype(np.float64), array, rtol=0, atol=limit)
