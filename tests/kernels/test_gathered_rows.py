@@ -1,4 +1,4 @@
-"""Rows that are gathered, normalized, and read besides, as one kernel."""
+"""Rows that are gathered, normalized, and read besides, or gathered at last, as one kernel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
@@ -23,6 +25,8 @@ from .dry import DryDevice, launches, normal, planned_model
 from .emulator import needs_compiler
 
 ROWS, PLACES = 12, np.array([3, 0, 11, 7, 7, 2, 10, 5], np.int64)
+UNIQUE = np.array([3, 0, 11, 7, 1, 2, 10], np.int64)
+FLOAT64 = np.dtype(np.float64)
 KINDS = {"layer": LayerNormalization, "rms": RMSNormalization}
 READERS = ("norm", "sum", "view", "views")
 
@@ -59,9 +63,47 @@ def network(kind: str, readers: str, dtype: DType, width: int = 24) -> Net:
     return net
 
 
-def files(net: Net) -> list[str]:
+def launched(net: Net) -> list[Launch]:
     model = Model(net.graph, [NumpyBackend()], Options(stop_at=0), evaluate)
-    return [launch.file for launch in launches(planned_model(model, DryDevice()))]
+    return launches(planned_model(model, DryDevice()))
+
+
+def files(net: Net) -> list[str]:
+    return [launch.file for launch in launched(net)]
+
+
+def normalized(kind: str, dtype: DType, places: Array, width: int = 24) -> Net:
+    """Return a network that gathers normalized rows, to which others are added."""
+    net = Net(ROWS, width, dtype=dtype)
+    given = [
+        net.graph.constant(normal(width).astype(dtype), "")
+        for _ in range(2 if kind == "layer" else 1)
+    ]
+    rows = net.add(Relu(), net.x)
+    y = net.add(Add(), net.add(KINDS[kind](), rows, *given), net.x)
+    y = net.add(Gather(axis=0), y, net.graph.constant(places, "places"))
+    net.graph.set_outputs({"y": net.add(Relu(), y)})
+    return net
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kernel_normalizes_and_gathers(kind: str) -> None:
+    found = files(normalized(kind, float16, UNIQUE))
+    assert found.count("norm/normalize_rows.cu") == 1
+    assert not any("gather" in file for file in found)
+
+
+def test_rows_that_are_taken_twice_are_normalized_once() -> None:
+    found = launched(normalized("layer", float16, PLACES))
+    (norm,) = (launch for launch in found if launch.file == "norm/normalize_rows.cu")
+    assert not dict(norm.constants)["GATHERED"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_that_are_gathered(kind: str, dtype: DType, emulated: CudaBackend) -> None:
+    compare(normalized(kind, dtype, UNIQUE), normalized(kind, FLOAT64, UNIQUE), dtype, emulated)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,12 +128,16 @@ def test_float32_rows_are_gathered_apart() -> None:
 @pytest.mark.parametrize("readers", READERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_results(kind: str, readers: str, dtype: DType, emulated: CudaBackend) -> None:
+    nets = (network(kind, readers, each) for each in (dtype, FLOAT64))
+    compare(*nets, dtype, emulated)
+
+
+def compare(net: Net, exact: Net, dtype: DType, emulated: CudaBackend) -> None:
     """Compare with numpy in float64, on the same rounded numbers."""
-    model = Model(network(kind, readers, dtype).graph, [emulated], Options(stop_at=0), evaluate)
+    model = Model(net.graph, [emulated], Options(stop_at=0), evaluate)
     x = normal(ROWS, 24).astype(dtype)
-    wide = network(kind, readers, np.dtype(np.float64))
-    exact = Model(wide.graph, [NumpyBackend()], Options(stop_at=0), evaluate)
-    wanted, found = exact.run({"x": x.astype(np.float64)}), model.run({"x": x})
-    for name, array in wanted.items():
+    wanted = Model(exact.graph, [NumpyBackend()], Options(stop_at=0), evaluate)
+    found = model.run({"x": x})
+    for name, array in wanted.run({"x": x.astype(FLOAT64)}).items():
         limit = {float16: 4e-3, bfloat16: 3e-2}[dtype] * np.abs(array).max()
-        np.testing.assert_allclose(found[name].astype(np.float64), array, rtol=0, atol=limit)
+        np.testing.assert_allclose(found[name].astype(FLOAT64), array, rtol=0, atol=limit)

@@ -1,13 +1,15 @@
-"""Rows that are gathered and normalized, as one kernel: `normalize_rows.cu`.
+"""Rows that are gathered and normalized, in either order, as one kernel: `normalize_rows.cu`.
 
-Blocks of windows (Swin, MaxViT, SAM 2) begin so: what they add to is gathered as well, and stored
-as it is.
+Blocks of windows begin so: with a norm (Swin, MaxViT, SAM 2), where what they add to is gathered as
+well and stored as it is; or behind that of the block before (SwinV2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
 from itertools import takewhile
+
+import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
@@ -25,21 +27,23 @@ from .norm_rows import normalize_rows
 
 @record
 class GatheredRows(Whole):
-    """Nodes that gather rows and normalize them.
+    """Nodes that gather rows and normalize them, or normalize rows and gather them.
 
     Attributes:
         gather: the Gather of rows at constant places.
-        views: the Reshapes of what it gathers, before it is normalized.
+        views: the Reshapes between the Gather and the norm, or its epilogue.
         norm: a LayerNormalization or RMSNormalization.
         epilogue: the elementwise nodes after it that do not read gathered rows.
-        moved: what other nodes read of what is gathered; None if none does.
+        moved: what others than the norm read of what is gathered before; None if none does.
+        is_last: whether rows are gathered behind the epilogue.
     """
 
     gather: Node
     views: tuple[Node, ...]
     norm: Node
     epilogue: tuple[Node, ...]
-    moved: Value | None
+    moved: Value | None = None
+    is_last: bool = False
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -62,7 +66,7 @@ class GatheredRows(Whole):
 
 
 def gathered_rows_at(graph: Graph, norm: Node, free: Set[Node], tail: Tail) -> GatheredRows | None:
-    """Return the normalization of gathered rows that this node is, if it is one.
+    """Return the normalization of rows that are gathered which this node is, if it is one.
 
     Not in float32, where norms store their results in halves for products.
 
@@ -73,34 +77,55 @@ def gathered_rows_at(graph: Graph, norm: Node, free: Set[Node], tail: Tail) -> G
         tail: returns the epilogue of a node.
     """
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
-    x = norm.operands[0]
+    dims = norm.operands[0].tensor.dims
     alone = not any(v.consumers or graph.is_output(v) for v in norm.outputs[1:])
-    alone = alone and are_of_rows(x.tensor.dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
-    is_last = norm.op.axis in (-1, len(x.tensor.dims) - 1)
-    if not alone or not is_last or norm.output.tensor.dtype == float32:
+    alone = alone and are_of_rows(dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
+    if not alone or norm.op.axis not in (-1, len(dims) - 1):
         return None
-    views, value = list[Node](), x
+    if norm.output.tensor.dtype == float32:
+        return None
+    epilogue = tail(graph, norm, free)
+    found = _gathered_before(graph, norm, epilogue) or _gathered_behind(graph, norm, epilogue)
+    return found if found is not None and found.nodes <= free else None
+
+
+def _gathered_before(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> GatheredRows | None:
+    """Return the nodes if the norm reads gathered rows, which others may read in one shape."""
+    views, value = list[Node](), norm.operands[0]
     while (node := value.producer) is not None and isinstance(node.op, Reshape):
         views.append(node)
         value = node.operands[0]
-    if node is None or not _gathers_rows(node) or value.tensor.dims[-1] != x.tensor.dims[-1]:
+    if node is None or not _gathers_rows(node, norm.operands[0]):
         return None
-    inside = {*views, norm}
-    between = [view.output for view in views] + [value]
+    between, inside = [value, *(view.output for view in views)], {*views, norm}
     read = [v for v in between if graph.is_output(v) or not inside.issuperset(v.consumers)]
-    if len(read) > 1:
+    own = tuple(takewhile(lambda each: set(between).isdisjoint(each.operands), epilogue))
+    found = GatheredRows(node, tuple(views), norm, own, next(iter(read), None))
+    return found if len(read) < 2 and _are_together(graph, found) else None
+
+
+def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> GatheredRows | None:
+    """Return the nodes if only a Gather reads the normalized rows, each at most once."""
+    views, value = list[Node](), (norm, *epilogue)[-1].output
+    while (node := graph.sole_consumer(value)) is not None and isinstance(node.op, Reshape):
+        views.append(node)
+        value = node.output
+    if node is None or node.inputs[0] is not value or not _gathers_rows(node, norm.output):
         return None
-    own = takewhile(lambda each: not set(between) & set(each.operands), tail(graph, norm, free))
-    found = GatheredRows(node, tuple(views), norm, tuple(own), read[0] if read else None)
-    return found if found.nodes <= free and _are_together(graph, found) else None
+    places = node.operands[1].data
+    if places is None or len(np.unique(places)) < len(places):
+        return None
+    return GatheredRows(node, tuple(views), norm, epilogue, is_last=True)
 
 
-def _gathers_rows(node: Node) -> bool:
-    """Whether a node gathers rows at places that are known, and counted from the first."""
+def _gathers_rows(node: Node, rows: Value) -> bool:
+    """Whether a node gathers such rows at places that are known, and counted from the first."""
     if not isinstance(node.op, Gather) or node.op.axis or node.operands[0].tensor.rank != 2:
         return False
-    places = node.operands[1].data
-    return places is not None and places.ndim == 1 and places.size > 0 and int(places.min()) >= 0
+    places, width = node.operands[1].data, rows.tensor.dims[-1]
+    if node.output.tensor.dims[-1] != width or places is None or places.ndim != 1:
+        return False
+    return places.size > 0 and int(places.min()) >= 0
 
 
 def _are_together(graph: Graph, found: GatheredRows) -> bool:
@@ -115,23 +140,28 @@ def gathered_rows(
 ) -> Answer:
     """Return the launch, or why there is none."""
     norm = found.norm
-    epilogue = epilogue_of(found.epilogue, y, norm.output)
+    epilogue = epilogue_of(found.epilogue, Tensor((norm, *found.epilogue)[-1].output), norm.output)
     if isinstance(epilogue, str):
         return epilogue
+    if found.is_last and epilogue.apart:
+        return "operands of its epilogue that lie otherwise"
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     rows, places = (operand(value) for value in found.gather.operands)
+    if found.is_last:
+        rows = operand(norm.operands[0])
     scale, *shift = (operand(value) for value in norm.operands[1:])
     launch = normalize_rows(
         y,
         rows,
         scale,
         shift[0] if shift else None,
-        1,
+        rows.rank - 1,
         norm.op.epsilon,
         epilogue,
         centred=isinstance(norm.op, LayerNormalization),
         places=places,
         moved=None if found.moved is None else operand(found.moved),
+        behind=found.is_last,
         target=setting.target,
     )
     return launch or "rows that do not fit into registers, or are not contiguous"

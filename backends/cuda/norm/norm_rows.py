@@ -62,6 +62,7 @@ def normalize_rows(
     apart: bool = False,
     places: Tensor | None = None,
     moved: Tensor | None = None,
+    behind: bool = False,
     target: Target | None = None,
 ) -> Launch | None:
     """Return the launch for rows of the axes from `axis` on; None if it does not apply.
@@ -82,6 +83,7 @@ def normalize_rows(
         apart: whether heads have separate scales and shifts: one each, or one per element.
         places: which row of `x`, int64, each result is of; None if all in order.
         moved: stores these rows as they are; None if nothing does.
+        behind: whether the rows of the epilogue's operands are at these places, too.
         target: the GPU over which blocks are spread; None if this does not matter.
     """
     whole = prod(x.dims[axis:])
@@ -129,7 +131,10 @@ def normalize_rows(
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == heads else 2) if apart else 0),
-            *(("GATHERED", places is not None), ("MOVED", moved is not None)),
+            *(
+                ("GATHERED", 0 if places is None else 2 if behind else 1),
+                ("MOVED", moved is not None),
+            ),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),

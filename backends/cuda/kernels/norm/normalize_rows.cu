@@ -5,14 +5,15 @@
 // The row stride of x may exceed the length of a row.
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
-// Rows may be those of `x` at `places`, and be stored in `moved` as they are.
+// Rows may be those of `x` at `places`, and of the epilogue's operands as well; and be stored in `moved` as they are.
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
 // the mean is subtracted; BY_MEAN, whether it divides; ADDED, whether epsilon is added to what divides; SCALED and SHIFTED,
 // whether there is a scale, and a shift; EARLY, whether these and the operands of the epilogue are loaded ahead, which is sooner but takes registers, so that fewer blocks are resident;
 // Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
-// its weights, while this one waits; GATHERED and MOVED, whether there are `places` and `moved`; IN_HALVES and PLAIN, see
+// its weights, while this one waits; GATHERED, whether there are `places`, 2 if they
+// are also those of operands; MOVED, whether there is `moved`; IN_HALVES and PLAIN, see
 // store_halves.cuh.
 
 #include "reduce/block.cuh"
@@ -74,7 +75,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
     const auto load_parameters = [&](int i, int at) {
         if (SCALED && ALONG) factors[i] = *(const Words<S>*)(scale + at);
         if (SHIFTED && ALONG) more[i] = *(const Words<S>*)(shift + at);
-        const long long place = row * count + at;
+        const long long place = (GATHERED == 2 ? from : row) * count + at;
         first[i] = operand<Z0>(z0, Z0 == 4 ? place0(place) : place, at);
         second[i] = operand<Z1>(z1, Z1 == 4 ? place1(place) : place, at);
     };
