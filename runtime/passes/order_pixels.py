@@ -21,7 +21,11 @@ from .transpose_images import Order, order_of, to_channels_first
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace transposes that also swap axes of pixels, as far as a reduction of one of them."""
+    """Replace transposes that also swap axes of pixels, as far as a reduction of one of them.
+
+    A reduction that alone reads a transposed tensor reduces the axes before, if these are not the
+    last one: the pixels of an image that was rows of channels.
+    """
     for node in [node for node in graph.nodes if isinstance(node.op, Transpose)]:
         order, source = _moved(graph, node) if node in graph else (None, None)
         if order is None or len(order) < 4 or order[:2] != (0, len(order) - 1):
@@ -42,6 +46,26 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         _reduce(graph, last, value, axes, places)
         drop(graph, node)
         yield f"{last.kind} '{last.name}' reduces pixels that '{node.name}' would have moved"
+    for node in [node for node in graph.nodes if isinstance(node.op, Reduce)]:
+        text = _reduce_before(graph, node)
+        if text:
+            yield text
+
+
+def _reduce_before(graph: Graph, node: Node) -> str:
+    """Reduce a tensor instead of its transpose, whose axes that are kept have the same order."""
+    moved = node.inputs[0]
+    made = None if moved is None else moved.producer
+    order = None if made is None else order_of(made)
+    if made is None or order is None or moved is None or graph.sole_consumer(moved) is None:
+        return ""
+    rank, axes = len(order), _axes(node, len(order)) or ()
+    kept = [order[i] for i in range(rank) if i not in axes]
+    if not axes or kept != sorted(kept) or rank - 1 not in kept or order[-1] == rank - 1:
+        return ""
+    text = f"{node.kind} '{node.name}' reduces what '{made.name}' would have moved"
+    _reduce(graph, node, made.operands[0], axes, order)
+    return text
 
 
 def _moved(graph: Graph, node: Node) -> tuple[Order | None, Value | None]:

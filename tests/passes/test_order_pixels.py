@@ -84,3 +84,29 @@ def test_two_moves_are_one() -> None:
 
 def single(g: Graph, x: Value) -> Value:
     return layers(g, x, (0, 3, 2, 1), ReduceMax(keepdims=0), (2,))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("order", "axes", "stays"),
+    [
+        ((0, 3, 1, 2), (2, 3), False),
+        ((0, 3, 1, 2), (-1,), True),  # what is kept would change places
+        ((0, 3, 2, 1), (1,), True),  # rows of channels
+        ((0, 2, 1, 3), (1,), True),
+        ((0, 2, 1), (2,), False),
+    ],
+)
+def test_pixels_that_are_only_reduced_stay(
+    order: Axes, axes: Axes, stays: bool, keepdims: int
+) -> None:
+    shape = (2, 5, 3, 4)[: len(order)]
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Transpose(perm=order), apply(g, Relu(), x))
+        return apply(g, ReduceMean(keepdims=keepdims), y, np.array(axes))
+
+    before = make(build, shape)
+    after, _ = optimised(before)
+    assert bool(orders(after)) is stays
+    assert_same(before, after, *shape)
