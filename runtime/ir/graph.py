@@ -297,7 +297,7 @@ class Graph:
         needed = self.needed(self._outputs.values())
         kept, dead = list[Node](), list[Node]()
         for node in self._nodes:
-            (kept if any(value in needed for value in node.outputs) else dead).append(node)
+            (dead if needed.isdisjoint(node.outputs) else kept).append(node)
         for node in reversed(dead):
             self._unwire(node)
             self._forget(node)
@@ -310,7 +310,7 @@ class Graph:
         """Return the values that some of these depend on, themselves included."""
         found = set(values)
         for node in reversed(self._nodes):
-            if any(value in found for value in node.outputs):
+            if not found.isdisjoint(node.outputs):
                 found.update(node.distinct_reads)
         return found
 
