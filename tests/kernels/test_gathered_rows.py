@@ -99,6 +99,18 @@ def test_rows_that_are_taken_twice_are_normalized_once() -> None:
     assert not dict(norm.constants)["GATHERED"]
 
 
+@pytest.mark.parametrize(
+    "places", [UNIQUE.astype(np.int32), UNIQUE - ROWS], ids=["32 bits", "from the end"]
+)
+def test_other_places_are_gathered_apart(places: Array) -> None:
+    net = Net(ROWS, 24, dtype=float16)
+    scale, shift = (net.graph.constant(normal(24).astype(float16), "") for _ in range(2))
+    rows = net.add(Gather(axis=0), net.add(Relu(), net.x), net.graph.constant(places, "places"))
+    net.graph.set_outputs({"y": net.add(LayerNormalization(), rows, scale, shift)})
+    (norm,) = (launch for launch in launched(net) if launch.file == "norm/normalize_rows.cu")
+    assert not dict(norm.constants)["GATHERED"]
+
+
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

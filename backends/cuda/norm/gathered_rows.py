@@ -119,13 +119,16 @@ def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> Ga
 
 
 def _gathers_rows(node: Node, rows: Value) -> bool:
-    """Whether a node gathers such rows at places that are known, and counted from the first."""
+    """Whether a node gathers such rows at places that are known, and counted from the first.
+
+    They are 64-bit numbers, as the kernel reads them.
+    """
     if not isinstance(node.op, Gather) or node.op.axis or node.operands[0].tensor.rank != 2:
         return False
     places, width = node.operands[1].data, rows.tensor.dims[-1]
     if node.output.tensor.dims[-1] != width or places is None or places.ndim != 1:
         return False
-    return places.size > 0 and int(places.min()) >= 0
+    return places.dtype == np.int64 and places.size > 0 and int(places.min()) >= 0
 
 
 def _are_together(graph: Graph, found: GatheredRows) -> bool:
