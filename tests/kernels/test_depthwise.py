@@ -122,6 +122,7 @@ def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
         return patch if may else SINGLE
 
     monkeypatch.setattr(Plane, "patch", chosen)
+    monkeypatch.setattr(Plane, "diagonal", lambda self, conv: None)
 
 
 @needs_compiler
@@ -214,11 +215,12 @@ def test_patches_leave_enough_threads() -> None:
         assert patch(32, 64, 112, 112, dtype=dtype, strides=(2, 2)) == "2x2"
         assert patch(1, 512, 14, 14, dtype=dtype) == "1x2 shared"
         assert patch(32, 32, 112, 112, dtype=dtype, dilations=(2, 2)) == "1x1"
-        assert patch(32, 32, 112, 112, kernel=7, dtype=dtype) == str(LARGE[dtype.itemsize])
         assert patch(1, 96, 56, 56, kernel=7, dtype=dtype) == "1x4 shared"
         assert patch(1, 160, 14, 14, kernel=7, dtype=dtype) == "1x2 shared"
         assert patch(1, 320, 7, 7, kernel=7, dtype=dtype) == "1x1 shared"
-        assert patch(32, 32, 112, 112, kernel=9, dtype=dtype) == "1x4 shared"
+    assert patch(32, 32, 112, 112, kernel=7) == str(LARGE[4])
+    assert patch(32, 32, 112, 112, kernel=6, dtype=float16) == str(LARGE[2])
+    assert patch(32, 32, 112, 112, kernel=9) == "1x4 shared"
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

@@ -21,6 +21,7 @@ from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
 from ..gemm.pack_filters import DepthwiseOrder
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Members, Packed, Tensor, by_axis, ceil_div, divisor, three
+from .depthwise_mma import TILES, DiagonalProblem, depthwise_mma
 from .estimates import WORD
 
 THREADS = 128
@@ -76,7 +77,10 @@ MAX_SHARES = 16
 
 def depthwise_variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the names of the patch sizes that a convolution may use."""
-    return tuple(map(str, Plane.of(conv).patches))
+    plane = Plane.of(conv)
+    problem = plane.diagonal(conv)
+    tiles = () if problem is None else TILES
+    return tuple(map(str, (*plane.patches, *tiles)))
 
 
 def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
@@ -87,6 +91,9 @@ def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
     if not plane.has_words:
         return _pixels(conv, plane)
     named = {str(patch): patch for patch in plane.patches}
+    problem = plane.diagonal(conv)
+    if problem is not None and variant not in named:
+        return depthwise_mma(problem, variant)
     patch = named.get(variant) or plane.patch(conv.setting.target.processors)
     return _words(conv, plane, patch)
 
@@ -266,6 +273,14 @@ class Plane:
             **{f"out_{name}": size for name, size in zip(_SIZES, self.outputs, strict=True)},
             **by_axis(dilation=self.dilations, pad=self.pads),
         }
+
+    def diagonal(self, conv: ConvProblem) -> DiagonalProblem | None:
+        """Return the convolution as products with diagonal matrices; None if it is not done so."""
+        if self.has_planes or prod(self.dilations) != 1:
+            return None
+        sizes = self.kernel[1:], self.steps[1:], self.outputs[1:]
+        problem = DiagonalProblem(conv, self.images, *sizes, self.geometry)
+        return None if problem.refusal else problem
 
     def turned(self) -> Plane:
         """Return this with height and width in each other's place."""
