@@ -218,7 +218,7 @@ def _launch(
     names = {value: f"in{i}" for i, value in enumerate(sums)}
     values = [v for v in chain.operands if v not in names]
     operands = [operand(v) for v in values]
-    names |= {value: f"word{i}" for i, value in enumerate(values)}
+    names |= {value: f"word{i}[q]" for i, value in enumerate(values)}
     called = ", ".join((*(names[v] for v in chain.operands), "real", "imaginary"))
     args = _walks(operands, (*dims[:-1], 1), axis)
     args |= {"x": x, "y": y, "size": x.dims[axis]}

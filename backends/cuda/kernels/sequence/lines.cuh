@@ -108,6 +108,8 @@ template <bool BACK, int P, int L> __device__ __forceinline__ void combine(const
     }
 }
 
+constexpr int AHEAD = 8;  // reads of a thread
+
 // The lines of a block, and its parts of shared memory.
 struct Block {
     Complex *from, *to, *roots;
@@ -135,18 +137,30 @@ struct Block {
         for (int j = threadIdx.x; j < LENGTH; j += THREADS) roots[j] = {unity[2 * j], unity[2 * j + 1]};
     }
 
+    // Returns number t of the block's lines.
+    __device__ __forceinline__ Complex number(const X* x, const X* window, int size, const Lines& l, int t) const
+    {
+        const int j = t / LINES, line = t % LINES, at = HALF && j > LENGTH / 2 ? LENGTH - j : j;
+        Complex value = {};
+        if (t < LENGTH * LINES && at < size && has(line)) {
+            const X* const parts = x + outer + line * l.of_inner + at * l.step;
+            value.real = A(parts[0]);
+            if (PARTS == 2) value.imaginary = at == j ? A(parts[PARTS - 1]) : -A(parts[PARTS - 1]);
+            if (WINDOWED) value.real *= A(window[j]), value.imaginary *= A(window[j]);
+        }
+        return value;
+    }
+
+    // Several reads are on their way before the first one is stored.
     __device__ __forceinline__ void load(const X* x, const X* window, int size, const Lines& l)
     {
-        for (int t = threadIdx.x; t < LENGTH * LINES; t += THREADS) {
-            const int j = t / LINES, line = t % LINES, at = HALF && j > LENGTH / 2 ? LENGTH - j : j;
-            Complex value = {};
-            if (at < size && has(line)) {
-                const X* const number = x + outer + line * l.of_inner + at * l.step;
-                value.real = A(number[0]);
-                if (PARTS == 2) value.imaginary = at == j ? A(number[PARTS - 1]) : -A(number[PARTS - 1]);
-                if (WINDOWED) value.real *= A(window[j]), value.imaginary *= A(window[j]);
-            }
-            from[t] = value;
+        for (int t = threadIdx.x; t < LENGTH * LINES; t += THREADS * AHEAD) {
+            Complex values[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) values[i] = number(x, window, size, l, t + i * THREADS);
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i)
+                if (t + i * THREADS < LENGTH * LINES) from[t + i * THREADS] = values[i];
         }
     }
 
