@@ -150,12 +150,13 @@ def _broadcast(value: Value, dims: Dims, before: Dims) -> Dims | None:
 
 def _as_before(add: Builder, value: Value, dims: Dims, before: Dims) -> Value:
     """Return an operand as it is before views, through elementwise nodes of its own."""
-    if value.tensor.size == 1 < len(dims) and len(value.tensor.dims) <= len(before):
-        return value
-    if value.tensor.dims != dims:
-        sizes = _broadcast(value, dims, before)
-        return add.shaped(value, before if sizes is None else sizes)
-    return _whole(add, value, before, _DEPTH)
+    if value.tensor.dims == dims:
+        return _whole(add, value, before, _DEPTH)
+    if value.tensor.size == 1:
+        return value if len(value.tensor.dims) <= len(before) else add.shaped(value, ())
+    sizes = _broadcast(value, dims, before)
+    assert sizes is not None, "it fits"
+    return add.shaped(value, sizes)
 
 
 def _whole(add: Builder, value: Value, before: Dims, depth: int) -> Value:

@@ -59,7 +59,13 @@ def summed(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), shaped(g, rows, 2, 72), shaped(g, apply(g, Softmax(), x), 2, 72))
 
 
-@pytest.mark.parametrize("build", [merged, viewed_twice, moved_units, summed])
+def by_number(g: Graph, x: Value) -> Value:
+    """A number with as many axes as the view gives, which are more than there were."""
+    rows = apply(g, Exp(), shaped(g, apply(g, Softmax(), x), 12, 12))
+    return apply(g, Add(), shaped(g, rows, 2, 6, 3, 4), np.full((1, 1, 1, 1), 2, np.float32))
+
+
+@pytest.mark.parametrize("build", [merged, viewed_twice, moved_units, summed, by_number])
 def test_elementwise_nodes_are_adjacent(build: Build) -> None:
     before = make(build, SHAPE)
     after, said = passed(before, join_chains.run, "float32")
