@@ -113,7 +113,7 @@ class _Stack:
     def fits(self) -> bool:
         """Find the nodes; return whether layers are among them, and they may be stacked."""
         shapes = {shape_of(value) for value in self.values}
-        if len(shapes) != 1 or not self._follow(self.values, _LENGTH):
+        if self._place < 0 or len(shapes) != 1 or not self._follow(self.values, _LENGTH):
             return False
         if not any(isinstance(node.op, MatMul | Gemm) for node in self.branches):
             return False
@@ -127,6 +127,13 @@ class _Stack:
         makers = {value.producer for value in given if value.producer is not None}
         in_time = self.graph.in_order(makers | {self.before})[-1] is self.before
         return in_time and not makers & (inside | {self.before}) and all(map(_is_known, given))
+
+    @property
+    def _place(self) -> int:
+        """Where the values begin among what the Concat joins; -1 if it reads others by now."""
+        count, given = len(self.values), self.node.operands
+        places = (i for i in range(len(given)) if given[i : i + count] == self.values)
+        return next(places, -1)
 
     def _given(self) -> Iterator[Value]:
         """Yield the values that branches read, except constants and results of their own nodes."""
@@ -164,8 +171,7 @@ class _Stack:
 
     def rewrite(self) -> str:
         """Replace the branches; return a sentence about it."""
-        count, name, given = len(self.values), self.node.name, self.node.operands
-        place = next(i for i in range(len(given)) if given[i : i + count] == self.values)
+        count, name, place = len(self.values), self.node.name, self._place
         stack = self._stacked(self.values)
         nodes = self.graph.in_order(node for each in self.branches.values() for node in each)
         inside = set(nodes)

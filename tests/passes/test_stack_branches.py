@@ -143,6 +143,20 @@ def test_runs_whose_parts_others_read(read: str) -> None:
     assert_same(graph, after)
 
 
+def test_runs_that_share_a_branch() -> None:
+    """The second one has no part of the first one's stack."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Relu(), x)
+        parts = [apply(g, Tanh(), apply(g, MatMul(), rows, normal(WIDTH, 3))) for _ in range(6)]
+        return apply(g, Concat(axis=-1), *parts[:3], x, *parts[3:], parts[0])
+
+    graph = make(build, (2, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["stack_branches"] >= 1
+    assert_same(graph, after)
+
+
 def test_what_is_computed_alike_is_no_branch() -> None:
     """Without `merge_duplicates`, each branch may have its own copy of a node."""
 
