@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import tercet as api
@@ -34,6 +35,23 @@ def test_export_writes_the_optimised_graph(tercet: Tercet, folder: Path) -> None
     onnx.checker.check_model("out.onnx", full_check=True)
     for name, data in run(folder / "classifier.onnx").items():
         np.testing.assert_allclose(run(folder / "out.onnx")[name], data, rtol=1e-5, atol=1e-7)
+
+
+ZERO = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[1, 2] x) => (float[1, 3] y)
+<float[2, 3] w = {0, 0, 0, 0, 0, 0}, float[3] b = {1, -2, 3}> { y = Gemm(x, w, b) }"""
+
+
+def test_weights_of_zero_go_if_all_values_are_finite(tercet: Tercet, folder: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ZERO), folder / "zero.onnx")
+    for command in ("export", "simplify"):
+        for options, left in (((), 1), (("--finite",), 0)):
+            found = tercet(command, "zero.onnx", "out.onnx", *options, "--json").json
+            assert found["operators"]["Gemm"] == {"before": 1, "after": left}, command
+        assert run(folder / "out.onnx")["y"].tolist() == [[1, -2, 3]]
+    nodes = tercet("inspect", "zero.onnx", "--passes", "--finite", "--json").json["passes"]
+    assert nodes["operators"]["Gemm"]["after"] == 0
 
 
 def test_export_as_it_is(tercet: Tercet) -> None:

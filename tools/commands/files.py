@@ -19,6 +19,7 @@ from .groups import (
 from .options import (
     AllowInconclusive,
     File,
+    Finite,
     SkipPasses,
     Target,
     figures,
@@ -36,6 +37,7 @@ def export(
         int | None, typer.Option(metavar="N", help="Stop after N rewrites of graph passes.")
     ] = None,
     skip_passes: SkipPasses = "",
+    finite: Finite = False,
     reading: FrozenModelOptions,
     written: WrittenFile,
     shapes: ShapeOptions,
@@ -60,6 +62,7 @@ def export(
         timeout=common.timeout,
         stop_at=stop_at,
         skip=split(skip_passes),
+        finite=finite,
     )
     show(found, show_exported, json=common.json)
 
@@ -72,6 +75,7 @@ def simplify(
     reading: FrozenModelOptions,
     written: WrittenFile,
     allow: AllowInconclusive = False,
+    finite: Finite = False,
     common: Common,
 ) -> None:
     """Write the optimised graph as an ONNX model, and check it against the original.
@@ -92,6 +96,7 @@ def simplify(
             **inputs.as_options(),
             freeze=reading.frozen,
             allow_inconclusive=allow,
+            finite=finite,
             timeout=common.timeout,
             say=say,
         )

@@ -29,6 +29,7 @@ from .options import (
     External,
     Fallback,
     Files,
+    Finite,
     Folder,
     Force,
     Freeze,
@@ -167,6 +168,7 @@ class RunOptions(AlgorithmOptions):
     tune: Tune = False
     backend_option: BackendOptions = None
     skip_passes: SkipPasses = ""
+    finite: Finite = False
     max_bytes: MaxBytes = None
     max_device_bytes: MaxDeviceBytes = None
 
@@ -178,6 +180,7 @@ class RunOptions(AlgorithmOptions):
             "tune": self.tune,
             "backend_options": backend_options_of(self.backend_option),
             "skip": split(self.skip_passes),
+            "finite": self.finite,
             "max_bytes": self.max_bytes,
             "max_device_bytes": self.max_device_bytes,
         }

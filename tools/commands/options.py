@@ -88,6 +88,13 @@ SkipPasses = Annotated[
         help="Graph passes to skip, such as fold_batchnorm.",
     ),
 ]
+Finite = Annotated[
+    bool,
+    typer.Option(
+        "--finite",
+        help="Assume that no value is infinite or NaN, and remove products with weights of zero.",
+    ),
+]
 Convolution = Annotated[
     str | None,
     typer.Option(

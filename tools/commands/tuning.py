@@ -8,7 +8,17 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import AlgorithmOptions, Common, ShapeOptions
-from .options import Fallback, File, KeepFloat32, SkipPasses, names_of, show, size_option, split
+from .options import (
+    Fallback,
+    File,
+    Finite,
+    KeepFloat32,
+    SkipPasses,
+    names_of,
+    show,
+    size_option,
+    split,
+)
 
 
 def tune(
@@ -79,6 +89,7 @@ def compile(
     fallback: Fallback = None,
     keep: KeepFloat32 = "",
     skip_passes: SkipPasses = "",
+    finite: Finite = False,
     options: AlgorithmOptions,
     shapes: ShapeOptions,
     common: Common,
@@ -95,7 +106,7 @@ def compile(
 
     chosen = {
         **{**options.as_options(), **shapes.as_options(), "fallback": fallback},
-        **{"keep_float32": names_of(keep), "skip": split(skip_passes)},
+        **{"keep_float32": names_of(keep), "skip": split(skip_passes), "finite": finite},
     }
     with progress() as say:
         found = compile_model(model, target=target, timeout=common.timeout, say=say, **chosen)
