@@ -309,8 +309,7 @@ def signature_of(file: str, entry: str, code: str = "") -> KernelSignature:
     Raises:
         KernelError: the file has no such function, or a macro is undefined.
     """
-    declared = _declared(KERNELS, file, entry)
-    macros = (macro[1] for macro in _MACRO.finditer(declared))
+    macros = _macros(KERNELS, file, entry)
     counts = tuple((name, _repeated(name, code, file, entry)) for name in macros)
     return _signature(KERNELS, file, entry, counts)
 
@@ -338,6 +337,12 @@ def _declared(folder: Path, file: str, entry: str) -> str:
             if name is not None:
                 return head[name.end() : head.rindex(")")]
     raise KernelError(f'{file}: no extern "C" kernel {entry!r}', file=file)
+
+
+@cache
+def _macros(folder: Path, file: str, entry: str) -> tuple[str, ...]:
+    """Return the generated macros that repeat groups of a kernel's parameters."""
+    return tuple(macro[1] for macro in _MACRO.finditer(_declared(folder, file, entry)))
 
 
 @cache

@@ -38,7 +38,6 @@ from ..tile import (
     estimate,
     inbox,
     overlapped,
-    ranked,
     suited,
     with_splits,
 )
@@ -124,8 +123,13 @@ def candidates(
     ]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
-    configs = (c for c in configs if is_filled(c, problem) and fits(c, problem, target))
-    ways = ranked(configs, lambda config: expected(problem, config, target))
+    found = (
+        TimedConfig(expected(problem, config, target, block), config)
+        for config in configs
+        if is_filled(config, problem)
+        if (block := _resources(config, problem, target)).shared <= target.shared
+    )
+    ways = sorted(found, key=lambda way: way.microseconds)
     return considerate(ways, problem, target)
 
 
@@ -162,13 +166,23 @@ def _resources(config: Config, problem: Problem, target: Target) -> Resources:
     return resources(config.tile, steps, blocks=config.splits if target.has_clusters else 1)
 
 
-def expected(problem: Problem, config: Config, target: Target) -> float:
-    """Return the estimate for a configuration with 16-bit elements in microseconds."""
+def expected(
+    problem: Problem, config: Config, target: Target, block: Resources | None = None
+) -> float:
+    """Return the estimate for a configuration with 16-bit elements in microseconds.
+
+    Args:
+        problem: the product.
+        config: the tile and its splits.
+        target: the GPU.
+        block: what a block takes, if that is known.
+    """
     tile, splits = config.tile, config.splits
     blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     clustered = splits > 1 and target.has_clusters
-    fitting = _resources(config, problem, target).fitting(target, OF_THREAD)
+    block = block or _resources(config, problem, target)
+    fitting = block.fitting(target, OF_THREAD)
     processors, resident = float(target.processors), fitting
     if clustered and (
         problem.rows is not RowKind.MATRIX or resident == 1 or splits > SMALL_CLUSTER
