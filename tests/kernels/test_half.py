@@ -231,6 +231,17 @@ def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: in
     assert config.splits == 1 or config.tile.blocks(problem) * config.splits <= 104
 
 
+@pytest.mark.parametrize(
+    ("filters", "size", "tile"),
+    [(256, 56, "squares 256x128"), (512, 28, "tapwise 128x256"), (512, 14, "tapwise 192x128")],
+)
+def test_tiles_of_large_convolutions(filters: int, size: int, tile: str) -> None:
+    """VGG-16 at batch 32: squares of pixels serve all windows where few pixels are outside."""
+    graph = conv(filters, filters, 3, 3, x=(32, filters, size, size), pads=(1, 1, 1, 1))
+    found = [launch.note for launch in launches(planned(graph)) if launch.entry == "mma_bulk"]
+    assert found == [tile]
+
+
 def test_tiles_fit() -> None:
     for tile in MULTISTAGE:
         assert tile.bm % tile.warps[0] == tile.bn % tile.warps[1] == 0
