@@ -44,6 +44,7 @@ def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     ("rows", "k", "n", "tile"),
     [
         (1, 3600, 120, "32 rows, 4 warps, 2 steps"),
+        (1, 1500, 120, "32 rows, 4 warps, 1 steps"),
         (1, 3600, 90, "48 rows, 16 warps, 1 steps"),
         (1, 3700, 270, "48 rows, 16 warps, 1 steps, persistent"),
         (1, 8200, 270, "48 rows, 16 warps, 1 steps, persistent"),

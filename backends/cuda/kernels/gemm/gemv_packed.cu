@@ -3,6 +3,9 @@
 //
 // Where there are many more tiles of rows of weights than blocks run at once, these take them in turns (PERSISTENT): a block normalizes
 // x once, and requests weights of the next tile while it adds up the sums of one.
+//
+// Further compile-time constants: AHEAD, whether weights behind those in registers are brought into the second cache before x
+// is there.
 
 #include "gemm/gemv_integers.cuh"
 #include "gemm/scaled_rows.cuh"
@@ -24,6 +27,20 @@ struct Step {
         n0 += int(gridDim.x) * RESULTS;
     }
 };
+
+// Brings the terms behind those in registers into the second cache, at most as many.
+__device__ __forceinline__ void prefetch_later(const unsigned char* w0, const unsigned char* w1, int n0, int n)
+{
+    constexpr int FROM = 2 * STRIDE / STEP * 64, END = 2 * FROM < BYTES ? 2 * FROM : BYTES;
+    constexpr int LINES = END > FROM ? (END - FROM + 127) / 128 : 0, PER_ROW = LINES ? LINES : 1;
+#pragma unroll
+    for (int base = 0; base < ROWS * LINES; base += THREADS) {
+        const int i = base + threadIdx.x, row = i / PER_ROW, eight = row / 8;
+        if (ROWS * LINES % THREADS && i >= ROWS * LINES) break;
+        const long long at = min(n0 + eight / PRODUCTS * 8 + row % 8, n - 1);
+        prefetch_l2((eight % PRODUCTS ? w1 : w0) + at * BYTES + FROM + i % PER_ROW * 128);
+    }
+}
 
 // Multiplies a warp's sums of a single row.
 __device__ __forceinline__ void scale_sums(float (&sums)[PAIRS][GROUPS][4], float by)
@@ -61,6 +78,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     copy_scales(scales0, scales1, now.n0, n);
     if constexpr (SCALED) copy_factors(scale);
     else parameters.keep(scale, shift);
+    if constexpr (AHEAD) prefetch_later(w0, w1, now.n0, n);
     grid_dependency_sync();
     cp_async_wait<0>();
     Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
