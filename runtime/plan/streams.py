@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LAUNCH, CROSSING, MEMORY = 2.0, 1.5, 2e6
 #: A row whose `Filling.fill` exceeds this gains nothing from running concurrently with others.
 MAX_FILL = 1.0
+#: Bytes that a row touches: up to which it is small, and from which on it is to start early.
+SMALL, LARGE = 4 << 10, 1 << 20
 
 
 @record
@@ -77,6 +79,7 @@ def assign(rows: Sequence[Row], maximum: int) -> StreamSchedule:
         if maximum > 1 and is_capturable([rows[i] for i in numbers]):
             sources = _dependencies(rows, numbers)
             _choose_streams(rows, numbers, sources, maximum)
+            _bring_back(rows, numbers, sources)
             _order(rows, numbers, sources, waits, begins)
     return StreamSchedule(tuple(waits), tuple(begins))
 
@@ -135,10 +138,39 @@ def _choose_streams(
         ends[number] = free[row.stream] = begun + _microseconds(row)
 
 
+def _bring_back(rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]]) -> None:
+    """Move small rows by themselves to the stream of a large one that waits for no other stream.
+
+    They would be done in time, but a device starts a row that waits for another stream late, where
+    it could have read much while the one before it ended. On an H200, a step of Llama-3.2-1B with
+    4-bit weights takes 426 us then instead of 432, of 8 sequences 524 instead of 529; networks
+    whose rows are all small take up to a tenth longer if these are brought back.
+    """
+    readers: dict[int, list[int]] = {}
+    for number in numbers:
+        for source in sources[number]:
+            readers.setdefault(source, []).append(number)
+    for number in numbers:
+        row, behind = rows[number], readers.get(number, [])
+        near = (*sources[number], *behind)
+        if row.stream == 0 or not behind or _touched(row) > SMALL:
+            continue
+        if any(rows[other].stream == row.stream for other in near):
+            continue
+        reader = min(behind)
+        streams = {rows[source].stream for source in sources[reader] - {number}}
+        if _touched(rows[reader]) >= LARGE and streams <= {rows[reader].stream}:
+            row.stream = rows[reader].stream
+
+
+def _touched(row: Row) -> int:
+    """Return the bytes of the tensors that a row reads and writes."""
+    return sum(slot.nbytes for slot in (*row.inputs, *row.outputs))
+
+
 def _microseconds(row: Row) -> float:
     """Estimate the duration of a row: one launch, and one pass over its tensors."""
-    nbytes = sum(slot.nbytes for slot in (*row.inputs, *row.outputs))
-    return LAUNCH + nbytes / MEMORY
+    return LAUNCH + _touched(row) / MEMORY
 
 
 # ── dependencies ─────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.plan.plan import Plan
 from tercet.runtime.plan.streams import _dependencies, segments
@@ -111,6 +112,51 @@ def test_a_chain_stays_in_its_stream() -> None:
     plan, _ = planned(branches(1, 6), FakeDevice())
     assert {row.stream for row in plan.rows} == {0}
     assert not any(plan.schedule.waits)
+
+
+def beside(count: int, width: int, height: int) -> Graph:
+    """Return a chain of sums of matrices, joined with sums that read only a small matrix."""
+    graph = Graph("beside")
+    x = graph.add_input("x", TensorType(float32, (height, width)))
+    z = graph.add_input("z", TensorType(float32, (4, width)))
+
+    def plus(y: Value, number: int, name: str) -> Value:
+        own = graph.constant(np.full((1, width), number, np.float32))
+        return graph.insert(Add(), [y, own], name=name).output
+
+    small = graph.insert(Relu(), [z], name="small").output
+    y = graph.insert(Relu(), [x], name="start").output
+    for i in range(4):
+        y = plus(y, i, f"chain{i}")
+    alone = [plus(small, 10 + i, f"alone{i}") for i in range(count)]
+    graph.set_outputs({"y": graph.insert(Concat(axis=0), [y, *alone], name="end").output})
+    infer(graph)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "height", "stays"),
+    [(1, 8, 1 << 15, True), (1, 300, 1 << 10, False), (2, 8, 1 << 15, False), (1, 8, 4, False)],
+    ids=["small", "large", "two", "all small"],
+)
+def test_a_small_row_by_itself_is_in_the_stream_of_a_large_reader(
+    count: int, width: int, height: int, stays: bool
+) -> None:
+    device = FakeDevice()
+    backend = FakeBackend(device, dense=("Concat",))
+    model = Model(beside(count, width, height), [backend], Options(), evaluate)
+    draw = np.random.default_rng(0)
+    feeds = {"x": draw.standard_normal((height, width), np.float32)}
+    feeds["z"] = draw.standard_normal((4, width), np.float32)
+    got = model.run(feeds)["y"]
+    (plan,) = model.prepare({name: data.shape for name, data in feeds.items()}).plans
+    streams = streams_of(plan)
+    assert (streams["alone0"] == streams["end"]) is stays
+    assert device.races == 0
+    x, z = (np.maximum(data, 0) for data in feeds.values())
+    np.testing.assert_allclose(
+        got, np.concatenate([x + 6, *(z + 10 + i for i in range(count))]), rtol=1e-6
+    )
 
 
 def test_step_by_step_there_is_one_stream() -> None:
