@@ -122,15 +122,16 @@ def compute(
     known = _broadcast_elements(result, inputs)
     if known is None:
         return result
-    masks = [_is_number(a) if a.dtype == object else np.ones(a.shape, bool) for a in known]
-    exact = np.logical_and.reduce(masks)
-    numbers = [
-        a if a.dtype == x.dtype else _dense(np.where(m, a, 1), x.dtype)
-        for a, m, x in zip(known, masks, inputs, strict=True)
-    ]
+    numbers, exact = known, np.True_
+    if any(a.dtype == object for a in known):
+        masks = [_is_number(a) for a in known]
+        exact = np.logical_and.reduce(masks)
+        numbers = [
+            _dense(np.where(exact, a, 1), x.dtype) for a, x in zip(known, inputs, strict=True)
+        ]
     try:
         with np.errstate(all="ignore"):
-            found = function(*(np.where(exact, a, np.ones((), a.dtype)) for a in numbers))
+            found = function(*numbers)
     except TypeError:  # numpy has no such function for this dtype: -True, for example
         return result
     if found is None or found.dtype != result.dtype:
