@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
 os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken graph
+if sys.version_info < (3, 12):  # which looks up the attributes of a protocol only once
+    vars(typing)["_get_protocol_attrs"] = cache(vars(typing)["_get_protocol_attrs"])
 
 
 @pytest.fixture(scope="session")
