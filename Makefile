@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test docs wheel sbom format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test oldest-nvrtc docs wheel sbom format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -59,6 +59,14 @@ check: .venv/dev.stamp  ## check style and types, and run the tests that say mos
 
 quick-test: .venv/dev.stamp
 	$(VENV_PYTHON) -m pytest -q -m "not gpu and not slow" $(QUICK_TESTS)
+
+# Newer ones take what this one refuses, such as calls of generic lambdas. Kernels are not run.
+oldest-nvrtc: .venv/dev.stamp  ## compile the kernels with the oldest NVRTC of CUDA 13, in an environment of its own
+	$(VENV_PYTHON) -m venv --clear build/nvrtc
+	build/nvrtc/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	  'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*'
+	build/nvrtc/bin/python -m pytest --numprocesses auto --dist worksteal -k 'compile or spills' \
+	  tests/kernels tests/literature
 
 docs: .venv/dev.stamp  ## run the examples of the documentation and check its links
 	$(VENV_PYTHON) -m pytest -q $(DOC_TESTS)

@@ -104,6 +104,10 @@ def compiled_by_others() -> set[str]:
                 uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
                 read = [use for use in uses if use.id == DECLARED and isinstance(use.ctx, ast.Load)]
                 assert read, f"{file.name} does not compile what it declares"
+                names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+                assert any("compile" in name or "spills" in name for name in names), (
+                    f"`make oldest-nvrtc` takes tests by name, none of {file.name}"
+                )
                 found |= ast.literal_eval(statement.value)
     return found
 

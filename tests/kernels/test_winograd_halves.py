@@ -94,7 +94,7 @@ def test_refused(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
         (A100, (32, 512, 28, 28), 512, False),
     ],
 )
-def test_choice(
+def test_they_compile_where_they_pay(
     target: Target, shape: tuple[int, ...], filters: int, there: bool, cache: Path
 ) -> None:
     """Products in halves are chosen where they pay, and their kernels compile without a stack."""
