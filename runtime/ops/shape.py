@@ -224,6 +224,10 @@ class Unsqueeze(Op):
         return _reshaped(data, checked([1 if i in new else next(old) for i in range(rank)]))
 
 
+#: Operators that give the elements of their first input another shape, in the same order.
+RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+
+
 # ── tensors out of nothing ───────────────────────────────────────────────────────────────────────
 
 

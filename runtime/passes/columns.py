@@ -13,13 +13,12 @@ from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Tile, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, Reshape
 from .editing import cuts_of, shape_of, split_sizes, static_size
 
-_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Names of axes that count batches and rows.
 _COUNTS = ("batch", "row")
-_MOVES = (*_RESHAPES, Transpose, Slice, Split, Tile, Gather)
+_MOVES = (*RESHAPES, Transpose, Slice, Split, Tile, Gather)
 #: Maximum number of nodes between rows and heads.
 _LENGTH = 8
 #: How often columns may be repeated: each time is one more for the product that computes them.
@@ -191,7 +190,7 @@ class _Layout:
 
 def _moved(layout: _Layout, node: Node, given: Sequence[Dim], result: Value) -> _Layout | None:
     op = node.op
-    if isinstance(op, _RESHAPES):
+    if isinstance(op, RESHAPES):
         return _reshaped(layout, given, shape_of(result) or ())
     if isinstance(op, Transpose):
         order = op.order(len(layout.axes))

@@ -15,12 +15,13 @@ from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.shape import RESHAPES
 from .cut_before_transposes import cut_for_products
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, shape_of
 from .keep_pixels import keep_pixels
 from .row_forms import known_sizes, slice_places, stack_rows
-from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
+from .row_moves import Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
 _position = attrgetter("position")
 _NORMS = (LayerNormalization, RMSNormalization)

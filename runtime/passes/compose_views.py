@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, Reshape
 from .cut_before_transposes import cut_before_transposes, cut_columns, slice_before_transposes
 from .driver import Context
 from .editing import Builder, drop, to_sizes
@@ -24,7 +24,6 @@ from .transposed_sums import transpose_before_sums
 
 #: An operator, with the shape that a Reshape gives.
 Step = tuple[Op, tuple[int, ...] | None]
-_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Maximum length of a chain.
 _LENGTH = 8
 
@@ -65,7 +64,7 @@ def _transposes_image(node: Node) -> bool:
 def _compose(graph: Graph, passes: Callable[[Node], bool]) -> Iterator[str]:
     refined = False
     for node in reversed(list(graph.nodes)):
-        if node not in graph or not isinstance(node.op, (Transpose, *_RESHAPES)):
+        if node not in graph or not isinstance(node.op, (Transpose, *RESHAPES)):
             continue
         chain = _chain(node, passes)
         parts = (chain[first:] for first in range(len(chain) - 1))
@@ -108,7 +107,7 @@ def _chain(last: Node, passes: Callable[[Node], bool]) -> list[Node]:
     while passes(chain[0]) and len(chain) < _LENGTH:
         source = chain[0].inputs[0]
         node = None if source is None else source.producer
-        if node is None or not isinstance(node.op, (Transpose, *_RESHAPES)) or not passes(node):
+        if node is None or not isinstance(node.op, (Transpose, *RESHAPES)) or not passes(node):
             break
         chain.insert(0, node)
     return chain

@@ -13,7 +13,7 @@ from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import Softmax
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, Flatten, Reshape
 from .driver import Context, Reason
 from .editing import Builder, drop, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
@@ -21,7 +21,6 @@ from .pattern import Apply
 from .rounding import may_round_before
 
 _VIEWS = (Reshape, Flatten)
-_BATCH_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
 def _is_layer(node: Node) -> bool:
@@ -167,7 +166,7 @@ def _split_behind(
             between.append(reader)
             last = reader
             continue
-        if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
+        if not isinstance(reader.op, RESHAPES) or reader.inputs[0] is not last.output:
             return None
         shape, last = shape_of(reader.output) or (), reader
         sizes = tuple(size for size in shape if isinstance(size, int))
@@ -190,7 +189,7 @@ def _scales(node: Node) -> bool:
 
 def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:
     """Return a value in another shape, reusing the source of a view that has this shape."""
-    while (node := value.producer) is not None and isinstance(node.op, _BATCH_VIEWS):
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
         if shape_of(value) == wanted or node.inputs[0] is None:
             break
         value = node.inputs[0]

@@ -9,9 +9,10 @@ from ..ir.op import Op
 from ..ops.conv import Conv
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.pool import AveragePool, MaxPool
+from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
 from .editing import Builder, drop, shape_of
-from .transpose_images import IMAGES, RESHAPES, order_of, to_channels_first, to_channels_last
+from .transpose_images import IMAGES, order_of, to_channels_first, to_channels_last
 
 #: Operators that read and store images with channels last, and from how many channels on.
 _OF_WINDOWS, _CHANNELS = (Conv, MaxPool, AveragePool), 8

@@ -13,11 +13,10 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from .editing import Builder, shape_of, static_dims
 from .moved_places import MovedPlaces
 
-RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
 #: Minimum number of elements per row for which an 8-byte index is cheap.
 _WIDTH = 8

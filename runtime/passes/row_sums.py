@@ -22,15 +22,14 @@ from ..ops.elementwise import Add, Div, Mul, Neg, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.reduce import ReduceSum
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .editing import first_input, rank_of, shape_of
 from .moved_places import MovedPlaces
 
-_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Operators that move elements, change signs, or add.
 _FOLLOWED: frozenset[type[Op]] = frozenset(
-    {Slice, Split, Concat, Gather, Transpose, *_RESHAPES, Neg, Add, Sub, ReduceSum}
+    {Slice, Split, Concat, Gather, Transpose, *RESHAPES, Neg, Add, Sub, ReduceSum}
 )
 #: Maximum number of nodes between the two tensors, and of elements that a ReduceSum adds up.
 _REACH, _SUMMED = 24, 4
@@ -152,7 +151,7 @@ class RowSums:
             return self._scaled(node, tail)
         if isinstance(node.op, ReduceSum):
             return self._reduced(node)
-        if isinstance(node.op, _RESHAPES):
+        if isinstance(node.op, RESHAPES):
             before = self._tail(node.inputs[0])
             same = before is not None and prod(before) == prod(tail)
             return self.terms(node.inputs[0]) if same else None

@@ -13,11 +13,12 @@ from ..ops import elementwise
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
+from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .fold_pad import transposed_pads
 from .keep_pixels import keep_pixels
-from .transpose_images import RESHAPES, Order, order_of, to_channels_first, transpose_images
+from .transpose_images import Order, order_of, to_channels_first, transpose_images
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)

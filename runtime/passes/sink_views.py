@@ -9,11 +9,12 @@ from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Unary
 from ..ops.movement import Concat, Transpose
+from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
 from .pattern import pairs
 from .sink_transposes import FREE, inverse, layer_before
-from .transpose_images import RESHAPES, order_of, to_channels_first, to_channels_last
+from .transpose_images import order_of, to_channels_first, to_channels_last
 
 _CONVOLUTIONS = (Conv, ConvTranspose)
 

@@ -10,13 +10,13 @@ from ..ir.op import with_attributes
 from ..ir.types import Shape
 from ..ops.attention import Attention
 from ..ops.movement import Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .factors import follow
 
-_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose)
+_VIEWS = (*RESHAPES, Transpose)
 
 
 @record

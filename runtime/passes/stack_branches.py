@@ -17,7 +17,7 @@ from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization, Softmax
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
@@ -25,7 +25,6 @@ from .rounding import may_round_before
 from .sink_transposes import FREE
 from .stack_products import joined, shaped, stacked
 
-_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of branches, and maximum number of elements of a tensor of each: of larger ones,
 #: kernels take longer than launches.
 _COUNT, _SMALL = 3, 1 << 18
@@ -226,7 +225,7 @@ class _Stack:
         op, inputs = first.op, list(zip(*(node.inputs for node in nodes), strict=True))
         if isinstance(op, MatMul | Gemm):
             return [self._product(add, nodes)]
-        if isinstance(op, _VIEWS):
+        if isinstance(op, RESHAPES):
             x = self._stacked(tuple(node.operands[0] for node in nodes))
             return [shaped(add, x, (count, *shape), "shape")]
         if isinstance(op, LayerNormalization | RMSNormalization):
@@ -364,4 +363,4 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
         return op.axis in (-1, rank - 1) and len(first.outputs) == 1 and others
     if isinstance(op, Split):
         return all(map(_is_equal, data[1:]))
-    return isinstance(op, (*_VIEWS, Softmax))
+    return isinstance(op, (*RESHAPES, Softmax))

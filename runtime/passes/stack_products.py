@@ -11,13 +11,12 @@ from ..ir.types import Dim
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice, Split, Transpose, bounds_of_slice
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, rank_of, shape_of
 
-_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
 #: below that, a product takes no longer than its launch.
 COUNT, _SMALL = 4, 1 << 16
@@ -84,7 +83,7 @@ def _is_free(values: Sequence[Value]) -> bool:
 def _maker(value: Value) -> Node | None:
     """Return the node that computes a value, before views."""
     made = value.producer
-    while made is not None and isinstance(made.op, _VIEWS):
+    while made is not None and isinstance(made.op, RESHAPES):
         made = made.operands[0].producer
     return made
 
@@ -105,7 +104,7 @@ def is_view(node: Node) -> bool:
         place = place_of(node)
         shape = shape_of(node.inputs[0])
         return place is not None and shape is not None and shape[place[0]] == 1
-    return isinstance(node.op, _VIEWS)
+    return isinstance(node.op, RESHAPES)
 
 
 def _stack(graph: Graph, node: Node, first: int, products: Sequence[Node]) -> str:
@@ -168,7 +167,7 @@ def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
     found: list[tuple[Value, int, int, int]] = []
     for value in values:
         made = value.producer
-        while made is not None and isinstance(made.op, _VIEWS):
+        while made is not None and isinstance(made.op, RESHAPES):
             value = made.operands[0]
             made = value.producer
         part = None if made is None else part_of(made, value)

@@ -14,13 +14,12 @@ from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of, static_dims
 
-_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Minimum number of tables, and maximum bytes of all, which are copied.
 _COUNT, _LARGE = 4, 2**28
 
@@ -64,7 +63,7 @@ def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
     Nothing else reads them before.
     """
     shape, reader, made = shape_of(value), concat, value.producer
-    while made is not None and isinstance(made.op, _VIEWS):
+    while made is not None and isinstance(made.op, RESHAPES):
         if graph.sole_consumer(value) is not reader:
             return None
         reader, value = made, made.operands[0]
@@ -222,7 +221,7 @@ def _columns(indices: Sequence[Value]) -> tuple[Value, list[int]] | None:
     places: list[int] = []
     for value in indices:
         made = value.producer
-        while made is not None and isinstance(made.op, _VIEWS):
+        while made is not None and isinstance(made.op, RESHAPES):
             made = made.operands[0].producer
         found = None if made is None else place_of(made)
         if made is None or found is None:

@@ -8,7 +8,7 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
 from ..ops.movement import Slice, Split, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, Reshape
 from .editing import Builder, drop, shape_of, static_dims, static_size
 
 Order = tuple[int, ...]
@@ -18,7 +18,6 @@ TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
 #: Ranks of images of pixels in a plane, or of planes.
 IMAGES = (4, 5)
-RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
 def transpose_images(graph: Graph) -> Iterator[str]:

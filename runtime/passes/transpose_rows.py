@@ -9,12 +9,12 @@ from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, rank_of
 from .pattern import pairs
 
-_MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Gather, Slice, Split)
+_MOVES = (*RESHAPES, Transpose, Gather, Slice, Split)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

@@ -8,11 +8,9 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, shape_of, static_dims
-
-_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -50,7 +48,7 @@ def _image(node: Node) -> Value | None:
     if len(of_left) < 3 or len(of_left) != len(of_right) or of_right[-1] != 1:
         return None
     source = left
-    while source.producer is not None and isinstance(source.producer.op, _VIEWS):
+    while source.producer is not None and isinstance(source.producer.op, RESHAPES):
         first = source.producer.inputs[0]
         if first is None:
             return None

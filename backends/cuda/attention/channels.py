@@ -24,9 +24,9 @@ from ....runtime.ops.elementwise import Cast, Div, Mul
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import Softmax
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
-from ..codegen.free_moves import VIEWS
 from ..codegen.moves import Movement, linear, movement, moves
 from ..gemm.atoms import HALVES, atom_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
@@ -315,7 +315,7 @@ def _result(graph: Graph, top: Node, free: Set[Node]) -> ChannelPart | None:
     moved, value, part = list[Node](), top.output, None
     ones = np.ones(top.output.tensor.dims[1], np.float32)
     while (node := graph.sole_consumer(value)) is not None and node in free:
-        if not isinstance(node.op, (Transpose, *VIEWS)):
+        if not isinstance(node.op, (Transpose, *RESHAPES)):
             break
         moved.append(node)
         value, found = node.output, movement(moved)

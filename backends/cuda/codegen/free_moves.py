@@ -9,18 +9,17 @@ from ....runtime.ops.gather import Gather
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.movement import Concat, Pad, Slice, Transpose
 from ....runtime.ops.norm import LayerNormalization, Softmax
-from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.alias_slices import ALIGNMENT
 from ....runtime.plan.format import Format
 from ..recipe.operands import Ints, strides
 from .elementwise import in_chains
 
-VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Maximum number of values that are looked at to find out whether a tensor may be an image.
 _MAX_TRACED = 64
 #: Operators whose results are in C order, and those that keep the order of what they read.
-_ROWS = (*VIEWS, MatMul, Gemm, Softmax, LayerNormalization)
+_ROWS = (*RESHAPES, MatMul, Gemm, Softmax, LayerNormalization)
 _KEEPING = (Slice, Pad, Concat)
 
 
@@ -45,7 +44,7 @@ def may_be_free(node: Node) -> bool:
     if isinstance(op, Gather):
         count = prod(dims[: normalize_axis(op.axis, rank)])
         return count == 1 and node.operands[1].tensor.size == 1
-    return isinstance(op, VIEWS)
+    return isinstance(op, RESHAPES)
 
 
 def _is_aligned(node: Node, axis: int) -> bool:

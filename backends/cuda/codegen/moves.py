@@ -22,6 +22,7 @@ from ....runtime.ops.gather import Gather, GatherElements
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
 from ....runtime.ops.resize import Resize
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
@@ -29,7 +30,7 @@ from ..recipe.operands import Ints, Tensor, order
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
-from .free_moves import VIEWS, ints_of, may_be_free
+from .free_moves import ints_of, may_be_free
 
 #: Maximum number of nodes of a chain, and of factors of its axes.
 MAX_NODES, MAX_FACTORS = 24, 12
@@ -133,7 +134,7 @@ class Movement(Whole):
         for i, node in enumerate(self.nodes):
             before, after = node.operands[0].tensor.dims, node.output.tensor.dims
             if isinstance(node.op, Slice) and after[-1] < before[-1] and prod(before[:-1]) > 1:
-                views = takewhile(lambda n: isinstance(n.op, VIEWS), self.nodes[i + 1 :])
+                views = takewhile(lambda n: isinstance(n.op, RESHAPES), self.nodes[i + 1 :])
                 return any(view.output.tensor.dims[-1:] != after[-1:] for view in views)
         return False
 
@@ -151,7 +152,7 @@ class Movement(Whole):
     @property
     def is_few(self) -> bool:
         """Whether its kernels would take longer than to read elements one by one from far apart."""
-        moved, size = sum(not isinstance(n.op, VIEWS) for n in self.nodes), self.y.tensor.size
+        moved, size = sum(not isinstance(n.op, RESHAPES) for n in self.nodes), self.y.tensor.size
         return size <= MAX_SCATTERED * moved or (size <= MAX_NEAR * moved and self.is_near)
 
     @property
@@ -222,7 +223,7 @@ class Movement(Whole):
         """Whether it keeps the order of axes, so that any format will do."""
         rank = self.x.tensor.rank
         same = all(v.tensor.rank == rank for node in self.nodes for v in node.outputs)
-        return same and not any(isinstance(n.op, (Transpose, *VIEWS)) for n in self.nodes)
+        return same and not any(isinstance(n.op, (Transpose, *RESHAPES)) for n in self.nodes)
 
     @property
     def reads_rows(self) -> bool:
@@ -352,7 +353,7 @@ def _resize(state: Coordinates, node: Node, dims: Ints) -> None:
 
 #: How coordinates change, by the operator of a node that may be part of a chain.
 MOVING: Mapping[type[Op], Callable[[Coordinates, Node, Ints], None]] = {
-    **dict.fromkeys(VIEWS, _reshape),
+    **dict.fromkeys(RESHAPES, _reshape),
     **{Expand: _expand, Gather: _gather, GatherElements: _gather_elements},
     **{Pad: _pad, Resize: _resize, Slice: _slice, Tile: _tile},
     Transpose: _transpose,
@@ -414,14 +415,14 @@ def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
     Few elements are transposed as well.
     """
     view, few = graph.sole_consumer(node.output), node.output.tensor.size <= 2 * MAX_SCATTERED
-    followed = (Transpose, *VIEWS) if few else VIEWS
+    followed = (Transpose, *RESHAPES) if few else RESHAPES
     while view is not None and view in free and isinstance(view.op, followed):
         yield view
         view = graph.sole_consumer(view.output)
 
 
 def _is_view_or_transpose(node: Node) -> bool:
-    return isinstance(node.op, (Transpose, *VIEWS)) and may_be_free(node)
+    return isinstance(node.op, (Transpose, *RESHAPES)) and may_be_free(node)
 
 
 def _transposes_image(node: Node | None) -> bool:

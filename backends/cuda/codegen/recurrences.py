@@ -17,6 +17,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
@@ -24,7 +25,6 @@ from ..recipe.operands import Ints, Tensor, merge, strides
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
-from .free_moves import VIEWS
 
 #: Minimum number of equal steps, and maximum numbers of nodes and states of one.
 MIN_STEPS, MAX_NODES, MAX_STATES = 4, 48, 8
@@ -342,7 +342,7 @@ def _long(value: Value) -> tuple[int, ...]:
 def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
     """Return what views that only add or remove axes of size 1 lead back to, and these."""
     nodes: tuple[Node, ...] = ()
-    while (node := value.producer) is not None and isinstance(node.op, VIEWS):
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
         source = node.operands[0]
         if _long(source) != _long(value):
             break
@@ -353,7 +353,7 @@ def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
 def _cut(value: Value) -> Part | None:
     """Return which part of a tensor a value is; None if it is none of several equal ones."""
     source, views = value, tuple[Node, ...]()
-    while (node := source.producer) is not None and isinstance(node.op, VIEWS):
+    while (node := source.producer) is not None and isinstance(node.op, RESHAPES):
         source, views = node.operands[0], (*views, node)
     if node is None or not isinstance(node.op, (Gather, Slice)) or node.inputs[0] is None:
         return None
@@ -423,7 +423,7 @@ def _reshaped(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
 def _viewed_whole(value: Value) -> tuple[Value, tuple[Node, ...]]:
     """Return what views with one reader each lead back to, and these."""
     nodes: tuple[Node, ...] = ()
-    while (node := value.producer) is not None and isinstance(node.op, VIEWS):
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
         if len(value.consumers) > 1:
             break
         value, nodes = node.operands[0], (*nodes, node)

@@ -16,12 +16,12 @@ from typing import TypeGuard
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.ops.window import window
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import no_epilogue
-from ..codegen.free_moves import VIEWS
 from ..gemm.convolution import ConvProblem
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Whole
@@ -107,7 +107,7 @@ def image_filters_at(graph: Graph, conv: Node, free: Set[Node]) -> ImageFilters 
 
 
 def _is_view(node: Node | None, free: Set[Node]) -> TypeGuard[Node]:
-    return node is not None and node in free and isinstance(node.op, VIEWS)
+    return node is not None and node in free and isinstance(node.op, RESHAPES)
 
 
 def _joined(dims: Ints) -> Ints:

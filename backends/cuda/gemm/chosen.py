@@ -19,8 +19,8 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.gather import Gather, GatherND
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Expand, Transpose
+from ....runtime.ops.shape import RESHAPES
 from ..codegen.epilogue import no_epilogue
-from ..codegen.free_moves import VIEWS
 from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole
@@ -135,7 +135,7 @@ def _repeated(graph: Graph, x: Value, free: Set[Node]) -> tuple[tuple[Node, ...]
             if width != k or source.tensor.dims != (*rows, 1, width) or not prod(rows):
                 break
             return tuple(found), source, share
-        if not isinstance(node.op, VIEWS):
+        if not isinstance(node.op, RESHAPES):
             break
         value = node.operands[0]
     return (), x, 1

@@ -18,12 +18,12 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
-from ..codegen.free_moves import VIEWS
 from ..codegen.moves import movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
@@ -90,7 +90,7 @@ class StridedProduct(Whole):
     def moved(self) -> Tensor:
         """The result as it is stored: an image has channels last."""
         last = self.behind[-1] if self.behind else None
-        is_image = last is not None and isinstance(last.op, VIEWS)
+        is_image = last is not None and isinstance(last.op, RESHAPES)
         format = Format.CHANNELS_LAST if is_image else Format.CONTIGUOUS
         return Tensor(self.result if last is None else last.output, format)
 
@@ -124,7 +124,7 @@ class StridedProduct(Whole):
         """The nodes that it does without, apart from views, other than that of an image."""
         around = self.nodes.difference((self.product, *self.epilogue))
         image = self.behind[-1:]
-        return [node for node in around if node in image or not isinstance(node.op, VIEWS)]
+        return [node for node in around if node in image or not isinstance(node.op, RESHAPES)]
 
     @property
     def reads_rows(self) -> bool:
@@ -200,11 +200,11 @@ def moved_behind(
             if not narrows or value.tensor.dtype != float32 or node.op.to not in HALVES:
                 break
             narrows = False
-        elif not isinstance(node.op, (Transpose, *VIEWS)):
+        elif not isinstance(node.op, (Transpose, *RESHAPES)):
             break
         found.append(node)
         value = node.output
-    while found and isinstance(found[-1].op, VIEWS):
+    while found and isinstance(found[-1].op, RESHAPES):
         if images and becomes_image(graph, found[-1].output):
             break
         found.pop()

@@ -25,9 +25,9 @@ from ....runtime.ops.elementwise import (
 )
 from ....runtime.ops.movement import Slice, Transpose
 from ....runtime.ops.norm import BatchNormalization, Softmax
+from ....runtime.ops.shape import RESHAPES
 from ....runtime.plan.format import Format
 from ..codegen.elementwise import in_chains
-from ..codegen.free_moves import VIEWS
 from ..codegen.moves import MAX_NODES, Movement, movement, moves
 from ..recipe.operands import Ints, Tensor, merge
 from .atoms import HALVES
@@ -112,7 +112,7 @@ def factor_of(graph: Graph, product: Node, value: Value, free: Set[Node]) -> Fac
     for begin in range(len(chain)):
         nodes = tuple(chain[begin:])
         of_image = _is_image(graph, nodes[0].operands[0], nodes[0])
-        if all(isinstance(node.op, VIEWS) for node in nodes) and not of_image:
+        if all(isinstance(node.op, RESHAPES) for node in nodes) and not of_image:
             break
         if nodes[1:] and _is_part_of_rows(nodes[0]) and not _is_divided(nodes):
             continue
@@ -146,7 +146,7 @@ def _is_image(graph: Graph, value: Value, reader: Node) -> bool:
             return False
         if isinstance(node.op, Conv) or _is_of_rows(node):
             return node.output.tensor.dtype in HALVES
-        if not in_chains(node) and not isinstance(node.op, VIEWS):
+        if not in_chains(node) and not isinstance(node.op, RESHAPES):
             return False
         node = node.operands[0].producer
     return False
@@ -207,7 +207,7 @@ def _is_part_of_rows(node: Node) -> bool:
 def _is_divided(nodes: Sequence[Node]) -> bool:
     """Whether a part of rows becomes several rows each, not a slice of the larger tensor."""
     part, *views = (node.output.tensor.dims for node in nodes)
-    return views[-1][-1] != part[-1] and all(isinstance(node.op, VIEWS) for node in nodes[1:])
+    return views[-1][-1] != part[-1] and all(isinstance(node.op, RESHAPES) for node in nodes[1:])
 
 
 def _widens(node: Node) -> bool:
@@ -255,7 +255,7 @@ def is_never_negative(value: Value) -> bool:
                 return False
         elif node is None or len(todo) > _LOOKED_AT:
             return False
-        elif isinstance(node.op, (Slice, *VIEWS)):
+        elif isinstance(node.op, (Slice, *RESHAPES)):
             todo.append(node.operands[0])
         elif isinstance(node.op, _KEEPING):
             todo += node.distinct_reads
