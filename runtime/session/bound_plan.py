@@ -71,6 +71,10 @@ class BoundModel(Closable):
 
         Returns:
             `outputs`; their elements are complete in stream order.
+
+        Raises:
+            InputError: an array does not fit its input.
+            UsageError: it is closed, or a stream is given where there are none.
         """
         if not self._is_open:
             raise UsageError("the bound model is closed")

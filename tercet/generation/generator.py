@@ -170,6 +170,9 @@ class Generator(Closable):
         Args:
             prompt: a text, or the messages of a conversation.
             **how: as for `generate`, except num_return_sequences.
+
+        Raises:
+            UsageError: several texts are asked for; further errors are those of `generate`.
         """
         prompts, chosen = self._texts(prompt, how)
         if prompts.count > 1 or chosen.count > 1:
@@ -210,6 +213,10 @@ class Generator(Closable):
         Args:
             features: as for `generate_features`.
             **how: as for `generate_features`, except num_return_sequences.
+
+        Raises:
+            UsageError: several texts are asked for; further errors are those of
+                `generate_features`.
         """
         prompts, chosen = self._features(features, how)
         if prompts.count > 1 or chosen.count > 1:
@@ -238,6 +245,7 @@ class Generator(Closable):
             FileError, InputError: the file is missing, or its format, rate or length is
                 unsupported.
             ModelError: the folder does not specify the features.
+            UsageError: the model takes text.
         """
         if self.features is None:
             raise UsageError(f"{self.folder.path}: the model takes text, not audio")
@@ -251,6 +259,11 @@ class Generator(Closable):
         Args:
             ids: token ids of one prompt, or a list of them per prompt.
             **how: as for `generate`, except stop.
+
+        Raises:
+            InputError: a prompt is empty, longer than the caches, or has an unknown id.
+            ModelError: the logits contain NaN.
+            UsageError: an argument is invalid.
         """
         prompts, chosen = self._ids(ids, how)
         for _ in self._run(prompts, chosen):
@@ -263,6 +276,9 @@ class Generator(Closable):
         Args:
             ids: token ids of the prompt.
             **how: as for `generate_ids`, except num_return_sequences.
+
+        Raises:
+            UsageError: several sequences are asked for; further errors are those of `generate_ids`.
         """
         prompts, chosen = self._ids(ids, how)
         if prompts.count > 1 or chosen.count > 1:
@@ -288,7 +304,11 @@ class Generator(Closable):
 
     @property
     def last(self) -> Generation:
-        """The last result; after an abandoned stream, the part that was generated."""
+        """The last result; after an abandoned stream, the part that was generated.
+
+        Raises:
+            UsageError: nothing has been generated yet.
+        """
         progress = self._writer.progress
         if progress is None or not progress.seconds:
             raise UsageError("nothing has been generated yet")
@@ -316,6 +336,9 @@ class Generator(Closable):
         Returns:
             The number of tokens kept: 0 if the model's caches (sliding windows, states) cannot be
             truncated; the next prompt is then read in full.
+
+        Raises:
+            UsageError: the caches hold fewer tokens.
         """
         held = self._writer.held
         if length > len(held):

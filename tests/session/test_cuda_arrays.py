@@ -78,6 +78,8 @@ def test_an_array_describes_itself() -> None:
         array.view("int8")
     with pytest.raises(UsageError, match=r"cannot have the shape \[5, 5\]"):
         array.reshape(5, 5)
+    with pytest.raises(UsageError, match=r"cannot have the shape \[-6, -4\]"):
+        array.reshape(-6, -4)
     with pytest.raises(TypeError, match=r"is not on the host; array.numpy\(\) copies it there"):
         np.asarray(array)
 

@@ -99,7 +99,11 @@ class DeviceArray(Closable):
             self.stream.synchronize()
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
-        """Return the same memory as elements of another dtype with equal size."""
+        """Return the same memory as elements of another dtype with equal size.
+
+        Raises:
+            UsageError: elements of that dtype take more or fewer bytes.
+        """
         other = np.dtype(dtype)
         if other.itemsize != self.dtype.itemsize:
             raise UsageError(
@@ -109,8 +113,12 @@ class DeviceArray(Closable):
         return self._as(TensorType(other, self.shape))
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """Return the same elements with another shape."""
-        if prod(shape) != self.elements.type.size:
+        """Return the same elements with another shape, in C order.
+
+        Raises:
+            UsageError: that shape has more or fewer elements, or a negative size.
+        """
+        if min(shape, default=0) < 0 or prod(shape) != self.elements.type.size:
             raise UsageError(f"{self!r} cannot have the shape {list(shape)}")
         return self._as(TensorType(self.dtype, shape))
 
