@@ -32,7 +32,6 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     """Set the types of one node's outputs; see `infer`."""
     types = [None if v is None else v.type for v in node.inputs]
     known = all(v is None or v.type is not None for v in node.inputs)
-    where = f"node '{node.name}' ({node.kind})"
     try:
         bound = check_types(node.op, types) if known else {}
         _enter_bodies(node, types if known else None, file)
@@ -41,17 +40,17 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         check_outputs(node.op, results, bound)
     except ShapeError as error:
         reason = f"{error}; inputs: {_inputs_text(node)}"
-        raise ModelError(reason, file=file, where=where) from error
+        raise ModelError(reason, file=file, where=_where(node)) from error
     except MemoryError as error:
-        raise out_of_memory(where, error) from error
+        raise out_of_memory(_where(node), error) from error
     except FAILURES as error:
         reason = f"the types make no sense: {error}; inputs: {_inputs_text(node)}"
-        raise ModelError(reason, file=file, where=where) from error
+        raise ModelError(reason, file=file, where=_where(node)) from error
     if found is None:
         results = (None,) * len(node.outputs)
     if len(results) < len(node.outputs):
         reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
-        raise ModelError(reason, file=file, where=where)
+        raise ModelError(reason, file=file, where=_where(node))
     for value, type_ in zip(node.outputs, results, strict=False):
         value.type = _merge(type_, value.type) or without_shapes(value.declared)
 
@@ -115,6 +114,10 @@ def _infer_body(op: Op, body: Graph, inputs: Types, file: str | None) -> None:
             value.type = type_
 
 
+def _where(node: Node) -> str:
+    return f"node '{node.name}' ({node.kind})"
+
+
 def _inputs_text(node: Node) -> str:
     return ", ".join("(left out)" if v is None else f"{v.name}: {v.type}" for v in node.inputs)
 
@@ -129,7 +132,7 @@ def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None
         return found
     if found.shape is None:
         return TensorType(found.dtype, known.shape)
-    if len(found.shape) != len(known.shape):
+    if None not in found.shape or len(found.shape) != len(known.shape):
         return found
     shape = tuple(b if a is None else a for a, b in zip(found.shape, known.shape, strict=True))
     return TensorType(found.dtype, shape, found.value)

@@ -81,6 +81,8 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 
 def _broadcast_two(a: Shape, b: Shape) -> Shape:
+    if not a or a == b:
+        return a or b
     rank = max(len(a), len(b))
     left = (1,) * (rank - len(a)) + a
     right = (1,) * (rank - len(b)) + b
