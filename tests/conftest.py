@@ -13,16 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tercet.tools.conformance import suite
-
-from . import kept_cases
-from .randomness import restart
-
 ROOT = Path(__file__).resolve().parent.parent
 #: What $TERCET_TEST_CACHE holds, and how many bytes of it; one state of the sources has 60 MB.
 KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
 os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken graph
+# For numpy, which nothing here may import earlier: threads of OpenBLAS sleep while they wait. By
+# default they take a core from another process's tests meanwhile, for 2**26 ticks.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 if sys.version_info < (3, 12):  # which looks up the attributes of a protocol only once
     vars(typing)["_get_protocol_attrs"] = cache(vars(typing)["_get_protocol_attrs"])
 
@@ -71,7 +69,9 @@ def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
 def pytest_configure() -> None:
     """Keep ONNX's cases in $TERCET_TEST_CACHE."""
     if folder := os.environ.get("TERCET_TEST_CACHE"):
-        suite.all_cases = kept_cases.kept(suite.all_cases, Path(folder).resolve() / "cases")
+        from . import kept_cases
+
+        kept_cases.keep(Path(folder).resolve() / "cases")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -189,6 +189,8 @@ def what_stays_is_looked_at_once() -> None:
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Let a test draw the same numbers whatever ran before it."""
+    from .randomness import restart
+
     restart()
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,23 +16,21 @@ import onnx
 from tercet.tools.conformance import suite
 from tercet.tools.conformance.suite import ConformanceCase
 
-Cases = tuple[ConformanceCase, ...]
 
-
-def kept(make: Callable[[], Cases], folder: Path) -> Any:
-    """Return what reads the cases from a folder, or makes them and writes them there.
+def keep(folder: Path) -> None:
+    """Let `suite.all_cases` read the cases from a folder, or make them and write them there.
 
     Args:
-        make: makes them.
-        folder: of this user alone, as it is unpickled.
+        folder: of this user alone, as what it holds is unpickled.
     """
+    make: Callable[[], tuple[ConformanceCase, ...]] = suite.all_cases
     text = Path(str(suite.__file__)).read_bytes()
     versions = (sys.version, np.__version__, onnx.__version__, onnx.__file__)
     name = hashlib.sha256(text + repr(versions).encode()).hexdigest()[:32]
     file = folder / f"{name}.pickle"
 
     @cache
-    def cases() -> Cases:
+    def cases() -> tuple[ConformanceCase, ...]:
         if file.exists():
             return pickle.loads(file.read_bytes())
         made = make()
@@ -43,4 +40,4 @@ def kept(make: Callable[[], Cases], folder: Path) -> Any:
         Path(written.name).replace(file)  # other processes may be at it, too
         return made
 
-    return cases
+    suite.all_cases = cases
