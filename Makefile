@@ -26,7 +26,8 @@ demo: .venv/core.stamp  ## recognise handwritten digits on every backend this ma
 dev: .venv/dev.stamp  ## set up .venv, with the development tools
 
 # What tests compile stays in .venv, whatever the shell says: the modules of some hundred
-# interpreters, and kernels. Each worker has neighbouring tests, and takes from others when it is done.
+# interpreters, kernels and ONNX's cases. Each worker has neighbouring tests, and takes from others
+# when it is done.
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
 	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled TERCET_TEST_CACHE=$(CURDIR)/.venv/kernels \
 	  $(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 --dist worksteal
