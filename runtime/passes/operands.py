@@ -196,8 +196,9 @@ def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
     if one.is_plain:
         return one.source
     for reader in one.source.consumers:
-        is_known = isinstance(reader.op, Transpose) and reader.position < before.position
-        if is_known and reader.op.order(len(one.order)) == one.order:
+        if not isinstance(reader.op, Transpose) or reader.position > before.position:
+            continue
+        if reader.op.order(len(one.order)) == one.order:
             return reader.output
     return Builder(graph, before)(Transpose(perm=one.order), one.source)
 

@@ -85,7 +85,8 @@ def _of_file(
     settings = RunnerSettings(tuple(names), title=player.title, as_written=True)
     runner = open_runner(player.name, source, settings, player.process)
     try:
-        return runner.run({value.name: feeds[value.name] for value in graph.inputs})
+        given: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
+        return runner.run(given)
     finally:
         runner.close()
 
@@ -95,7 +96,7 @@ def _first_changed(
 ) -> str:
     """Return the file's first node with a result that importing changes."""
     every = graph.clone()
-    made = {value.name: value for value in live_values(every)} | every.outputs
+    made = {**{value.name: value for value in live_values(every)}, **every.outputs}
     try:
         in_file = [name for node in with_constants(source).graph.node for name in node.output]
         names = [name for name in in_file if name in made]
