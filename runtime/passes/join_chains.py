@@ -12,10 +12,10 @@ from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.reduce import Cumulative
 from ..ops.resize import Resize
+from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, is_elementwise, is_static
 from .sink_transposes import layer_before
-from .transpose_images import RESHAPES
 
 Dims = tuple[int, ...]
 
