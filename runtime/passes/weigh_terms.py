@@ -54,7 +54,7 @@ class _Moved:
 
 def _moved(graph: Graph, value: Value, *, casts: bool) -> _Moved:
     """Return where a factor comes from; with `casts`, also in front of one Cast."""
-    order, cast = tuple(range(value.tensor.rank)), None
+    order, cast = tuple(range(len(value.tensor.dims))), None
     while (node := value.producer) is not None and graph.sole_consumer(value) is not None:
         if isinstance(node.op, Transpose):
             perm = node.op.order(len(order))
@@ -71,7 +71,7 @@ def _rewrite(graph: Graph, node: Node, place: int) -> bool:
     """Move weights of the factor in a place to the other one, if there are any."""
     shared = _moved(graph, node.operands[place], casts=False)
     other = _moved(graph, node.operands[1 - place], casts=True)
-    product, rank = shared.source.producer, node.output.tensor.rank
+    product, rank = shared.source.producer, len(node.output.tensor.dims)
     if product is None or not isinstance(product.op, Mul) or rank < 3:
         return False
     if graph.sole_consumer(shared.source) is None or len(other.order) != rank:
@@ -80,7 +80,7 @@ def _rewrite(graph: Graph, node: Node, place: int) -> bool:
     line, term = axes if place else axes[::-1]
     for y, weights in pairs(product):
         sizes = _padded(weights, rank)
-        if {len(dims), y.tensor.rank} != {rank} or sizes[shared.place(line)] != 1:
+        if {len(dims), len(y.tensor.dims)} != {rank} or sizes[shared.place(line)] != 1:
             continue
         shares = y.tensor.size < shared.source.tensor.size >= other.source.tensor.size
         if y.data is not None or weights.data is not None or not shares:
