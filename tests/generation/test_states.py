@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx.parser import parse_model
 
 from tercet import Generator, InputError
 
+RECURRENT = Path(__file__).parents[1] / "producers" / "recurrent"
 PROMPT = [7, 3, 9, 4]
 BOTH = [PROMPT, PROMPT[:2]]
 #: A running sum of embeddings is the state; a mask is read as onnxruntime-genai's builder reads it,
@@ -98,3 +100,24 @@ def test_a_state_without_padding(tmp_path: Path) -> None:
     with Generator(decoder(MULTIPLIED, tmp_path)) as generator:
         alone = [generator.generate_ids(ids, max_new_tokens=6).ids[0] for ids in BOTH]
         assert generator.generate_ids(BOTH, max_new_tokens=6).ids == alone
+
+
+@pytest.mark.parametrize("name", ["genai_lfm2_fp32", "genai_qwen3_5_fp32"])
+def test_recurrent_decoders_of_onnxruntime_genai(name: str) -> None:
+    """Convolutions and linear attention with states, as its builder writes them."""
+    folder = RECURRENT / name
+    expected = json.loads((folder / "expected.json").read_text())
+    with Generator(folder) as generator:
+        for prompt, ids, tokens in zip(
+            *(expected[k] for k in ("prompts", "ids", "alone")), strict=True
+        ):
+            found = generator.generate(prompt, max_new_tokens=32)
+            assert found.prompts == (tuple(ids),)
+            assert found.ids == [tokens]
+            twice = generator.generate([prompt, prompt], max_new_tokens=8)
+            assert twice.ids == [tokens[:8]] * 2
+        first = expected["prompts"][0]
+        found = generator.generate(first, max_new_tokens=32, repetition_penalty=1.5)
+        assert found.ids == [expected["penalty"]]
+        with pytest.raises(InputError, match="is a state of all that was read"):
+            generator.generate(expected["prompts"], max_new_tokens=4)

@@ -4,6 +4,7 @@
     python -m tercet.tools.workshop.decoder_folders tests/producers/decoders optimum
     pip install torch transformers onnxruntime-genai onnxscript
     python -m tercet.tools.workshop.decoder_folders tests/producers/decoders genai
+    python -m tercet.tools.workshop.decoder_folders tests/producers/recurrent recurrent
 
 All have the same tokenizer, of bytes and some words, and most have ``expected.json``: the tokens
 that transformers generates with the weights exported by optimum, and onnxruntime-genai with its own
@@ -95,6 +96,8 @@ BUILT = {
     "phi3": ("fp32", "cpu"),
     "gemma2": ("int4", "cpu"),
 }
+#: Those with states of all that was read, which have a folder of their own.
+RECURRENT = {"lfm2": ("fp32", "cpu"), "qwen3_5": ("fp32", "cpu")}
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
     "once upon a time there was a little model that could write",
@@ -242,7 +245,7 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
     """Write a decoder as onnxruntime-genai's builder does."""
     torch, hf = import_module("torch"), import_module("transformers")
     builder = import_module("onnxruntime_genai.models.builder")
-    precision, device = BUILT[family]
+    precision, device = {**BUILT, **RECURRENT}[family]
     torch.manual_seed(0)
     sizes = {**SIZES, "hidden_size": 32, "intermediate_size": 32}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}  # heads of 16, as GQA wants them
@@ -255,6 +258,13 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
         "gemma2": lambda: hf.Gemma2ForCausalLM(
             hf.Gemma2Config(**{**sizes, "num_hidden_layers": 2}, head_dim=16, sliding_window=8)
         ),
+        "lfm2": lambda: hf.Lfm2ForCausalLM(
+            hf.Lfm2Config(
+                **{**sizes, "num_hidden_layers": 2, "block_auto_adjust_ff_dim": False},
+                layer_types=["conv", "full_attention"],
+            )
+        ),
+        "qwen3_5": lambda: hf.Qwen3_5ForConditionalGeneration(_qwen3_5(hf, sizes)),
     }
     source = scratch / f"{family}_source"
     spread(kinds[family]()).save_pretrained(source)
@@ -265,6 +275,22 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
     (folder / "model.onnx.data").unlink(missing_ok=True)
     if device == "cpu":
         (folder / "expected.json").write_text(json.dumps(by_genai(folder)) + "\n")
+
+
+def _qwen3_5(hf: Any, sizes: dict[str, Any]) -> Any:
+    """Return a configuration with one layer of a recurrent state and one of attention."""
+    small = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+    rotation = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
+    return hf.Qwen3_5Config(
+        text_config={
+            **{**sizes, "num_hidden_layers": 2, "head_dim": 16},
+            "layer_types": ["linear_attention", "full_attention"],
+            **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+            **{"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+            "rope_parameters": {**rotation, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+        },
+        vision_config={**small, "out_hidden_size": 32},
+    )
 
 
 def by_genai(folder: Path) -> dict[str, Any]:
@@ -311,8 +337,9 @@ def main(folder: Path, producer: str) -> None:
     logging.disable(logging.WARNING)
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
-        if producer == "genai":
-            for family, (precision, _) in BUILT.items():
+        if producer in ("genai", "recurrent"):
+            built = BUILT if producer == "genai" else RECURRENT
+            for family, (precision, _) in built.items():
                 by_builder(family, emptied(folder / f"genai_{family}_{precision}"), Path(scratch))
         else:
             for name in NETWORKS:
