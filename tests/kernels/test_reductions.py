@@ -99,6 +99,28 @@ def test_words_of_a_row(
         compare(each, emulated)
 
 
+@pytest.mark.parametrize(("rows", "entry"), [(2, "reduce_few"), (100, "reduce_columns")])
+def test_more_columns_than_a_grid_has_blocks_for(rows: int, entry: str) -> None:
+    """Along its second axis: embeddings of two coordinates, sums over samples."""
+    net = Net(1, rows, 2304, 1152, dtype=float32)
+    y = net.add(ReduceMean(keepdims=0), net.x, net.graph.constant(np.array([1]), ""))
+    net.graph.set_outputs({"y": y})
+    infer(net.graph)
+    (launch,) = launches(planned(net.graph))
+    assert launch.entry == entry
+
+
+@needs_compiler
+def test_blocks_of_columns_along_two_axes(
+    emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold_kernel, "MAX_BLOCKS", 3)
+    each = sample("ReduceSum", [normal(2, 70, 250), np.array([1])], (1,))
+    (launch,) = launches(planned(each.graph))
+    assert launch.grid == (2, 3, 3)
+    compare(each, emulated)
+
+
 LEFT: dict[str, tuple[type[ReduceMean | ArgMax], tuple[int, ...]]] = {
     **{f"mean {axes}": (ReduceMean, axes) for axes in [(0,), (0, 2), (0, 3), (1, 3), (2, 3)]},
     **{f"argmax {axis}": (ArgMax, (axis,)) for axis in range(3)},

@@ -27,7 +27,7 @@ FEW_ROWS, FEW_THREADS, WORD, LEAST = 64, 1 << 15, 16, 4
 #: Words of a row or of columns that a lane reads before it combines them, unless threads are few;
 #: what lanes that are neighbours read together at least.
 WORDS, ENOUGH, SECTOR = 4, 1 << 17, 32
-#: Maximum number of blocks along the second grid axis.
+#: Maximum number of blocks along the second grid axis; more of them are along the third as well.
 MAX_BLOCKS = 65535
 
 
@@ -57,9 +57,9 @@ def fold(
     for number, (outer, count, inner) in enumerate(passes):
         while True:
             parts = _parts(outer, count, inner)
-            if outer * parts >= 2**31 or inner > MAX_BLOCKS * COLUMNS:
-                return f"{outer} x {count} x {inner} elements"
             last = parts == 1 and number == len(passes) - 1
+            if max(outer * parts, inner) >= 2**31:
+                return f"{outer} x {count} x {inner} elements"
             target: Tensor | Scratch = y if last else Scratch(used)
             nbytes = 0 if last else outer * parts * inner * how.nbytes(compute, index)
             used += ceil_div(nbytes, 256) * 256
@@ -124,7 +124,9 @@ def _pass(
             of_block, chunk = MANY_ROWS, count
         vector = _word(WORD, inner, operands[0])
         of_block = min(of_block, _warps(min(chunk, count), vector))
-        grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
+        blocks = ceil_div(inner, COLUMNS)
+        layers = ceil_div(blocks, MAX_BLOCKS)
+        grid = (outer * parts, ceil_div(blocks, layers), layers)
         first = {"inner": inner}
     return Launch(
         "reduce/reduce.cu",

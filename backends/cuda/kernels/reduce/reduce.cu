@@ -91,7 +91,9 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
 {
     constexpr int OF_ROW = COLUMNS / VECTOR, STRIDE = ROWS * VECTOR;  // threads of a row, and rows that are read at once
     const int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, share = threadIdx.x / OF_ROW;
-    const int column = blockIdx.y * COLUMNS + threadIdx.x % OF_ROW * VECTOR, step = inner / VECTOR;
+    const int block = gridDim.z > 1 ? blockIdx.z * gridDim.y + blockIdx.y : blockIdx.y;  // of columns
+    if (block >= (inner + COLUMNS - 1) / COLUMNS) return;
+    const int column = block * COLUMNS + threadIdx.x % OF_ROW * VECTOR, step = inner / VECTOR;
     const long long first = blockIdx.x % parts * (long long)chunk;
     const Words<From>* from = (const Words<From>*)(x + (blockIdx.x / parts * count + first) * inner + column);
     const int length = min((long long)chunk, count - first);
@@ -121,7 +123,7 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) shares[warp][lane * VECTOR + e] = results[e];
     __syncthreads();
-    const int own = blockIdx.y * COLUMNS + lane;
+    const int own = block * COLUMNS + lane;
     if (warp == 0 && own < inner) {
         State result = shares[0][lane];
 #pragma unroll
