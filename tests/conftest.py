@@ -22,7 +22,7 @@ os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken gr
 # default they take a core from another process's tests meanwhile, for 2**26 ticks.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 if sys.version_info < (3, 12):  # which looks up the attributes of a protocol only once
-    vars(typing)["_get_protocol_attrs"] = cache(vars(typing)["_get_protocol_attrs"])
+    typing.__dict__["_get_protocol_attrs"] = cache(typing.__dict__["_get_protocol_attrs"])
 
 
 @pytest.fixture(scope="session")

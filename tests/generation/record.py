@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,8 @@ def generate() -> dict[str, list[int]]:
     """Return the tokens that transformers adds, by prompt and configuration."""
     modules: Any = sys.modules
     modules["torchvision"] = None  # not needed, and not every version fits every torch
-    import torch
-    import transformers
-    from transformers.modeling_outputs import CausalLMOutput
-
+    torch, transformers = map(import_module, ("torch", "transformers"))
+    answer: Any = import_module("transformers.modeling_outputs").CausalLMOutput
     table = torch.tensor(TABLE)
 
     class Bigrams(transformers.PreTrainedModel, transformers.GenerationMixin):
@@ -67,7 +66,7 @@ def generate() -> dict[str, list[int]]:
             return {"input_ids": input_ids}
 
         def forward(self, input_ids: Any, **_: Any) -> Any:
-            return CausalLMOutput(logits=table[input_ids])
+            return answer(logits=table[input_ids])
 
     model = Bigrams(transformers.PretrainedConfig(vocab_size=TOKENS))
     found: dict[str, list[int]] = {}
