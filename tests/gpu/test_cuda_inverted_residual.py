@@ -29,6 +29,8 @@ SMALL = [form for form in (ANY, LARGE, *FORMS) if form.rows * form.columns * for
 )
 @pytest.mark.parametrize("case", CASES)
 def test_forms(case: str, form: Form, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    if dtype == float32 and case == "first layer of few columns":
+        pytest.skip("first layers are fused in 16 bits, and this case has no projection")
     always(form, monkeypatch)
     backends: Any = open_backends("cuda", OPTIONS)
     check(CASES[case], dtype, backends[0])

@@ -289,7 +289,7 @@ def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
         (Case((1, 96, 14, 14), 576, 96, adds=True), "2x7x96 split 6"),
         (Case((1, 160, 7, 7), 960, 160, adds=True), "2x7x64 split 15"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else f"{given.hidden} channels",
 )
 def test_forms_are_among_the_fastest_measured(case: Case, fast: str) -> None:
     """Those within 0.2 us of the fastest of eight, each timed in the network on an H200."""
