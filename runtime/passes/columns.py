@@ -54,11 +54,12 @@ class HeadColumns:
         return start if (flat == np.arange(start, start + flat.size)).all() else None
 
 
-def heads_of(value: Value) -> HeadColumns | None:
+def heads_of(value: Value, *, shared: bool = False) -> HeadColumns | None:
     """Return the nearest rows whose columns are the heads in a 4-D tensor.
 
     Rows that are only moved or cut, other than by a Split, are traced further. Heads moved to the
-    front by a Transpose are rows themselves if they come from none, and so is a single head.
+    front by a Transpose are rows themselves if they come from none, and so is a single head that
+    several ones share.
     """
     path: list[tuple[Node, Value]] = []
     nearest: HeadColumns | None = None
@@ -80,7 +81,9 @@ def heads_of(value: Value) -> HeadColumns | None:
                 return nearest
     if nearest is not None:
         return nearest
-    return _transposed(path[-1][0], counts) if path else _single(value, counts)
+    if path:
+        return _transposed(path[-1][0], counts)
+    return _single(value, counts) if shared else None
 
 
 def _single(value: Value, counts: tuple[Dim, Dim]) -> HeadColumns | None:

@@ -88,7 +88,8 @@ def _join(
         behind = _behind(graph, node if step is None else step.node)
         if behind is not None:
             _straighten(graph, node)
-        found = [_rows_of(graph, value) for value in node.inputs[:3]]
+        shared = (shape_of(node.inputs[0]) or (1, 1))[1] != 1
+        found = [_rows_of(graph, value, shared=shared) for value in node.inputs[:3]]
         rows = [one for one in found if one is not None]
         others = [one for one in rows if not one.is_part]
         if len(rows) < 2 or behind is None or (step is not None and _is_image(behind)):
@@ -175,17 +176,17 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     return len(shape_of(node.inputs[0]) or ()) == 4
 
 
-def _rows_of(graph: Graph, value: Value | None) -> _Rows | None:
+def _rows_of(graph: Graph, value: Value | None, *, shared: bool = False) -> _Rows | None:
     node = None if value is None else value.producer
     if value is None:
         return None
     if node is not None and _is_step(graph, node):
-        rows = _rows_of(graph, node.inputs[0])
+        rows = _rows_of(graph, node.inputs[0], shared=shared)
         kinds = [type(step.op) for step in rows.steps] if rows else []
         if rows is None or (type(node.op) is RotaryEmbedding and RotaryEmbedding in kinds):
             return None
         return replace(rows, steps=(*rows.steps, node))
-    heads = heads_of(value)
+    heads = heads_of(value, shared=shared)
     return None if heads is None else _Rows(heads)
 
 

@@ -28,6 +28,12 @@ from .samples import ERROR, OPTIONS
 COMPILES = {"attention/attention_channels.cu"}
 
 
+@pytest.mark.parametrize("block", SIZES, ids=str)
+def test_all_nodes_of_every_size_are_one_kernel(block: Block) -> None:
+    (launch,) = launches(planned(block.graph()))
+    assert launch.entry == "attention_channels"
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.spelling)
 def test_all_nodes_are_one_kernel(block: Block) -> None:
     (launch,) = launches(planned(replace(block, pixels=400).graph()))
