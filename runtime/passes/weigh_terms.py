@@ -82,6 +82,8 @@ def _rewrite(graph: Graph, node: Node, place: int) -> bool:
         sizes = _padded(weights, rank)
         if {len(dims), len(y.tensor.dims)} != {rank} or sizes[shared.place(line)] != 1:
             continue
+        if y.tensor.dims[shared.place(term)] != dims[shared.place(term)]:
+            continue  # all terms are the same but for their weights
         shares = y.tensor.size < shared.source.tensor.size >= other.source.tensor.size
         if y.data is not None or weights.data is not None or not shares:
             continue

@@ -10,6 +10,7 @@ from tercet.runtime.ops.elementwise import Mul, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import ReduceMax
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes import weigh_terms
 
@@ -69,10 +70,19 @@ def of_lines(g: Graph, x: Value) -> Value:
     return apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), among), rows)
 
 
+def of_equal_terms(g: Graph, x: Value) -> Value:
+    """What is weighed has one term, which weights repeat."""
+    a = apply(g, Transpose(perm=(0, 2, 3, 1)), part(g, x, 0, SIZE))
+    decay = apply(g, Transpose(perm=(0, 2, 1, 3)), part(g, x, SIZE, SIZE + 1))
+    line = apply(g, Reshape(), normal(SAMPLES, STATE), np.array([SAMPLES, 1, 1, STATE]))
+    line = apply(g, Mul(), line, apply(g, ReduceMax(), x))
+    return apply(g, MatMul(), a, apply(g, Mul(), decay, line))
+
+
 def shared_rows(g: Graph, x: Value) -> Value:
     return apply(g, Reshape(), part(g, x, 0, STATE, 1), np.array([SAMPLES, LENGTH, STATE]))
 
 
-@pytest.mark.parametrize("build", [of_each_head, of_columns, of_lines])
+@pytest.mark.parametrize("build", [of_each_head, of_columns, of_lines, of_equal_terms])
 def test_other_weights_stay(build) -> None:
     assert not passed(make(build, SHAPE), weigh_terms.run, "float32")[1]
