@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import BitCast, Cast, SwiGLU
+from ..ops.elementwise import BitCast, Cast, CastLike, SwiGLU
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
@@ -21,8 +21,8 @@ Dims = tuple[int, ...]
 
 #: Operators of images, which are channels-last in memory.
 _IMAGES = (Conv, ConvTranspose, BatchNormalization, AveragePool, MaxPool, Resize)
-#: Operators whose results have other rows than their operands.
-_OTHER_ROWS = BitCast | SwiGLU
+#: Operators whose results have other rows than an operand.
+_OTHER_ROWS = BitCast | CastLike | SwiGLU
 #: Maximum number of nodes before another operand that are viewed with it, or looked at.
 _DEPTH = 6
 

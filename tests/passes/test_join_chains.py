@@ -8,7 +8,7 @@ import pytest
 from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Relu, Sigmoid, Sub, Tanh
+from tercet.runtime.ops.elementwise import Add, Cast, CastLike, Exp, Mul, Relu, Sigmoid, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -131,8 +131,15 @@ def of_layer(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), heads, shaped(g, apply(g, Softmax(), x), 2, 6, 3, 4))
 
 
+def as_another(g: Graph, x: Value) -> Value:
+    """The type of another tensor, whose sizes do not matter."""
+    viewed = shaped(g, apply(g, Exp(), apply(g, Softmax(), x)), 2, 1, 6, 12)
+    return apply(g, CastLike(), viewed, normal(2, 4, 6, 12).astype(np.float16))
+
+
 @pytest.mark.parametrize(
-    "build", [image, part, by_column, beside_layer, beside_image, rounded, widened, of_layer]
+    "build",
+    [image, part, by_column, beside_layer, beside_image, rounded, widened, of_layer, as_another],
 )
 def test_other_views_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
