@@ -130,6 +130,8 @@ def _build_real(found: Found) -> Outcome:
     shape = shape_of(pair.output)
     if shape is None or not isinstance(pair.op, Concat) or len(pair.inputs) != 2:
         return None
+    if not isinstance(node.op, DFT) or (node.op.inverse and node.op.onesided):
+        return None  # half of a spectrum has imaginary parts
     real, imaginary = pair.operands
     is_last = pair.op.axis % len(shape) == len(shape) - 1
     is_zero = imaginary.data is not None and not imaginary.data.any()

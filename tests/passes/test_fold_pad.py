@@ -311,3 +311,16 @@ def test_imaginary_parts_of_zero(zeros: bool, inverse: bool) -> None:
     after, _ = optimised(graph)
     assert kinds(after) == (["DFT"] if zeros else ["Concat", "DFT"])
     assert_same(graph, after)
+
+
+def test_imaginary_parts_of_half_a_spectrum_stay() -> None:
+    """A transform with real results takes complex numbers (PyTorch's irfft)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        pair = apply(g, Concat(axis=-1), x, np.zeros((2, 5, 1), np.float32))
+        return apply(g, DFT(inverse=1, onesided=1), pair, np.array(8), np.array(1))
+
+    graph = make(build, (2, 5, 1))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Concat", "DFT"]
+    assert_same(graph, after)
