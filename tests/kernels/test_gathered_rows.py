@@ -140,8 +140,7 @@ def test_float32_rows_are_gathered_apart() -> None:
 @pytest.mark.parametrize("readers", READERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_results(kind: str, readers: str, dtype: DType, emulated: CudaBackend) -> None:
-    nets = (network(kind, readers, each) for each in (dtype, FLOAT64))
-    compare(*nets, dtype, emulated)
+    compare(network(kind, readers, dtype), network(kind, readers, FLOAT64), dtype, emulated)
 
 
 def compare(net: Net, exact: Net, dtype: DType, emulated: CudaBackend) -> None:

@@ -23,7 +23,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 
 #: Supported head sizes.
@@ -51,6 +51,8 @@ class ReluLinear(Whole):
     size: int
     epsilon: float
 
+    regrouped = Grouping.ALONE
+
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats of the input and the result; see `Pattern`."""
         images = (v for v in (self.x, self.y) if v.tensor.rank == 4)
@@ -59,10 +61,6 @@ class ReluLinear(Whole):
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return relu_linear(self, y, operand(self.x))
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes one by one; see `Pattern`."""
-        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 @record

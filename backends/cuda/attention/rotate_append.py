@@ -21,7 +21,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from .heads import HeadSource, by_head, source_of_heads
@@ -46,6 +46,8 @@ class RotateAppend(Whole):
     keys: Node
     values: Node
     sources: tuple[HeadSource, ...] = ()
+
+    regrouped = Grouping.ALONE
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -73,10 +75,6 @@ class RotateAppend(Whole):
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return rotate_append(self, operand)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes one by one; see `Pattern`."""
-        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:

@@ -19,7 +19,7 @@ from ....runtime.ops.reduce import ReduceLogSumExp
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, Setting
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Stored
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
@@ -126,6 +126,8 @@ class SinkAttention(Whole):
     attention: Node
     sink: Sink
 
+    regrouped = Grouping.ALONE
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
@@ -139,10 +141,6 @@ class SinkAttention(Whole):
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return sink_attention(self, operand, setting)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes one by one; see `Pattern`."""
-        return (Rest(self.nodes, Grouping.ALONE),)
 
 
 def sink_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> SinkAttention | None:

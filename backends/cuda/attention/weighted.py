@@ -22,7 +22,7 @@ from ..gemm.strided_factors import Factor, Factors, common_factors, factor_of, s
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Tensor, broadcast_strides, ceil_div, merge
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Stored
 
 #: Maximum size of a query, and number of columns of a block.
@@ -54,6 +54,8 @@ class WeightedHeads(Whole):
     q: Factor
     k: Factor
     product: StridedProduct
+
+    regrouped = Grouping.LAST
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -88,10 +90,6 @@ class WeightedHeads(Whole):
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return weighted_heads(self, y, operand, setting)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes, whose last product may read stacks in place; see `Pattern`."""
-        return (Rest(self.nodes, Grouping.LAST),)
 
 
 def weighted_heads_at(graph: Graph, scores: Node, free: Set[Node]) -> WeightedHeads | None:

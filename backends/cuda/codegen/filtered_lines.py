@@ -120,7 +120,7 @@ def _joined(graph: Graph, parts: tuple[Node, Node], free: Set[Node]) -> tuple[No
     dims, found, todo = parts[0].output.tensor.dims, set[Node](), [n.output for n in parts]
     ends = set[Node]()
     for value in todo:
-        if graph.is_output(value) or not free.issuperset(value.consumers):
+        if graph.is_output(value) or not free >= value.consumers.keys():
             return None
         for node in value.consumers.keys() - found:
             if isinstance(node.op, Concat):

@@ -27,7 +27,7 @@ from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, order
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
 from .free_moves import ints_of, may_be_free
@@ -89,6 +89,8 @@ class Movement(Whole):
     factors: tuple[Ints, ...]
     coordinates: tuple[Array, ...]
     result: Format = Format.CONTIGUOUS
+
+    regrouped = Grouping.PLAIN
 
     def walk(self, x: Tensor) -> Walk:
         """Return the places of the elements if the input is laid out like this."""
@@ -244,10 +246,6 @@ class Movement(Whole):
         from .chain_kernel import copied_through
 
         return copied_through(self, y, operand(self.x))
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes, as plain groups; see `Pattern`."""
-        return (Rest(frozenset(self.nodes)),)
 
 
 def linear(at: Array) -> Ints | None:

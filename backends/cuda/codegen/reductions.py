@@ -14,7 +14,7 @@ from ....runtime.ops.movement import Slice
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains, one_by_one
 from .folds import FOLDS, keeps_order, reduced_axes
@@ -41,6 +41,8 @@ class ChainReduction(Whole):
     fold: Node
     behind: tuple[Node, ...]
     moves: tuple[Movement, ...]
+
+    regrouped = Grouping.PLAIN
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -96,10 +98,6 @@ class ChainReduction(Whole):
         from .reduction_kernel import chain_reduction
 
         return chain_reduction(self, y, operand)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes, as plain groups; see `Pattern`."""
-        return (Rest(self.nodes),)
 
 
 Chain = Callable[[Graph, Node, Set[Node]], Sequence[Node]]

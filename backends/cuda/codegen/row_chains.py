@@ -16,7 +16,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, reduced_axes
@@ -76,6 +76,8 @@ class RowChain(Whole):
     results: tuple[Value, ...]
     moves: tuple[Movement, ...] = ()
 
+    regrouped = Grouping.PLAIN
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
@@ -115,10 +117,6 @@ class RowChain(Whole):
         from .row_kernel import row_chain
 
         return row_chain(self, operand)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes, as plain groups; see `Pattern`."""
-        return (Rest(self.nodes),)
 
 
 def read_by(node: Node) -> tuple[Value, ...]:

@@ -11,7 +11,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
@@ -34,6 +34,8 @@ class ScanChain(Whole):
 
     chain: tuple[Node, ...]
     moves: tuple[Movement, ...] = ()
+
+    regrouped = Grouping.PLAIN
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -66,10 +68,6 @@ class ScanChain(Whole):
         from .scan_kernel import scan_chain
 
         return scan_chain(self, y, operand)
-
-    def instead(self) -> tuple[Pattern | Rest, ...]:
-        """Return its nodes, as plain groups; see `Pattern`."""
-        return (Rest(self.nodes),)
 
 
 def axis_of(node: Node) -> int | None:

@@ -21,6 +21,15 @@ from .setting import Setting, Stored
 Operand = Callable[[Value], Tensor]
 
 
+class Grouping(Enum):
+    """How nodes are grouped where a pattern has no recipe."""
+
+    PLAIN = auto()  # anchors with epilogues, and chains
+    MOVED = auto()  # so, and nodes that move elements
+    LAST = auto()  # so, after patterns of what no other group contains
+    ALONE = auto()  # each node that is no view for itself
+
+
 class Pattern(Protocol):
     """Nodes that a dedicated kernel computes together."""
 
@@ -44,6 +53,11 @@ class Pattern(Protocol):
         """The results that may be stored in the memory of an input, each with that input."""
         ...
 
+    @property
+    def regrouped(self) -> Grouping:
+        """How its nodes are grouped where it has no recipe."""
+        ...
+
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests, unless contiguous."""
         ...
@@ -64,15 +78,6 @@ class Pattern(Protocol):
         ...
 
 
-class Grouping(Enum):
-    """How nodes are grouped where a pattern has no recipe."""
-
-    PLAIN = auto()  # anchors with epilogues, and chains
-    MOVED = auto()  # so, and nodes that move elements
-    LAST = auto()  # so, after patterns of what no other group contains
-    ALONE = auto()  # each node that is no view for itself
-
-
 @record
 class Rest:
     """Nodes to group anew.
@@ -90,6 +95,7 @@ class Whole:
     """What most patterns have in common: they request nothing, and are grouped anew."""
 
     __slots__ = ()
+    regrouped = Grouping.MOVED
 
     @property
     def reads_rows(self) -> bool:
@@ -112,4 +118,4 @@ class Whole:
 
     def instead(self: Pattern) -> tuple[Pattern | Rest, ...]:
         """Return its nodes, to be grouped anew; see `Pattern`."""
-        return (Rest(frozenset(self.nodes), Grouping.MOVED),)
+        return (Rest(frozenset(self.nodes), self.regrouped),)
