@@ -201,11 +201,28 @@ class _PlainGroups:
         """Scans and reductions with the chains around them."""
         for node in self.heads:
             whole = [each for each in self.moved if self.left.issuperset(each.nodes)]
-            folded = _folded(self.graph, node, self.left, whole, self.formed)
+            folded = self._around(node, whole)
             if folded:
                 self.left.difference_update(folded.nodes)
                 self._take(folded.moves)
                 yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
+
+    def _around(
+        self, node: Node, moved: Sequence[Movement]
+    ) -> ScanChain | RowChain | ChainReduction | None:
+        """Return a scan or reductions with the chains around, if a node is one that has any."""
+        if node in self.left and isinstance(node.op, Cumulative):
+            from .codegen.scans import scan_chain_at
+
+            return scan_chain_at(self.graph, node, self.left, moved)
+        if node in self.left and isinstance(node.op, Reduce):
+            from .codegen.reductions import chain_reduction_at
+            from .codegen.row_chains import row_chain_at
+
+            rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
+            helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
+            return rows or chain_reduction_at(self.graph, node, self.left, moved, **helpers)
+        return None
 
     def _ordered(self, moved: Sequence[Movement]) -> Iterator[FusionGroup]:
         """Chains whose results are stored in another order."""
@@ -256,30 +273,6 @@ class _PlainGroups:
         """Return the group of a chain, whose nodes are no longer left."""
         self.left.difference_update(chain)
         return FusionGroup(self.graph.in_order(chain), None, moves=moves)
-
-
-def _folded(
-    graph: Graph,
-    node: Node,
-    left: Set[Node],
-    moved: Sequence[Movement],
-    formed: Formed | None,
-) -> ScanChain | RowChain | ChainReduction | None:
-    """Return a scan or reductions with the chains around them, if a node is one that has any."""
-    if node in left and isinstance(node.op, Cumulative):
-        from .codegen.scans import scan_chain_at
-
-        return scan_chain_at(graph, node, left, moved)
-    if node in left and isinstance(node.op, Reduce):
-        from .codegen.reductions import chain_reduction_at
-        from .codegen.row_chains import row_chain_at
-
-        rows = row_chain_at(graph, node, left, moved, formed)
-        if rows is not None:
-            return rows
-        helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
-        return chain_reduction_at(graph, node, left, moved, **helpers)
-    return None
 
 
 def _takes_epilogue(node: Node) -> bool:
