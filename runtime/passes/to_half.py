@@ -66,47 +66,15 @@ from .half_forms import (
     is_square,
     vanishes_in_sum,
 )
+from .half_operators import FOLLOWERS, LEADERS
 from .range_rules import ranges_of
 from .ranges import Ranges, large_constants, measured_in
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
-#: Operators that benefit from half precision.
-LEADERS: frozenset[type[Op]] = frozenset(
-    {
-        *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
-        *(experts.MoE, experts.QMoE),
-    }
-)
-#: Operators that follow if one of their inputs is half already.
-FOLLOWERS: frozenset[type[Op]] = frozenset(
-    {
-        *(elementwise.Add, elementwise.Sub, elementwise.Mul, elementwise.Div, elementwise.Max),
-        *(elementwise.Min, elementwise.Sum, elementwise.Mean, elementwise.Neg, elementwise.Abs),
-        *(elementwise.Clip, elementwise.Where, elementwise.Celu, elementwise.Elu),
-        *(elementwise.Gelu, elementwise.HardSigmoid, elementwise.HardSwish),
-        *(elementwise.LeakyRelu, elementwise.Mish, elementwise.PRelu, elementwise.Relu),
-        *(elementwise.Selu, elementwise.Shrink, elementwise.Sigmoid, elementwise.Softplus),
-        *(elementwise.Softsign, elementwise.Swish, elementwise.SwiGLU, elementwise.Tanh),
-        *(elementwise.ThresholdedRelu, elementwise.Erf),
-        *(norm.Softmax, norm.LogSoftmax, norm.LayerNormalization, norm.RMSNormalization),
-        *(norm.BatchNormalization, norm.InstanceNormalization, norm.GroupNormalization),
-        *(norm.LRN, norm.Dropout),
-        *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
-        *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
-        *(gather.GatherElements, gather.GatherND, gather.ScatterElements, gather.ScatterND),
-        *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
-        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
-        *(movement.Split, movement.Slice, movement.Pad),
-        *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
-        conv.Col2Im,
-    }
-)
 #: Followers that write to a tensor: they follow what they write, unless that is a part of a tensor
 #: which stays float32. Their sums are float32 in any case.
 _WRITERS = (gather.ScatterElements, gather.ScatterND)
-#: Operators that give the elements of their first input another shape.
-_VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
 #: Minimum number of parts of a tensor that is cast before they are cut.
 _PARTS = 4
 #: Maximum bytes of a table that is cast, which takes longer than the rows of many runs.
@@ -361,7 +329,7 @@ class _Narrow:
         the weights of a layer. What a Concat joins for layers alone is cast as it is computed,
         apart from one part at most.
         """
-        if isinstance(node.op, _VIEWS):
+        if isinstance(node.op, shape.RESHAPES):
             return True
         leads = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
         if isinstance(node.op, gather.OneHot):
@@ -374,7 +342,7 @@ class _Narrow:
             return fits and len(value.consumers) == 1
         if isinstance(node.op, movement.Slice):
             whole = node.operands[0]
-            while whole.producer is not None and isinstance(whole.producer.op, _VIEWS):
+            while whole.producer is not None and isinstance(whole.producer.op, shape.RESHAPES):
                 whole = whole.producer.operands[0]
             readers = [c for v in whole.consumers for c in _behind_view(v)]
             cut = all(isinstance(each.op, movement.Slice) for each in readers)
@@ -383,7 +351,7 @@ class _Narrow:
         if not isinstance(node.op, movement.Transpose) or not only or self._graph.is_output(value):
             return False
         source = node.operands[0].producer
-        while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):
+        while source is not None and isinstance(source.op, (*shape.RESHAPES, movement.Transpose)):
             source = source.operands[0].producer
         return source is not None and _module_of(source) in _COMPUTING
 
@@ -393,7 +361,7 @@ class _Narrow:
             node = part.producer
             if node is None or len(part.consumers) > 1 or self._graph.is_output(part):
                 return False
-            if not isinstance(node.op, _VIEWS):
+            if not isinstance(node.op, shape.RESHAPES):
                 return _module_of(node) in _STORING and not isinstance(node.op, movement.Concat)
             part = node.operands[0]
         return True
@@ -422,7 +390,7 @@ class _Narrow:
         before, reader = half, cast
         while self._is_read_by(before, reader):
             node = before.producer
-            if node is None or not isinstance(node.op, (*_VIEWS, movement.Transpose)):
+            if node is None or not isinstance(node.op, (*shape.RESHAPES, movement.Transpose)):
                 break
             views.append(node)
             before, reader = node.operands[0], node
@@ -445,7 +413,7 @@ class _Narrow:
             if self._graph.is_output(each):
                 return False
             for node in each.consumers:
-                is_view = isinstance(node.op, (*_VIEWS, movement.Transpose))
+                is_view = isinstance(node.op, (*shape.RESHAPES, movement.Transpose))
                 (seen.extend(node.outputs) if is_view else readers.append(node))
         return bool(readers) and all(_module_of(node) not in _CASTING for node in readers)
 
@@ -508,4 +476,4 @@ def _rounding(graph: Graph, half: DType) -> Generator[dict[Value, Array]]:
 
 def _behind_view(node: Node) -> Iterable[Node]:
     """Return the readers of a view, or another node itself."""
-    return node.output.consumers if isinstance(node.op, _VIEWS) else [node]
+    return node.output.consumers if isinstance(node.op, shape.RESHAPES) else [node]
