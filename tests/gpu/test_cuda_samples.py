@@ -31,7 +31,7 @@ from ..kernels import (
     test_short_stacks,
 )
 from ..kernels.edge_samples import edges
-from ..kernels.samples import OPTIONS, Sample, compare, samples
+from ..kernels.samples import OPTIONS, Sample, compare, sample_of, samples
 
 pytestmark = pytest.mark.gpu
 
@@ -50,13 +50,13 @@ def test_kernels(sample: Sample) -> None:
 
 @pytest.mark.parametrize("name", test_scan_chain.BUILDS)
 def test_kernels_of_scans(name: str) -> None:
-    sample = test_scan_chain.made(test_scan_chain.BUILDS[name])
+    sample = sample_of(test_scan_chain.BUILDS[name])
     compare(sample, *open_backends("cuda", OPTIONS), error=test_scan_chain.limit(name))
 
 
 @pytest.mark.parametrize("name", test_row_chain.BUILDS)
 def test_kernels_of_rows(name: str) -> None:
-    sample = test_row_chain.made(test_row_chain.BUILDS[name])
+    sample = sample_of(test_row_chain.BUILDS[name])
     compare(sample, *open_backends("cuda", OPTIONS), error=test_row_chain.limit(name))
 
 

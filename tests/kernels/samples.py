@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ from tercet.runtime.ir.dtypes import (
     float64,
     int4,
 )
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
-from .dry import normal, single
+from .dry import Net, normal, single
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class Sample:
     def __str__(self) -> str:
         (node,) = self.graph.nodes
         return f"{node.kind} {node.signature()}"
+
+
+def sample_of(build: Callable[[Net], Value]) -> Sample:
+    """Return a graph with one result, and arrays for its inputs."""
+    net = Net()
+    return Sample(net.outputs(build(net)), net.feeds)
 
 
 def sample(

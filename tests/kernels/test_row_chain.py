@@ -43,7 +43,7 @@ from tercet.runtime.ops.reduce import (
 from .cubins import all_compile
 from .dry import Net, launches, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample_of
 
 FILE = "reduce/row_chain.cu"
 #: Kernels that this module compiles.
@@ -159,13 +159,6 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
 }
 
 
-def made(build: Callable[[Net], Value]) -> Sample:
-    net = Net()
-    net.graph.set_outputs({"y": build(net)})
-    infer(net.graph)
-    return Sample(net.graph, net.feeds)
-
-
 def limit(name: str) -> float:
     """The error that a sample may have."""
     return 8e-3 if "bfloat" in name else 1e-3 if "16" in name else 5e-6
@@ -174,7 +167,7 @@ def limit(name: str) -> float:
 @needs_compiler
 @pytest.mark.parametrize("name", BUILDS)
 def test_one_kernel(name: str, emulated: CudaBackend) -> None:
-    sample = made(BUILDS[name])
+    sample = sample_of(BUILDS[name])
     (launch,) = launches(planned(sample.graph))
     assert launch.file == FILE
     compare(sample, emulated, error=limit(name))
@@ -182,14 +175,14 @@ def test_one_kernel(name: str, emulated: CudaBackend) -> None:
 
 @needs_compiler
 def test_channels_of_an_image(emulated: CudaBackend) -> None:
-    sample = made(of_images)
+    sample = sample_of(of_images)
     assert [launch.file for launch in launches(planned(sample.graph))][-1] == FILE
     compare(sample, emulated)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
-    plans = [launches(planned(made(build).graph)) for build in BUILDS.values()]
+    plans = [launches(planned(sample_of(build).graph)) for build in BUILDS.values()]
     all_compile([launch.source for plan in plans for launch in plan], target, cache, COMPILES)
 
 
@@ -202,7 +195,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     ids=["rows that are read once", "rows that do not fit"],
 )
 def test_other_kernels(build: Callable[[Net], Value]) -> None:
-    assert FILE not in {launch.file for launch in launches(planned(made(build).graph))}
+    assert FILE not in {launch.file for launch in launches(planned(sample_of(build).graph))}
 
 
 @needs_compiler

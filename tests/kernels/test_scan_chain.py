@@ -23,7 +23,7 @@ from tercet.runtime.ops.shape import Reshape
 from .cubins import all_compile
 from .dry import Net, launches, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample_of
 
 FILE = "reduce/scan_chain.cu"
 
@@ -81,13 +81,6 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
 }
 
 
-def made(build: Callable[[Net], Value]) -> Sample:
-    net = Net()
-    net.graph.set_outputs({"y": build(net)})
-    infer(net.graph)
-    return Sample(net.graph, net.feeds)
-
-
 def limit(name: str) -> float:
     """The error that a sample may have."""
     return 2e-3 if "16" in name else 5e-6
@@ -96,7 +89,7 @@ def limit(name: str) -> float:
 @needs_compiler
 @pytest.mark.parametrize("name", BUILDS)
 def test_one_kernel(name: str, emulated: CudaBackend) -> None:
-    sample = made(BUILDS[name])
+    sample = sample_of(BUILDS[name])
     (launch,) = launches(planned(sample.graph))
     assert launch.file == FILE
     compare(sample, emulated, error=limit(name))
@@ -104,7 +97,7 @@ def test_one_kernel(name: str, emulated: CudaBackend) -> None:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
-    plans = [launches(planned(made(build).graph)) for build in BUILDS.values()]
+    plans = [launches(planned(sample_of(build).graph)) for build in BUILDS.values()]
     all_compile([launch.source for plan in plans for launch in plan], target, cache, {FILE})
 
 

@@ -16,13 +16,13 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Operand
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, reduced_axes
 from .moves import Movement
 from .shared_chains import Formed
-from .stages import is_read_outside
+from .stages import MovedChain, is_read_outside
 
 #: Maximum numbers of reductions of a kernel, each of which waits for the one before, of nodes, and
 #: of tensors that they read.
@@ -63,7 +63,7 @@ class Rows:
 
 
 @record
-class RowChain(Whole):
+class RowChain(MovedChain):
     """Reductions of rows, and elementwise nodes around them, of rows and of what they reduce to.
 
     Attributes:
@@ -76,13 +76,6 @@ class RowChain(Whole):
     results: tuple[Value, ...]
     moves: tuple[Movement, ...] = ()
 
-    regrouped = Grouping.PLAIN
-
-    @property
-    def nodes(self) -> frozenset[Node]:
-        """All its nodes."""
-        return frozenset((*(node for each in self.moves for node in each.nodes), *self.chain))
-
     @property
     def folds(self) -> tuple[Node, ...]:
         """The reductions among the nodes."""
@@ -94,11 +87,6 @@ class RowChain(Whole):
         rows = rows_of(self.folds[0])
         assert rows is not None
         return rows
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     @property
     def follows(self) -> bool:

@@ -11,11 +11,11 @@ from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Operand
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
-from .stages import is_read_outside
+from .stages import MovedChain, is_read_outside
 
 #: Maximum number of scans of a kernel, each of which waits for the one before.
 MAX_SCANS = 4
@@ -24,7 +24,7 @@ MAX_NODES, MAX_OPERANDS = 24, 8
 
 
 @record
-class ScanChain(Whole):
+class ScanChain(MovedChain):
     """Scans along one axis, and elementwise nodes of as many elements before, between and behind.
 
     Attributes:
@@ -34,13 +34,6 @@ class ScanChain(Whole):
 
     chain: tuple[Node, ...]
     moves: tuple[Movement, ...] = ()
-
-    regrouped = Grouping.PLAIN
-
-    @property
-    def nodes(self) -> frozenset[Node]:
-        """All its nodes."""
-        return frozenset((*(node for each in self.moves for node in each.nodes), *self.chain))
 
     @property
     def scans(self) -> tuple[Node, ...]:
@@ -53,11 +46,6 @@ class ScanChain(Whole):
         axis = axis_of(self.scans[0])
         assert axis is not None
         return axis
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""

@@ -6,7 +6,34 @@ from collections.abc import Mapping, Sequence
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ..recipe.pattern import Grouping, Whole
 from .elementwise import ElementwiseChain, chain_of
+from .moves import Movement
+
+
+class MovedChain(Whole):
+    """What patterns of elementwise nodes around nodes that combine elements have in common.
+
+    Attributes:
+        chain: these, in topological order.
+        moves: the movements through which they read.
+    """
+
+    __slots__ = ()
+    chain: tuple[Node, ...]
+    moves: tuple[Movement, ...]
+
+    regrouped = Grouping.PLAIN
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset((*(node for each in self.moves for node in each.nodes), *self.chain))
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
 
 
 @record
