@@ -8,18 +8,8 @@ import pytest
 from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import (
-    Abs,
-    Add,
-    Div,
-    Exp,
-    Mul,
-    Neg,
-    Tanh,
-)
-from tercet.runtime.ops.gather import (
-    Gather,
-)
+from tercet.runtime.ops.elementwise import Abs, Add, Div, Exp, Mul, Neg, Tanh
+from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
