@@ -26,9 +26,9 @@ from tercet.backends.cuda.recipe.launch import Launch
 from tercet.runtime.errors import DeviceError
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
-g (float[40, 50] x) => (y, z, broken) {
+g (float[40, 50] x, float[40, 50] w) => (y, z, broken) {
   z = Cos (x)
-  broken = Sigmoid (z)
+  broken = Sigmoid (w)
   y = Transpose <perm = [1, 0]> (x)
 }"""
 #: How many bytes behind its place each fault writes its result.
@@ -76,7 +76,7 @@ def main(kind: str) -> None:
             misplace(DISTANCE[kind])
         try:
             with tercet.load(parse_model(TEXT), "cuda", check_each=True) as model:
-                model(x)
+                model(x, x)
         except DeviceError as error:
             print(error)
 
