@@ -53,6 +53,7 @@ KERNEL_ROOMS = {
     "random": "elementwise",
     "recurrence_kernel": "elementwise",  # chains, a step after another
     "shared_chains": "elementwise",
+    "placed_chains": "elementwise",
     "fold_kernel": "reduce",
     "reduction_kernel": "reduce",
     "row_kernel": "reduce",

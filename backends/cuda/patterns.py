@@ -15,7 +15,7 @@ from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Div
-from ...runtime.ops.gather import Gather, ScatterND
+from ...runtime.ops.gather import Gather, ScatterElements, ScatterND
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
@@ -59,6 +59,7 @@ _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
+_PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
@@ -102,7 +103,8 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Gemm: (_FEW_ROWS, _GATED),
     MatMulNBits: (_FEW_ROWS, _GATED),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
-    ScatterND: (_SEGMENTS,),
+    ScatterElements: (_PLACED,),
+    ScatterND: (_SEGMENTS, _PLACED),
     LogSoftmax: (_CAST_SOFTMAX,),
     Softmax: (_CAST_SOFTMAX,),
 }

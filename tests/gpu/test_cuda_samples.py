@@ -22,6 +22,7 @@ from ..kernels import (
     test_dots,
     test_gathered,
     test_pad_channels,
+    test_placed_chains,
     test_rotated_heads,
     test_row_chain,
     test_scan_chain,
@@ -68,7 +69,7 @@ def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
 @pytest.mark.parametrize(
     "sample",
     [
-        *(*test_chosen.samples(), *test_gathered.samples()),
+        *(*test_chosen.samples(), *test_gathered.samples(), *test_placed_chains.samples()),
         *(*test_segments.samples(), *test_shared_chains.samples()),
     ],
     ids=lambda sample: sample.graph.name,

@@ -114,6 +114,17 @@ def test_positions_and_lengths_are_one_kernel(
         assert sorted(before) == ["gather", "gemv_packed", "shared_chain"]
 
 
+@pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(0.8)])
+def test_the_next_state_is_one_kernel(
+    sampling: SamplingSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token, whether scores are finite, the row of all tokens chosen, and their number."""
+    with following(HALF, sampling, monkeypatch) as plan:
+        *before, last = kernels(plan)
+        assert "placed_chain" in last
+        assert "reduce" in before[-1]
+
+
 @pytest.mark.parametrize(("penalty", "gathers"), [(1.0, 1), (1.1, 2)])
 def test_only_a_penalty_needs_the_tokens_of_all_positions(
     penalty: float, gathers: int, monkeypatch: pytest.MonkeyPatch
