@@ -74,6 +74,13 @@ def typed(net: Net) -> Graph:
     return net.outputs(net.apply(ScatterND(), rows, indices(net, [[-2]]), low))
 
 
+def rows(net: Net) -> Graph:
+    """Elements of which several have one factor."""
+    made = net.apply(Mul(), net.input(1, 2, 3), net.input(3))
+    found = net.apply(ScatterND(), net.input(4, 2, 3), indices(net, [[1]]), made)
+    return net.outputs(found, net.apply(Neg(), net.input(1)))
+
+
 GRAPHS: dict[str, Callable[[Net], Graph]] = {
     "step of one": lambda net: step(net, 1),
     "step of five": lambda net: step(net, 5, float16),
@@ -156,6 +163,14 @@ def test_others_are_kernels_of_their_own(
 
 
 @needs_compiler
+def test_repeated_elements_are_computed_before(emulated: CudaBackend) -> None:
+    net = Net(1)
+    graph = rows(net)
+    assert FILE not in files(graph)
+    compare(Sample(graph, net.feeds), emulated)
+
+
+@needs_compiler
 def test_indices_that_are_computed_are_read(emulated: CudaBackend) -> None:
     """What computes an index is another kernel: this one begins by reading it."""
     net = Net(1)
@@ -163,4 +178,29 @@ def test_indices_that_are_computed_are_read(emulated: CudaBackend) -> None:
     x, made = net.input(2, 3), net.apply(Neg(), net.input(2, 1))
     graph = net.outputs(net.apply(ScatterElements(axis=1), x, places, made))
     assert files(graph).count(FILE) == 1
+    compare(Sample(graph, net.feeds), emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(16))
+def test_random_graphs(seed: int, emulated: CudaBackend) -> None:
+    """Elements of a column, a row or one, chosen, combined and stored in any order."""
+    rng, net = np.random.default_rng(seed), Net(seed)
+    count = int(rng.integers(1, 6))
+    table = net.input(count, 7)
+    places = indices(net, rng.integers(-7, 7, (count, 1)).tolist())
+    columns = [net.input(count, 1), net.input(1), net.apply(GatherElements(axis=1), table, places)]
+    for _ in range(int(rng.integers(1, 6))):
+        a, b = (columns[int(n)] for n in rng.integers(0, len(columns), 2))
+        columns.append(net.apply((Add(), Mul(), Sub())[int(rng.integers(3))], a, b))
+    ends = [value for value in columns if not value.consumers and value.producer]
+    wide = next((v for v in reversed(columns) if v.tensor.size == count), columns[0])
+    other = indices(net, rng.integers(-7, 7, (count, 1)).tolist())
+    ends.append(net.apply(ScatterElements(axis=1), net.input(count, 7), other, wide))
+    if rng.integers(2):
+        row, at = shaped(net, wide, 1, count), indices(net, [[int(rng.integers(-4, 4))]])
+        ends.append(net.apply(ScatterND(), net.input(4, count), at, row))
+    if rng.integers(2):
+        ends.append(net.apply(Relu(), wide))
+    graph = net.outputs(*(value for value in ends if not value.consumers))
     compare(Sample(graph, net.feeds), emulated)

@@ -176,7 +176,9 @@ class _Closed:
         return not self.graph.is_output(value) and value.consumers.keys() <= nodes
 
     def _computes(self, node: Node) -> bool:
-        return in_chains(node) and node.output.tensor.size in (1, self.count)
+        """Whether a node computes an element each of one or one each of its operands."""
+        sizes = {value.tensor.size for value in (node.output, *node.distinct_reads)}
+        return in_chains(node) and sizes <= {1, self.count}
 
     def _gathers(self, node: Node) -> bool:
         if not isinstance(node.op, GatherElements) or node.output.tensor.size != self.count:
