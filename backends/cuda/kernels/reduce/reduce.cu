@@ -50,24 +50,22 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
     constexpr int GROUPS = ROWS * COLUMNS / LANES, STRIDE = LANES * WARPS;
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, share = group % WARPS;
     const long long i = blockIdx.x * (long long)(GROUPS / WARPS) + group / WARPS;
+    const long long row = i / parts, first = (i - row * parts) * chunk;
+    const Words<From>* from = (const Words<From>*)(x + row * count + first);
+    const int length = i < results ? int(min((long long)chunk, count - first) / VECTOR) : 0;
     grid_dependency_sync();
     State result = start();
-    if (i < results) {
-        const long long first = i % parts * chunk;
-        const Words<From>* from = (const Words<From>*)(x + i / parts * count + first);
-        const int length = min((long long)chunk, count - first) / VECTOR;
-        for (int begin = share * LANES + lane; begin < length; begin += AT_ONCE * STRIDE) {
-            Words<From> found[AT_ONCE];
+    for (int begin = share * LANES + lane; begin < length; begin += AT_ONCE * STRIDE) {
+        Words<From> found[AT_ONCE];
 #pragma unroll
-            for (int w = 0; w < AT_ONCE; ++w)
-                if (begin + w * STRIDE < length) found[w] = from[begin + w * STRIDE];
+        for (int w = 0; w < AT_ONCE; ++w)
+            if (begin + w * STRIDE < length) found[w] = from[begin + w * STRIDE];
 #pragma unroll
-            for (int w = 0; w < AT_ONCE; ++w) {
-                if (begin + w * STRIDE >= length) break;
+        for (int w = 0; w < AT_ONCE; ++w) {
+            if (begin + w * STRIDE >= length) break;
 #pragma unroll
-                for (int e = 0; e < VECTOR; ++e)
-                    result = combine(result, read(found[w].at[e], first + (begin + w * STRIDE) * VECTOR + e));
-            }
+            for (int e = 0; e < VECTOR; ++e)
+                result = combine(result, read(found[w].at[e], first + (begin + w * STRIDE) * VECTOR + e));
         }
     }
 #pragma unroll
