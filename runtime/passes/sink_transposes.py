@@ -13,6 +13,7 @@ from ..ops import elementwise
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
+from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, shape_of
@@ -22,6 +23,8 @@ from .transpose_images import Order, order_of, to_channels_first, transpose_imag
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
+#: Normalizations of rows, which may activate what they store, as layers do.
+_NORMS = (LayerNormalization, RMSNormalization)
 #: Elementwise operators that accept any order of axes.
 FREE = tuple(
     kind
@@ -46,7 +49,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     which then become the epilogue of the product.
 
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
-    channels are last in memory. The activation of a layer is moved before that.
+    channels are last in memory. The activation of a layer, or of a normalization of rows, is moved
+    before that.
     """
     yield from transpose_images(graph)
     yield from _merge(graph)
@@ -68,7 +72,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
-    """Return the nodes that move a layer's result to the activation, its only reader."""
+    """Return the nodes that move a layer's result, or rows that are normalized, to the activation.
+
+    Nothing else reads what is moved.
+    """
     views: list[Node] = []
     if not isinstance(node.op, elementwise.Unary) or isinstance(node.op, _ORDERED):
         return views
@@ -76,7 +83,8 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
     while value is not None and graph.sole_consumer(value) is not None:
         made = value.producer
         if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
-            return views if views and layer_before(graph, value) is not None else []
+            is_layer = isinstance(made and made.op, _NORMS) or layer_before(graph, value) is not None
+            return views if is_layer else []
         views.insert(0, made)
         value = made.inputs[0]
     return []

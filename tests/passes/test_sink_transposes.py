@@ -10,7 +10,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Pad, Transpose
-from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -264,6 +264,24 @@ def test_an_activation_stands_behind_its_convolution(alone: bool) -> None:
     order = kinds(after)
     assert (order.index("Gelu") == 1) == alone
     assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()])
+def test_an_activation_stands_behind_the_norm_of_an_image(
+    norm: LayerNormalization | RMSNormalization,
+) -> None:
+    """Channels of pixels are normalized as rows, as in MobileNetV5 and in SAM's decoder."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, LAST, apply(g, Conv(), x, normal(8, 3, 3, 3)))
+        image = apply(g, FIRST, apply(g, norm, rows, normal(8)))
+        return apply(g, Conv(), apply(g, Gelu(), image), normal(4, 8, 1, 1))
+
+    graph = make(build, (1, 3, 6, 5))
+    after, _ = optimised(graph)
+    order = kinds(after)
+    assert order[order.index("Gelu") - 1] == type(norm).__name__
+    assert_same(graph, after)
 
 
 def test_an_activation_stands_behind_a_product_of_experts() -> None:
