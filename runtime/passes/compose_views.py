@@ -12,7 +12,12 @@ from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import RESHAPES, Reshape
-from .cut_before_transposes import cut_before_transposes, cut_columns, slice_before_transposes
+from .cut_before_transposes import (
+    cut_before_transposes,
+    cut_columns,
+    cut_merged_heads,
+    slice_before_transposes,
+)
 from .driver import Context
 from .editing import Builder, drop, to_sizes
 from .factors import Axes, Factor, follow
@@ -45,6 +50,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from reduce_transposed(graph)
     yield from transpose_whole(graph)
     yield from cut_columns(graph)
+    yield from cut_merged_heads(graph)
     yield from cut_before_transposes(graph)
     yield from slice_before_transposes(graph)
     yield from _compose(graph, lambda node: True)

@@ -13,7 +13,7 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .cut_splits import cut_split
-from .editing import Builder, drop, shape_of, split_sizes, static_dims
+from .editing import Builder, drop, shape_of, split_sizes, static_dims, static_size
 
 #: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
@@ -80,6 +80,40 @@ def cut_columns(graph: Graph) -> Iterator[str]:
         graph.replace(node, made)
         drop(graph, view)
         yield f"Split '{name}' cuts rows, of which {len(made)} parts are split into axes"
+
+
+def cut_merged_heads(graph: Graph) -> Iterator[str]:
+    """Split [b, h, w, n] instead of [b * h, w, n], where a Reshape of [b, h * w, n] makes these.
+
+    Queries, keys and values of each head (guided diffusion): with an axis for heads, they are
+    channels of one image, as they are where an image is cut before its heads.
+    """
+    for node in list(graph.nodes):
+        view = node.inputs[0].producer if node.inputs and node.inputs[0] else None
+        if view is None or not isinstance(view.op, Reshape) or not isinstance(node.op, Split):
+            continue
+        before, after = shape_of(view.inputs[0]) or (), shape_of(view.output) or ()
+        found = split_sizes(node)
+        if found is None or found[0] != 1 or len(before) < 3 or len(after) != 3:
+            continue
+        merged, (width, places) = static_dims(before[1:2]), static_dims(after[1:]) or (0, 0)
+        if merged is None or not width or merged[0] % width or merged[0] == width:
+            continue
+        if static_size(before[2:]) != places:
+            continue
+        heads, sizes = merged[0] // width, found[1]
+        add = Builder(graph, node, node.name, (node, view))
+        apart = add.shaped(view.inputs[0], (-1, heads, width, places))
+        op = Split(axis=2)
+        parts = add.node(op, apart, add.integers(sizes, "sizes"), outputs=len(sizes))
+        made = [
+            add.shaped(part, (-1, size, places))
+            for part, size in zip(parts.outputs, sizes, strict=True)
+        ]
+        name = node.name
+        graph.replace(node, made)
+        drop(graph, view)
+        yield f"Split '{name}' cuts {heads} heads of each sample"
 
 
 def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Value], bool]) -> str:

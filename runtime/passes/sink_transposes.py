@@ -83,8 +83,8 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
     while value is not None and graph.sole_consumer(value) is not None:
         made = value.producer
         if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
-            is_layer = isinstance(made and made.op, _NORMS) or layer_before(graph, value) is not None
-            return views if is_layer else []
+            is_norm = made is not None and isinstance(made.op, _NORMS)
+            return views if is_norm or layer_before(graph, value) is not None else []
         views.insert(0, made)
         value = made.inputs[0]
     return []

@@ -167,6 +167,29 @@ def test_pixels(positions: bool) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("samples", [1, N])
+def test_heads_of_which_parts_are_cut(samples: int) -> None:
+    """Channels of a sound become heads before queries, keys and values are (guided diffusion)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        channels = apply(g, Conv(), x, normal(3 * WIDTH, WIDTH, 1))
+        heads = apply(g, Reshape(), channels, np.array([samples * HEADS, 3 * SIZE, PIXELS]))
+        q, k, v = g.insert(Split(axis=1, num_outputs=3), [heads], 3).outputs
+        q, v = (apply(g, Transpose(perm=(0, 2, 1)), each) for each in (q, v))
+        mixed = apply(g, Transpose(perm=(0, 2, 1)), attended(g, q, k, v))
+        sound = apply(g, Reshape(), mixed, np.array([samples, WIDTH, PIXELS]))
+        return apply(g, Conv(), sound, normal(WIDTH, WIDTH, 1))
+
+    graph = make(build, (samples, WIDTH, PIXELS))
+    after, log = optimised(graph)
+    assert log.counts["split_batches"] == 1
+    (attention,) = (node.op for node in after.nodes if isinstance(node.op, Attention))
+    assert attention.kv_num_heads == HEADS
+    transposes = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
+    assert all(perm == (0, 2, 1) for perm in transposes)  # between pixels and rows
+    assert_same(graph, after)
+
+
 def test_words() -> None:
     graph = make(of_rows, (N, PIXELS, WIDTH))
     after, _ = optimised(graph)
