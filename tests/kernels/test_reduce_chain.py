@@ -228,6 +228,33 @@ def test_windows_are_read_in_place(
     compare(Sample(net.graph, net.feeds), emulated, error=1e-3 if dtype == float16 else 1e-6)
 
 
+def unfolded(net: Net) -> Value:
+    """Windows of pixels, weighed by what a group of channels shares (involution)."""
+    image, weights = net.input(2, 8, 9, 12), net.input(2, 2, 1, 9, 9, 12)
+    x = net.apply(Pad(), image, axes(0, 0, 1, 1, 0, 0, 1, 1))
+    for axis, size in ((2, 9), (4, 12)):
+        x = net.apply(Gather(axis=axis), x, np.arange(3)[:, None] + np.arange(size))
+    x = net.apply(Transpose(perm=(0, 1, 2, 4, 3, 5)), x)
+    x = net.apply(Reshape(), x, axes(2, 2, 4, 9, 9, 12))
+    return net.apply(ReduceSum(keepdims=0), net.apply(Mul(), x, weights), axes(3))
+
+
+@needs_compiler
+def test_windows_of_many_pixels_are_read_where_they_are_padded(
+    emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places of padded windows are in no order, those of windows of a padded image are."""
+    monkeypatch.setattr(moves, "MAX_SCATTERED", 0)
+    monkeypatch.setattr(moves, "MAX_NEAR", 0)
+    net = Net()
+    net.graph.set_outputs({"y": unfolded(net)})
+    infer(net.graph)
+    *before, last = (each.source.file for each in launches(planned(net.graph)))
+    assert len(before) == 1
+    assert last == FILE
+    compare(Sample(net.graph, net.feeds), emulated)
+
+
 @needs_compiler
 def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
     """A transposed tensor that a reduction and another node read is in memory for both."""

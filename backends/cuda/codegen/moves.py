@@ -398,13 +398,30 @@ def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Move
         if node not in left or not moves(node) or _is_view_or_transpose(node):
             continue
         chain = [*chain_to(graph, node, left), *_views_behind(graph, node, left)]
-        whole = next((m for i in range(len(chain)) if (m := movement(chain[i:])) is not None), None)
+        whole = _longest(chain)
         if whole is not None and whole.copies and not whole.is_resize:
             if _transposes_image(graph.sole_consumer(whole.y)):
                 whole = replace(whole, result=Format.CHANNELS_LAST)
             found.append(whole)
             left.difference_update(whole.nodes)
     return found
+
+
+def _longest(chain: Sequence[Node]) -> Movement | None:
+    """Return what the end of a chain does, as much of it as possible.
+
+    A Pad in front is left to itself if adjacent elements would be looked up (windows of an image),
+    and are adjacent in what it writes.
+    """
+    for i, node in enumerate(chain):
+        whole = movement(chain[i:])
+        if whole is None:
+            continue
+        rest = movement(chain[i + 1 :]) if isinstance(node.op, Pad) and chain[i + 1 :] else None
+        if rest is not None and not whole.is_worth and rest.is_worth:
+            return rest
+        return whole
+    return None
 
 
 def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
