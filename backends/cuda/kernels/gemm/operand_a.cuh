@@ -6,6 +6,7 @@
 // volume, or 1 if there is one row, so that a column may take all bits of a place.
 
 #include "elementwise/divide.cuh"
+#include "gemm/singles.cuh"
 
 enum { MATRIX, PIXELS, WINDOWS };
 
@@ -55,25 +56,6 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
     return {n * image.of_image + z * image.of_plane + row * image.of_row + column * image.of_column,
             INSIDE + (AXES == 1 ? 0 : (u32)row) + ((u32)column << COLUMN) + ((u32)z << PLANE)};
 }
-
-// Elements of two bytes on their way to shared memory, which are too small for cp.async: all are loaded before one is
-// stored.
-template <int COUNT> struct Singles {
-    u32 to[COUNT];
-    unsigned short found[COUNT];
-
-    __device__ __forceinline__ void load(int i, u32 target, const T* from, bool inside)
-    {
-        to[i] = target;
-        found[i] = inside ? *(const unsigned short*)from : (unsigned short)0;
-    }
-
-    __device__ __forceinline__ void store() const
-    {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) keep_single(to[i], found[i]);
-    }
-};
 
 // Copies tiles of `a`: BM rows of BK elements, with zeros past the end. Positions outside of an image of
 // bytes read as `outside`. With ADDRESSES, a thread holds those of its rows, which takes two registers for each, so that

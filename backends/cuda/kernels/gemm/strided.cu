@@ -16,6 +16,7 @@
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "gemm/singles.cuh"
 #include "gemm/epilogue.cuh"
 
 constexpr bool DIRECT = DIRECT_CODE;
@@ -38,23 +39,6 @@ struct Steps {  // distances of neighbours, in elements
 template <typename E, int LINES, bool ACROSS, int VECTOR> struct Tile {
     static constexpr int INNER = ACROSS ? LINES : TERMS, OUTER = ACROSS ? TERMS : LINES;
     static constexpr int PITCH = INNER + (ACROSS || sizeof(E) == 2 ? 8 : 4), BYTES = OUTER * PITCH * sizeof(E);
-
-    // Copies terms from k0 on of lines from `line0` on, with zeros past the ends.
-    __device__ __forceinline__ static void copy(u32 tile, const E* from, int line0, int lines, int k0, int k,
-                                                long long of_line, long long of_term)
-    {
-        constexpr int COPIES = INNER / VECTOR;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < OUTER * COPIES; i += THREADS) {
-            const int outer = i / COPIES, inner = i % COPIES * VECTOR;
-            const int line = line0 + (ACROSS ? inner : outer), term = k0 + (ACROSS ? outer : inner);
-            const bool inside = line < lines && term < k;
-            const E* source = inside ? from + line * of_line + term * of_term : from;
-            const u32 to = tile + (outer * PITCH + inner) * (int)sizeof(E);
-            if constexpr (VECTOR * sizeof(E) < 4) keep_single(to, inside ? *(const unsigned short*)source : 0);
-            else cp_async<VECTOR * sizeof(E) / sizeof(T)>(to, (const T*)source, inside);
-        }
-    }
 
     __device__ __forceinline__ static int place(int line, int term)
     {
@@ -90,9 +74,57 @@ template <typename E, int LINES, bool ACROSS, int VECTOR> struct Tile {
     }
 };
 
+// Copies a thread's words of the tiles of one step after the other, with zeros past the ends. They are equally far apart, so
+// that little is computed for each.
+template <typename E, int LINES, bool ACROSS, int VECTOR> struct Loader {
+    typedef Tile<E, LINES, ACROSS, VECTOR> To;
+    static constexpr int WORDS = To::INNER / VECTOR, ROWS = THREADS / WORDS, COPIES = (To::OUTER + ROWS - 1) / ROWS;
+    static constexpr bool SINGLE = VECTOR * sizeof(E) < 4;
+    static_assert(THREADS % WORDS == 0 && (To::OUTER % ROWS == 0 || ROWS % To::OUTER == 0), "those that copy do so alike");
+
+    const E* from;          // the first word in the next step
+    int to, lines, terms;   // its place in a tile, and how many lines and terms there are from it on
+    long long apart, step;  // elements between words, and between steps
+
+    __device__ __forceinline__ Loader(const E* first, int line0, int m, int k, long long of_line, long long of_term)
+    {
+        const int outer = threadIdx.x / WORDS, inner = threadIdx.x % WORDS * VECTOR;
+        const int line = line0 + (ACROSS ? inner : outer), term = ACROSS ? outer : inner;
+        from = first + line * of_line + term * of_term;
+        to = (outer * To::PITCH + inner) * (int)sizeof(E);
+        lines = m - line, terms = k - term;
+        apart = ROWS * (ACROSS ? of_term : of_line), step = TERMS * of_term;
+    }
+
+    __device__ __forceinline__ void copy(u32 tile)
+    {
+        if (ROWS > To::OUTER && threadIdx.x >= To::OUTER * WORDS) return;
+        const int row = ACROSS ? lines : terms, rows = row > 0 ? ACROSS ? terms : lines : 0;
+        const E* source = from;
+        Singles<SINGLE ? COPIES : 1> singles;
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const u32 target = tile + to + i * (ROWS * To::PITCH * (int)sizeof(E));
+            const bool inside = i * ROWS < rows;
+            if constexpr (SINGLE) singles.load(i, target, source, inside);
+            else cp_async<VECTOR * sizeof(E) / sizeof(T)>(target, (const T*)source, inside);
+            source += apart;
+        }
+        if constexpr (SINGLE) singles.store();
+        from += step, terms -= TERMS;
+    }
+};
+
 typedef Tile<T, BM, ACROSS_A, VECTOR_A> TileA;
 typedef Tile<U, BN, ACROSS_B, VECTOR_B> TileB;
 constexpr int STAGE = TileA::BYTES + TileB::BYTES;
+
+struct Loaders {
+    Loader<T, BM, ACROSS_A, VECTOR_A> a;
+    Loader<U, BN, ACROSS_B, VECTOR_B> b;
+
+    __device__ __forceinline__ void copy(u32 stage) { a.copy(stage), b.copy(stage + TileA::BYTES); }
+};
 
 // Numbers as sums of two in tf32. The tensor cores ignore the lower 13 bits, so that adding half a unit of the last remaining
 // one rounds. `cross` is `high` in the product with the other's low part: if CAREFUL, without infinities and NaNs, which have
@@ -135,6 +167,14 @@ __device__ __forceinline__ void add(float (&totals)[4], const float (&sums)[4])
     for (int q = 0; q < 4; ++q) totals[q] += sums[q];
 }
 
+__device__ __forceinline__ void add_all(Sums& totals, const Sums& sums)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) add(totals[i][j], sums[i][j]);
+}
+
 #if DIRECT_CODE
 template <bool CAREFUL>
 __device__ __forceinline__ void multiply_step(Sums& totals, const unsigned char* stage, const Warp& warp)
@@ -157,16 +197,14 @@ __device__ __forceinline__ void multiply_step(Sums& totals, const unsigned char*
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) add(totals[i][j], sums[i][j]);
+    add_all(totals, sums);
 }
 #else
 template <bool CAREFUL>
 __device__ __forceinline__ void multiply_step(Sums& totals, const unsigned char* stage, const Warp& warp)
 {
     constexpr bool CUT_A = PARTS == 2 && sizeof(T) == 4, CUT_B = PARTS == 2 && sizeof(U) == 4;
+    Sums of_step = {};
 #pragma unroll
     for (int part = 0; part < TERMS / EACH / SLICES; ++part) {
         const int k = (part * SLICES + warp.slice) * EACH;
@@ -189,14 +227,16 @@ __device__ __forceinline__ void multiply_step(Sums& totals, const unsigned char*
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int q = 0; q < 4; q += 2) {
-                    float sums[4] = {};
+                    float of_part[4] = {};
+                    float(&sums)[4] = PARTS == 1 ? of_step[i][j + q / 2] : of_part;
                     if constexpr (CUT_A) MMA(sums, left[i].low, right.cross[q], right.cross[q + 1]);
                     if constexpr (CUT_B) MMA(sums, left[i].cross, right.low[q], right.low[q + 1]);
                     MMA(sums, left[i].high, right.high[q], right.high[q + 1]);
-                    add(totals[i][j + q / 2], sums);
+                    if constexpr (PARTS == 2) add(totals[i][j + q / 2], sums);
                 }
         }
     }
+    if constexpr (PARTS == 1) add_all(totals, of_step);
 }
 #endif
 
@@ -217,19 +257,20 @@ __device__ __forceinline__ bool any_nan(const Sums& sums)
     return found;
 }
 
-// Adds up the products of all steps, which `load` copies.
-template <bool CAREFUL, typename Load>
-__device__ __forceinline__ void multiply_all(Sums& totals, const unsigned char* shared, int steps, const Warp& warp, Load load)
+// Adds up the products of all steps.
+template <bool CAREFUL>
+__device__ __forceinline__ void multiply_all(Sums& totals, const unsigned char* shared, int steps, const Warp& warp, Loaders loaders)
 {
+    const u32 stages = shared_address(shared);
 #pragma unroll
     for (int step = 0; step < STAGES - 1; ++step) {
-        if (step < steps) load(step);
+        if (step < steps) loaders.copy(stages + step * STAGE);
         cp_async_commit();
     }
     for (int step = 0; step < steps; ++step) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
-        if (step + STAGES - 1 < steps) load(step + STAGES - 1);
+        if (step + STAGES - 1 < steps) loaders.copy(stages + (step + STAGES - 1) % STAGES * STAGE);
         cp_async_commit();
         multiply_step<CAREFUL>(totals, shared + step % STAGES * STAGE, warp);
     }
@@ -342,21 +383,16 @@ strided_mma(const T* a, const U* b, R* c, const Z* bias, const Z* z0, const Z* z
         c += at * of_c.at[axis];
         rest /= size;
     }
-    const u32 stages = shared_address(shared);
     const int steps = (k + TERMS - 1) / TERMS;
-    const auto load = [&](int step) {
-        const u32 to = stages + step % STAGES * STAGE;
-        TileA::copy(to, a, m0, m, step * TERMS, k, by.a_m, by.a_k);
-        TileB::copy(to + TileA::BYTES, b, n0, n, step * TERMS, k, by.b_n, by.b_k);
-    };
+    const Loaders loaders = {{a, m0, m, k, by.a_m, by.a_k}, {b, n0, n, k, by.b_n, by.b_k}};
     grid_dependency_sync();
     Sums totals = {};
     const Warp warp;
-    multiply_all<false>(totals, shared, steps, warp, load);
+    multiply_all<false>(totals, shared, steps, warp, loaders);
     if constexpr (!DIRECT && PARTS == 2) {
         if (any_nan(totals)) {
             memset(totals, 0, sizeof totals);
-            multiply_all<true>(totals, shared, steps, warp, load);
+            multiply_all<true>(totals, shared, steps, warp, loaders);
         }
     }
     if constexpr (SLICES > 1) {
