@@ -11,7 +11,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, drop, rank_of
+from .editing import Builder, drop, first_input, rank_of, shape_of
 from .pattern import pairs
 
 _MOVES = (*RESHAPES, Transpose, Gather, Slice, Split)
@@ -30,7 +30,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         last = _bias_of(graph, node) or node
         before, transpose = _transpose(_source(node)), _transpose(graph.sole_consumer(last.output))
-        if before is not None and not _moves(_source(before)):
+        if before is not None and not _merges(before):
             if all(_is_moved_behind(graph, reader) for reader in before.output.consumers):
                 _put_behind(graph, before, node, last)
                 yield f"Transpose '{before.name}' moved after '{node.name}'"
@@ -56,6 +56,27 @@ def _bias_of(graph: Graph, product: Node) -> Node | None:
 
 def _source(node: Node) -> Node | None:
     return None if node.inputs[0] is None else node.inputs[0].producer
+
+
+def _merges(transpose: Node) -> bool:
+    """Whether a Transpose may merge with moves in front of it, through views and cuts of rows.
+
+    Not with those whose result something else than a move reads, so that it is stored.
+    """
+    value = first_input(transpose)
+    while value is not None and all(map(_moves, value.consumers)):
+        node = value.producer
+        if node is None or not isinstance(node.op, (*RESHAPES, Slice, Split)):
+            return _moves(node)
+        if not _keeps_rows(node):
+            return True
+        value = first_input(node)
+    return False
+
+
+def _keeps_rows(node: Node) -> bool:
+    before, after = shape_of(first_input(node)), shape_of(node.outputs[0])
+    return bool(before) and bool(after) and before[-1] == after[-1] is not None
 
 
 def _moves(node: Node | None) -> bool:
