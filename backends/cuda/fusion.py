@@ -28,7 +28,6 @@ from .codegen.elementwise import (
     MAX_REPEATED,
     closed_after,
     in_chains,
-    one_by_one,
 )
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
@@ -341,26 +340,26 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes after an anchor, each reading the previous one.
 
     The last of them has the anchor's dtype, or another float type that the kernel can store; in
-    between there may be any. Each is preceded by nodes that only it reads. What an epilogue cannot
-    compute is left to chains and to other anchors.
+    between there may be any. Each is preceded by nodes that only it reads, and there may be several
+    where branches meet again, x + f(x). What an epilogue cannot compute is left to chains and to
+    other anchors.
     """
     found: list[Node] = []
     fitting = 0
     value = anchor.output
     own = value.tensor.dtype
     stored = STORED if own in STORED else {own}
-    for follower in one_by_one(graph, value, free):
-        out = follower.output
-        if out.tensor.dims != value.tensor.dims:
-            break
+    while (nodes := next(closed_after(graph, (value,), free), None)) is not None:
+        *branches, follower = nodes
         if found and _is_left(graph, anchor, tuple(found), follower, free):
             break
-        found.append(follower)
-        found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
+        found += nodes
+        if not branches:
+            found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         if not _is_epilogue(tuple(found), anchor):
             break
-        value = out
-        if out.tensor.dtype in stored:
+        value = follower.output
+        if value.tensor.dtype in stored:
             fitting = len(found)
     return tuple(found[:fitting])
 

@@ -2,7 +2,7 @@
 
 `to_half` uses this module in addition to `ranges`. The forms:
 
-- a square, for what is in range may leave it once squared
+- a square of what is not known to be at most 1, which may leave the range, and other powers
 - a product of two computed matrices, that is, a sum of products without normalization; except
   scores that lead to a Softmax, means weighted by a Softmax, and products with such means
 - a layer that reads a graph input directly and whose result is squared: the spectrum of a
@@ -34,7 +34,7 @@ from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce,
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number
-from .ranges import Ranges, ValueRange, norm_of, times
+from .ranges import Ranges, ValueRange, input_of, norm_of, times
 
 #: Minimum proven distance of a divisor from 0.
 _DISTANCE = 2.0**-6
@@ -256,6 +256,13 @@ def _mixes(node: Node) -> bool:
     shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in computed]
     own = node.output.type
     return len(shapes) == 1 and isinstance(own, TensorType) and own.shape == shapes[0] is not None
+
+
+def is_open_power(node: Node, ranges: Ranges) -> bool:
+    """Whether a node squares what may exceed 1, or computes another power."""
+    if isinstance(node.op, ew.Pow):
+        return number(node.inputs[1], 64) != 2 or ranges[input_of(node, 0)].bound > 1
+    return is_square(node) and ranges[input_of(node, 0)].bound > 1
 
 
 def is_square(node: Node) -> bool:

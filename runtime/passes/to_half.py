@@ -58,12 +58,12 @@ from .half_forms import (
     fragile_nodes,
     holds_computed,
     holds_mask,
+    is_open_power,
     is_open_product,
     is_open_quotient,
     is_outweighed,
     is_slight,
     is_spectrum,
-    is_square,
     vanishes_in_sum,
 )
 from .half_operators import FOLLOWERS, LEADERS
@@ -196,7 +196,7 @@ class _Narrow:
     def _bears(self, node: Node, wide: list[Value], *, is_rounded: bool = False) -> bool:
         """Whether neither the node nor its inputs need the range of float32."""
         ranges, limits = self._ranges, self._limits
-        if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
+        if node in self._fragile or is_open_power(node, ranges) or is_open_quotient(node, ranges):
             return False
         is_open = not is_rounded and is_open_product(node, ranges, limits)
         if is_open or is_spectrum(node):

@@ -20,7 +20,7 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Sin, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import (
@@ -62,6 +62,18 @@ def by_number(dtype: DType, batch: int) -> tuple[Net, Value]:
     net = Net(batch, 33, 24, dtype=dtype)
     y = net.add(MatMul(), net.x, constant(net, 24, 1, scale=0.2))
     return net, net.add(Add(), y, net.add(ReduceMax(keepdims=False), net.x))
+
+
+def snake(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Branches that meet: y + sin²(a y) / a, as in vocoders, a gate, and a third layer."""
+    net = Net(batch, 12, 30, dtype=dtype)
+    y = net.add(Conv(), net.x, constant(net, 16, 12, 3, scale=0.2))
+    waves = net.add(Sin(), net.add(Mul(), y, constant(net, 16, 1)))
+    y = net.add(Add(), y, net.add(Mul(), net.add(Mul(), waves, waves), constant(net, 1, 16, 1)))
+    y = net.add(Conv(), y, constant(net, 12, 16, 1, scale=0.3))
+    gate = net.add(Sigmoid(), y)
+    y = net.add(Sub(), net.add(Mul(), gate, net.add(Tanh(), y)), gate)
+    return net, net.add(Conv(), y, constant(net, 8, 12, 1, scale=0.3))
 
 
 def gated(dtype: DType, batch: int) -> tuple[Net, Value]:
@@ -190,6 +202,7 @@ def model_of(
     [
         *((by_row, batch, 2) for batch in (1, 3)),
         *((by_number, batch, 2) for batch in (1, 3)),
+        *((snake, batch, 3) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((tables, batch, 1) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
@@ -253,6 +266,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
     [
         by_row,
         by_number,
+        snake,
         gated,
         halves,
         parallel,
@@ -271,7 +285,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, gated, halves, modulated, modulated_image])
+@pytest.mark.parametrize("case", [by_row, snake, gated, halves, modulated, modulated_image])
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

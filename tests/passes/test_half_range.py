@@ -218,6 +218,21 @@ def test_numbers_stay_numbers(name: str, precision: str) -> None:
     assert np.linalg.norm(got - exact) <= bound * np.linalg.norm(exact)
 
 
+@pytest.mark.parametrize("square", ["Mul", "Pow"])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_squares_of_what_is_at_most_1_are_narrowed(bounded: bool, square: str) -> None:
+    """Such as the sines of an activation of vocoders (Snake), and no others."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(8, 8))
+        y = apply(g, ew.Sin(), y) if bounded else y
+        y = apply(g, ew.Mul(), y, y) if square == "Mul" else apply(g, ew.Pow(), y, full(2.0))
+        return apply(g, MatMul(), y, normal(8, 8))
+
+    graph = make(build, (6, 8))
+    assert dtypes_of(halved(graph), square) == {float16 if bounded else float32}
+
+
 def test_what_is_narrowed_around_them() -> None:
     """The layers in front of linear attention stay half precision, its sums do not."""
     after = halved(make(linear_attention, (1, 2048, 8)))
