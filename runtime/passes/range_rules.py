@@ -11,7 +11,19 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Shape, TensorType
-from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantize, recurrent, reduce
+from ..ops import (
+    attention,
+    conv,
+    gather,
+    matmul,
+    movement,
+    norm,
+    pool,
+    quantize,
+    recurrent,
+    reduce,
+    signal,
+)
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..ops.resize import Resize
@@ -315,6 +327,20 @@ def _cumulative(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(x.size * UNKNOWN, counted=x.counted)
 
 
+def _transformed(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of coefficients, or of what they describe, by Parseval's theorem."""
+    op, known = node.op, ranges[input_of(node, 0)]
+    assert isinstance(op, signal.DFT)
+    x, *given = (None if value is None else value.type for value in node.inputs)
+    types = [each if isinstance(each, TensorType) else None for each in given]
+    length = op.length(x, *types) if isinstance(x, TensorType) else None
+    if not isinstance(length, int) or not length:
+        return ValueRange(max(LIKELY, known.size * UNKNOWN))
+    most = times(known.bound, sqrt(2) * (1 if op.inverse else length))
+    gain = 1 / sqrt(length) if op.inverse else sqrt(length)
+    return ValueRange(times(known.size, gain), -most, most)
+
+
 def _log_sum(node: Node, ranges: Ranges) -> ValueRange:
     source = input_of(node, 0)
     x, terms = ranges[source], _terms(node, source)
@@ -382,6 +408,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_reduction(2, 1), reduce.ReduceSumSquare)
     put(_reduction(1, 0.5), reduce.ReduceL2)
     put(_cumulative, reduce.CumSum)
+    put(_transformed, signal.DFT)
     return rules
 
 

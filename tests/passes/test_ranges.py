@@ -13,6 +13,8 @@ from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.signal import DFT
 from tercet.runtime.passes.half_forms import fits
 from tercet.runtime.passes.range_rules import ranges_of
 from tercet.runtime.passes.ranges import of_constant
@@ -21,6 +23,7 @@ from .graphs import Build, apply, make, normal
 from .graphs import run as run_in
 from .test_half_range import folded, full, resized
 
+ROOT = np.sqrt(2)
 CONSTANTS = {
     "ordinary": (normal(100), True),
     "overflow": (full(7e4, 1), False),
@@ -63,6 +66,13 @@ def features(g: Graph, x: Value) -> Value:
     square = apply(g, ew.Div(), apply(g, red.ReduceSumSquare(), x, np.array([-1])), full(2.0))
     below = apply(g, ew.Sub(), apply(g, ew.Sub(), x, square), apply(g, red.ReduceMax(), x))
     return apply(g, ew.Exp(), below)
+
+
+def transformed(g: Graph, x: Value, op: DFT, length: int | None = None) -> Value:
+    """Transform columns of pairs of numbers."""
+    pairs = apply(g, Reshape(), x, np.array([-1, 8, 4, 2]))
+    sizes = [None if length is None else np.array(length), np.array(1)]
+    return apply(g, op, pairs, *sizes)
 
 
 BOUNDS: dict[str, tuple[Build, float, float]] = {
@@ -132,6 +142,17 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         -8,
         8,
     ),
+    "spectrum": (lambda g, x: transformed(g, apply(g, ew.Tanh(), x), DFT()), -8 * ROOT, 8 * ROOT),
+    "padded spectrum": (
+        lambda g, x: transformed(g, apply(g, ew.Tanh(), x), DFT(), 20),
+        -20 * ROOT,
+        20 * ROOT,
+    ),
+    "signal": (
+        lambda g, x: transformed(g, apply(g, ew.Tanh(), x), DFT(inverse=1)),
+        -ROOT,
+        ROOT,
+    ),
     "layer": (
         lambda g, x: apply(g, LayerNormalization(), x, full(1, 8)),
         -np.inf,
@@ -148,3 +169,12 @@ def test_what_is_proved(name: str) -> None:
     assert (found.low, found.high) == (low, high)
     y = run_in(graph, normal(8, 8) * np.float32(5), np.float64)
     assert low - 1e-9 <= y.min() <= y.max() <= high + 1e-9
+
+
+@pytest.mark.parametrize("inverse", [0, 1])
+def test_sizes_of_spectra(inverse: int) -> None:
+    """Those of noise, by which half precision judges layers behind long convolutions (S4)."""
+    graph = make(lambda g, x: apply(g, DFT(inverse=inverse), x, None, np.array(1)), (3, 512, 2))
+    y = run_in(graph, normal(3, 512, 2), np.float64)
+    expected = ranges_of(graph)[graph.outputs["y"]].size / ranges_of(graph)[graph.inputs[0]].size
+    assert 0.8 < np.sqrt((y**2).mean()) / expected < 1.25
