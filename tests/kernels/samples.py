@@ -390,8 +390,9 @@ def _products() -> Iterator[Sample]:
     yield sample("DFT", [normal(2, 40, 2), scalar(64, np.int64)], (1,), inverse=1)
     yield sample("DFT", [normal(2, 34, 2), scalar(66, np.int64)], (1,), inverse=1, onesided=1)
     yield sample("DFT", [normal(2, 37, 2).astype(np.float64)])
-    # many lines side by side, of which a block has several
+    # many lines side by side, of which a block has several, more of short ones
     yield sample("DFT", [normal(2, 36, 259, 2), None, scalar(1, np.int64)], (2,), inverse=1)
+    yield sample("DFT", [normal(5, 12, 131, 1), None, scalar(1, np.int64)], (2,), onesided=1)
     yield sample("STFT", [normal(2, 96, 1), scalar(16, np.int64), normal(48)], (1,))
 
 

@@ -15,8 +15,9 @@ from ..recipe.operands import Given, Packed, ceil_div
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 
-#: Minimum length of a transform in shared memory, and the numbers that it keeps of each of a line.
-LONG, KEPT = 32, 2
+#: Minimum of numbers of a block's lines in shared memory, how many there are of short lines, and
+#: how many are kept of each of a line.
+FEW, FILLED, KEPT = 32, 256, 2
 #: Bytes of adjacent lines of a block, and of shared memory, so that a multiprocessor has several;
 #: and blocks for which there are fewer lines of each.
 SECTOR, SHARED, BLOCKS = 32, 72 << 10, 128
@@ -41,17 +42,23 @@ class Transform:
     parts: tuple[int, int]
 
     def fits(self, target: Target) -> bool:
-        """Whether a line fits into shared memory, and is worth it."""
-        return self.length >= LONG and bool(self.count) and self._bytes(1) <= target.shared
+        """Whether a line fits into shared memory, and a block's are worth it."""
+        if not self.count or self._bytes(1) > target.shared:
+            return False
+        return self.length * self.beside(target) >= FEW
 
     def _bytes(self, beside: int) -> int:
         numbers = (KEPT * beside + 1) * self.length
         return 2 * arithmetic(self.dtype).itemsize * numbers
 
     def beside(self, target: Target) -> int:
-        """Return the lines of a block: some that are adjacent, if numbers of a line are not."""
+        """Return the lines of a block: some that are adjacent, if numbers of a line are not.
+
+        There are more of lines that are too short for the threads of a block.
+        """
         inner, most = self.lines["inner"], min(SHARED, target.shared)
-        beside = SECTOR // (self.dtype.itemsize * self.parts[0]) if inner > 1 else 1
+        sector = SECTOR // (self.dtype.itemsize * self.parts[0])
+        beside = max(sector, FILLED // self.length) if inner > 1 else 1
         while beside > 1 and (
             beside > inner or self._bytes(beside) > most or self.count < beside * BLOCKS
         ):
