@@ -88,15 +88,21 @@ __device__ __forceinline__ void over_rows(State (&own)[COLUMNS], Combine combine
             for (int i = 1; i < SHARES / 32; ++i) own[0] = combine(own[0], parts[first + i]);
         }
     } else if constexpr (SHARES > 1) {
-        __shared__ State parts[COLUMNS][THREADS];
+        constexpr int NEXT = BESIDE < 32 ? BESIDE : 32, PARTS = THREADS / BESIDE * NEXT / 32;  // one of each warp, if it has all
+        const int part = threadIdx.x / 32 * NEXT / BESIDE, beside = threadIdx.x % BESIDE;
+        __shared__ State parts[COLUMNS][PARTS][BESIDE];
 #pragma unroll
-        for (int q = 0; q < COLUMNS; ++q) parts[q][threadIdx.x] = own[q];
+        for (int q = 0; q < COLUMNS; ++q) {
+#pragma unroll
+            for (int other = NEXT; other < 32; other *= 2) own[q] = combine(own[q], shuffle_xor(own[q], other));
+            if (threadIdx.x % 32 < NEXT) parts[q][part][beside] = own[q];
+        }
         __syncthreads();
 #pragma unroll
         for (int q = 0; q < COLUMNS; ++q) {
-            own[q] = parts[q][threadIdx.x % BESIDE];
+            own[q] = parts[q][0][beside];
 #pragma unroll
-            for (int i = 1; i < SHARES; ++i) own[q] = combine(own[q], parts[q][threadIdx.x % BESIDE + i * BESIDE]);
+            for (int i = 1; i < PARTS; ++i) own[q] = combine(own[q], parts[q][i][beside]);
         }
     }
 }
