@@ -1,4 +1,4 @@
-"""Repeats elementwise nodes for sums of what is otherwise only stored in 16 bits."""
+"""Repeats elementwise nodes for sums and products of what is otherwise only stored in 16 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
 from ..ops.reduce import Reduce, ReduceSum
 from .driver import Context
-from .editing import Builder, is_elementwise, is_static, stand_in
+from .editing import Builder, drop, is_elementwise, is_static, stand_in
 
 #: Maximum number of nodes that are repeated, and maximum bytes that they read, as a share of those
 #: of their result, which would be written and read.
@@ -22,10 +22,21 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Features of linear attention, which products read in 16 bits, and sums, their normalizers, in
     float32: such a sum reads the operands of the elementwise nodes before it, which are hardly more
-    bytes, and the tensor is not stored in float32.
+    bytes, and the tensor is not stored in float32. Nor is one of 16 bits that several products or
+    sums read in float32, as each has a Cast of its own.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Cast) or not is_static(node.inputs[0]):
+            continue
+        for each in _widened(graph, node):
+            if _is_sum(each, node.output):
+                _repeat(graph, each, node.output, [node])
+            else:
+                own = Builder(graph, each, f"{each.name}.wide", (node,))(node.op, node.operands[0])
+                graph.set_inputs(each, [own if v is node.output else v for v in each.inputs])
+            yield f"{each.kind} '{each.name}' widens what it reads itself"
+        drop(graph, node)
+        if node not in graph:
             continue
         x = node.operands[0]
         if x.tensor.dtype != float32 or node.output.tensor.dtype.itemsize != 2:
@@ -39,6 +50,22 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         for each in sums:
             _repeat(graph, each, x, chain)
             yield f"{each.kind} '{each.name}' computes again what '{node.name}' rounds"
+
+
+def _widened(graph: Graph, cast: Node) -> list[Node]:
+    """Return the readers of a Cast from 16 bits if there are several, all products or sums."""
+    x, y = cast.operands[0], cast.output
+    readers = list(graph.in_order(y.consumers))
+    widens = (x.tensor.dtype.itemsize, y.tensor.dtype) == (2, float32) and x.producer is not None
+    if not widens or graph.is_output(y) or not all(_adds_up(each, y) for each in readers):
+        return []
+    return readers if len(readers) > 1 else []
+
+
+def _adds_up(node: Node, x: Value) -> bool:
+    """Whether a node is a product of a value and another one, or a reduction of it."""
+    operands = node.operands[1:] if isinstance(node.op, Reduce) else node.operands
+    return isinstance(node.op, MatMul | Reduce) and operands.count(x) <= isinstance(node.op, MatMul)
 
 
 def _is_sum(node: Node, x: Value) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -76,3 +78,26 @@ def read_as_well(g: Graph, x: Value) -> Value:
 @pytest.mark.parametrize("build", [from_layer, from_many, read_as_well])
 def test_what_is_not_computed_again(build) -> None:
     assert not passed(make(build, SHAPE), repeat_chains.run, "float16")[1]
+
+
+def widened(g: Graph, x: Value, *, stored: bool = False) -> Value:
+    """Products and a sum of what has 16 bits, as cosFormer's queries; or it is read as well."""
+    y = rounded(g, x)
+    sums = apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), x), x)
+    totals = apply(g, Unsqueeze(), apply(g, ReduceSum(keepdims=0), x, np.array([1])), np.array([2]))
+    scale = apply(g, Exp(), apply(g, MatMul(), y, totals))
+    z = apply(g, Div(), apply(g, MatMul(), y, sums), scale)
+    z = apply(g, Add(), z, apply(g, ReduceSum(), y, np.array([1])))
+    return apply(g, Add(), z, y) if stored else z
+
+
+def test_each_product_widens_what_it_reads() -> None:
+    before = make(widened, SHAPE)
+    after, said = passed(before, repeat_chains.run, "float16")
+    assert len(said) == 3
+    assert kinds(after).count("MatMul") == kinds(before).count("MatMul") - 1
+    assert all(len(node.output.consumers) == 1 for node in after.nodes if node.kind == "Cast")
+    x = normal(*SHAPE)
+    want, got = run(before, x, np.float32), run(after, x, np.float32)
+    assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
+    assert not passed(make(partial(widened, stored=True), SHAPE), repeat_chains.run, "float16")[1]
