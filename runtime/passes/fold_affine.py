@@ -12,8 +12,10 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Div, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
+from ..ops.shape import RESHAPES
+from ..ops.signal import DFT
 from .driver import Context
-from .editing import rank_of
+from .editing import is_elementwise, rank_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import exact_product, layer_of, rebuilt
 from .pattern import Apply, Var
@@ -133,6 +135,30 @@ def _build_scaled(found: Found) -> Outcome:
     return Replacement(MatMul(), (found["x"], scaled), named=node)
 
 
+# ── Fourier transforms ───────────────────────────────────────────────────────────────────────────
+
+_NUMBER = Var("factor", lambda value: value.data is not None and value.data.size == 1)
+_SPECTRUM = Apply((Mul, Div), Apply(DFT, "x", name="inner"), _NUMBER, name="scaled")
+
+
+def _build_in_front(found: Found) -> Outcome:
+    """Scale what elementwise nodes compute instead of a transform of it that is transformed again.
+
+    Each axis of ``norm="ortho"`` has such a number.
+    """
+    inner, scaled = found.match.made("inner"), found.match.made("scaled")
+    factor, value = found["factor"], found["x"]
+    if len(factor.tensor.dims) > 1 or scaled.inputs[0] is not inner.output:
+        return None
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
+        value = node.operands[0]
+    if node is None or not is_elementwise(node.op) or found.graph.sole_consumer(value) is None:
+        return None
+    x = found.builder(scaled.name, (scaled,))(scaled.op, found["x"], factor)
+    spectrum = found.builder(inner.name, (inner,))(inner.op, x, *inner.inputs[1:])
+    return Replacement(found.top.op, (spectrum, *found.top.inputs[1:]))
+
+
 FUSIONS = tuple(
     Fusion(Apply(kinds, *operands), build, text="{new} took over {kind} '{anchor}'")
     for kinds, operands, build in (
@@ -141,6 +167,7 @@ FUSIONS = tuple(
         ((Add, Mul, Sub, Div), (_BIASED, _CONSTANT), _build_rows),
         ((Mul, Div), (_PRODUCT, _CONSTANT), _build_rows),
         (MatMul, (_SCALED, _WEIGHT), _build_scaled),
+        (DFT, (_SPECTRUM,), _build_in_front),
     )
 )
 
@@ -151,6 +178,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Weight and bias of a Conv, ConvTranspose, Gemm or MatMul, or scale and shift of a
     BatchNormalization in inference, are changed instead, in float64. So is the matrix by which rows
     are multiplied that a number scales. `y` must have no other reader. With precision
-    float16, scales for which weights would leave its range are not folded.
+    float16, scales for which weights would leave its range are not folded. A number between two
+    Fourier transforms scales what the first one reads.
     """
     return fuse(graph, context, FUSIONS)

@@ -16,9 +16,9 @@ from .samples import Sample, compare, sample
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
-#: Shapes of the matrices: heads with a matrix each in every sample (relative positions), keys shared
-#: by heads, both, a left matrix shared by heads, and one matrix. They are read in place, unless
-#: strides of 16-bit floats differ along three axes.
+#: Shapes of the matrices: heads with a matrix each in every sample (relative positions), keys
+#: shared by heads, both, a left matrix shared by heads, and one matrix. They are read in place,
+#: unless strides of 16-bit floats differ along three axes.
 STACKS = {
     "heads": ((2, 3, 16, 8), (3, 8, 24)),
     "shared": ((2, 3, 16, 8), (2, 1, 8, 24)),
