@@ -20,7 +20,7 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Sin, Sub, Tanh
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Sin, Sub, Tanh, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import (
@@ -74,6 +74,18 @@ def snake(dtype: DType, batch: int) -> tuple[Net, Value]:
     gate = net.add(Sigmoid(), y)
     y = net.add(Sub(), net.add(Mul(), gate, net.add(Tanh(), y)), gate)
     return net, net.add(Conv(), y, constant(net, 8, 12, 1, scale=0.3))
+
+
+def masked(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Columns of a layer, and scores of some heads, of which constant masks leave some."""
+    net = Net(batch, 3, 20, 24, dtype=dtype)
+    columns = net.graph.constant(np.arange(24) % 3 > 0, "")
+    y = net.add(MatMul(), net.x, constant(net, 24, 24, scale=0.2))
+    y = net.add(Where(), columns, y, constant(net, 1))
+    keys = net.add(Transpose(perm=(0, 1, 3, 2)), net.x)
+    y = net.add(Mul(), net.add(MatMul(), y, keys), constant(net, 1))
+    lower = net.graph.constant(np.tri(20, dtype=bool), "")
+    return net, net.add(Where(), lower, y, net.graph.constant(np.zeros((), dtype), ""))
 
 
 def gated(dtype: DType, batch: int) -> tuple[Net, Value]:
@@ -203,6 +215,7 @@ def model_of(
         *((by_row, batch, 2) for batch in (1, 3)),
         *((by_number, batch, 2) for batch in (1, 3)),
         *((snake, batch, 3) for batch in (1, 3)),
+        *((masked, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((tables, batch, 1) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
@@ -267,6 +280,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         by_row,
         by_number,
         snake,
+        masked,
         gated,
         halves,
         parallel,
@@ -285,7 +299,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, snake, gated, halves, modulated, modulated_image])
+@pytest.mark.parametrize("case", [by_row, snake, masked, gated, halves, modulated, modulated_image])
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

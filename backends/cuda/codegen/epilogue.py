@@ -8,8 +8,9 @@ from math import gcd, prod
 from types import MappingProxyType
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import DType, float32
+from ....runtime.ir.dtypes import DType, bool_, float32
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Add
 from ....runtime.ops.experts import MoE, QMoE
@@ -269,7 +270,9 @@ def epilogue_of(
     rows = None if others else _row_axis(first, y)
     by_sample, by_plane = (not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES))
     repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
-    places = _Places(axis, rows, by_sample, by_plane, repeats, pitches)
+    masks = isinstance(head, MatMul) and first.producer is not None
+    masks = masks and not others and first.producer.operands[1].data is None
+    places = _Places(axis, rows, by_sample, by_plane, repeats, masks, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str):
         return epilogue
@@ -318,6 +321,8 @@ class _Places:
         by_sample: whether all rows of a sample may share one.
         by_plane: whether all elements of an image's plane may share one.
         repeats: whether batches may share constants that are whole matrices.
+        masks: whether constants of booleans may be as large as a matrix; else they have one element
+            for each channel or row. Kernels whose weights are constant map other operands.
         pitches: of operands that are slices; see `View.pitch`.
     """
 
@@ -326,6 +331,7 @@ class _Places:
     by_sample: bool
     by_plane: bool
     repeats: bool
+    masks: bool
     pitches: Mapping[Value, int]
 
 
@@ -365,16 +371,17 @@ def _epilogue(
         return chain
     values = [f"value{i}" for i in range(len(results))] if len(results) > 1 else ["value"]
     arguments = [*values]
-    operands: list[Tensor] = []
+    operands: list[Tensor | Packed] = []
     kinds: list[int] = []
     apart: list[tuple[int, int, int]] = []
     axis, rows = places.channels, places.rows
     for value in chain.operands[len(results) :]:
         place = 1, 1, 1
         operand = Tensor(value, y.format, places.pitches.get(value, 0))
-        if operand.dtype != sums:
-            return f"operand of {operand.dtype.name}"
         is_constant = value.data is not None
+        is_mask = is_constant and operand.dtype == bool_
+        if operand.dtype != sums and not is_mask:
+            return f"operand of {operand.dtype.name}"
         if is_constant and _is_per_channel(operand.dims, y.dims, axis):
             operand, kind, index = Tensor(value), BY_CHANNEL, "channel"
         elif is_constant and rows and _is_per_channel(operand.dims, y.dims, rows):
@@ -391,8 +398,11 @@ def _epilogue(
             kind, index, place = PLACED, f"place{len(operands)}(i)", (operand.size, 0, 1)
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
-        arguments.append(f"z{len(operands)}[{index}]")
-        operands.append(operand)
+        if is_mask and not places.masks and kind not in (BY_CHANNEL, BY_ROW):
+            return f"a mask of {value.tensor}"
+        element = f"z{len(operands)}[{index}]"
+        arguments.append(f"float({element}) != 0" if is_mask else element)
+        operands.append(_numbers(value, sums) if is_mask else operand)
         kinds.append(kind)
         apart.append(place)
     call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
@@ -410,6 +420,15 @@ def _epilogue(
             *(each for (_, _, each), kind in zip(apart, kinds, strict=True) if kind == BY_SAMPLE)
         ),
     )
+
+
+def _numbers(mask: Value, dtype: DType) -> Packed:
+    """Return a constant of booleans as zeros and ones."""
+
+    def pack(data: Array) -> Array:
+        return data.astype(dtype)
+
+    return Packed((mask,), ("numbers", dtype), pack)
 
 
 def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, int, int] | None:

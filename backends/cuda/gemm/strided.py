@@ -449,4 +449,5 @@ def multiply_strided(task: Multiplication, variant: str) -> Answer:
     products = _arranged((task.a, *of_a), (task.b, *of_b), (y, of_c, 0), k, task.setting)
     if isinstance(products, str):
         return products
-    return products.launch(task.epilogue, task.setting.target, variant)
+    launch = products.launch(task.epilogue, task.setting.target, variant)
+    return replace(launch, pitched=(*launch.pitched, *task.epilogue.pitched))
