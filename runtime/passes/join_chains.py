@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import BitCast, Cast, CastLike, SwiGLU
+from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
@@ -31,8 +33,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace f(view(g(x)), y) by view(f(g(x), view'(y))), where g and f are elementwise.
 
     Exporters split and merge axes between them (chunks of state space models, gates behind heads).
-    g may end with a running sum. The tensor between is not stored then; y has as many elements, or
-    view only moves axes of size 1. Images stay, as they may not be in the order of a view.
+    g may end with a running sum, or be a stack of products, which computes f as it stores them. The
+    tensor between is not stored then; y has as many elements, or all or one along the axes that a
+    view splits or merges. Images stay, as they may not be in the order of a view.
     """
     for node in list(graph.nodes):
         if node not in graph or not _is_plain(node) or _widens(node):
@@ -57,15 +60,15 @@ def _widens(node: Node) -> bool:
 
 
 def _viewed(graph: Graph, value: Value) -> Value | None:
-    """Return the elementwise result, or running sum, that views make a value of, if there is one.
+    """Return the elementwise result, running sum or products that views make a value of, if any.
 
     Only they read it, and one another.
     """
     source = value
     while (node := source.producer) is not None and graph.sole_consumer(source) is not None:
         if not _is_view(node):
-            chained = source is not value and _is_chained(node) and not _is_image(source)
-            return source if chained else None
+            chained = (_is_chained(node) or _is_stack(node)) and not _is_image(source)
+            return source if chained and source is not value else None
         source = node.operands[0]
     return None
 
@@ -75,6 +78,11 @@ def _is_chained(node: Node | None) -> bool:
     while node is not None and isinstance(node.op, Cast):
         node = node.operands[0].producer
     return node is not None and (_is_plain(node) or isinstance(node.op, Cumulative))
+
+
+def _is_stack(node: Node) -> bool:
+    """Whether a node multiplies several matrices, each by one of its own, as an Einsum may."""
+    return isinstance(node.op, MatMul) and prod(node.operands[1].tensor.dims[:-2]) > 1
 
 
 def _is_view(node: Node) -> bool:
@@ -136,16 +144,27 @@ def _is_part(value: Value) -> bool:
 
 
 def _broadcast(value: Value, dims: Dims, before: Dims) -> Dims | None:
-    """Return the sizes of an operand before views that only move axes of size 1; else None."""
-    kept = [(axis, n) for axis, n in enumerate(before) if n != 1]
-    if [n for _, n in kept] != [n for n in dims if n != 1]:
-        return None
+    """Return the sizes of an operand before views, all or 1 of axes that these split or merge.
+
+    None if it has only some of them, or there are no elements.
+    """
     own = (1,) * (len(dims) - len(value.tensor.dims)) + value.tensor.dims
+    after = [(n, size) for n, size in zip(dims, own, strict=True) if n != 1]
+    left = [(axis, n) for axis, n in enumerate(before) if n != 1]
     found = [1] * len(before)
-    sizes = [size for size, whole in zip(own, dims, strict=True) if whole != 1]
-    for (axis, _), size in zip(kept, sizes, strict=True):
-        found[axis] = size
-    return tuple(found)
+    while left and after and 0 not in dims:
+        axes, sizes = [left.pop(0)], [after.pop(0)]
+        while (one := prod(n for _, n in axes)) != (other := prod(n for n, _ in sizes)):
+            rest, group = (left, axes) if one < other else (after, sizes)
+            if not rest:
+                return None
+            group.append(rest.pop(0))
+        if all(size == n for n, size in sizes):
+            for axis, n in axes:
+                found[axis] = n
+        elif any(size != 1 for _, size in sizes):
+            return None
+    return None if left or after else tuple(found)
 
 
 def _as_before(add: Builder, value: Value, dims: Dims, before: Dims) -> Value:

@@ -88,6 +88,14 @@ def masked(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Where(), lower, y, net.graph.constant(np.zeros((), dtype), ""))
 
 
+def blocks(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Blocks of columns with layers of their own, as complex ones have them: x v - x + b."""
+    net = Net(3, 20 * batch, 16, dtype=dtype)
+    x = net.add(MatMul(), net.x, constant(net, 3, 16, 24, scale=0.2))
+    y = net.add(MatMul(), x, constant(net, 3, 24, 24, scale=0.2))
+    return net, net.add(Relu(), net.add(Add(), net.add(Sub(), y, x), constant(net, 3, 1, 24)))
+
+
 def gated(dtype: DType, batch: int) -> tuple[Net, Value]:
     """Half of a layer's columns are factors of the other half's product, as in gMLP."""
     net = Net(batch, 20, 16, dtype=dtype)
@@ -216,6 +224,7 @@ def model_of(
         *((by_number, batch, 2) for batch in (1, 3)),
         *((snake, batch, 3) for batch in (1, 3)),
         *((masked, batch, 2) for batch in (1, 3)),
+        *((blocks, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((tables, batch, 1) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
@@ -281,6 +290,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         by_number,
         snake,
         masked,
+        blocks,
         gated,
         halves,
         parallel,
@@ -299,7 +309,9 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("case", [by_row, snake, masked, gated, halves, modulated, modulated_image])
+@pytest.mark.parametrize(
+    "case", [by_row, snake, masked, blocks, gated, halves, modulated, modulated_image]
+)
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)
 

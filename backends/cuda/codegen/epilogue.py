@@ -435,9 +435,10 @@ def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, 
     """Return where a computed operand is that many rows of the result share; see `_places`.
 
     Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
-    7, 96] have one, or the pixels of channels-last images.
+    7, 96] have one, or the pixels of channels-last images; or constants of one of several matrices.
     """
-    if operand.data is not None or y.rank < 2 or not places.by_sample or y.extent >= 2**32:
+    allowed = places.repeats if operand.data is not None else places.by_sample
+    if not allowed or y.rank < 2 or y.extent >= 2**32:
         return None
     dims = (1,) * (y.rank - operand.rank) + operand.dims
     if places.by_plane and y.format is Format.CONTIGUOUS:
