@@ -20,15 +20,10 @@ from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
+from ...runtime.ops.signal import DFT
 from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
-from .codegen.elementwise import (
-    CHEAP,
-    MAX_CHAINED,
-    MAX_REPEATED,
-    closed_after,
-    in_chains,
-)
+from .codegen.elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, closed_after, in_chains
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.shared_chains import (
@@ -52,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
+#: Operators whose kernels read 16-bit floats for results of float32.
+_WIDENING = Reduce | DFT
 
 
 @record
@@ -298,18 +295,19 @@ def _is_only(graph: Graph, movement: Movement) -> bool:
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
     """Return the Cast before a node that only it reads, if its kernel can convert elements.
 
-    A reduction widens 16-bit floats, and a first layer narrows an image of float32 as it packs it.
+    A reduction or a Fourier transform widens 16-bit floats, and a first layer narrows an image of
+    float32 as it packs it.
     """
-    x = node.inputs[0] if isinstance(node.op, Reduce | Conv) else None
+    x = node.inputs[0] if isinstance(node.op, Conv | _WIDENING) else None
     cast = None if x is None else x.producer
     if x is None or cast is None or cast not in free or not isinstance(cast.op, Cast):
         return None
     source = cast.inputs[0]
     if source is None or graph.sole_consumer(x) is not node:
         return None
-    narrow, wide = (source, x) if isinstance(node.op, Reduce) else (x, source)
+    narrow, wide = (x, source) if isinstance(node.op, Conv) else (source, x)
     fits = narrow.tensor.dtype in HALVES and wide.tensor.dtype == float32
-    return cast if fits and (isinstance(node.op, Reduce) or _is_packed(node)) else None
+    return cast if fits and (isinstance(node.op, _WIDENING) or _is_packed(node)) else None
 
 
 def _is_packed(conv: Node) -> bool:

@@ -22,7 +22,7 @@ from tercet.runtime.ops.signal import DFT
 from .cubins import all_compile
 from .dry import apply, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, results_of
+from .samples import Sample, compare, results_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,3 +152,20 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
         graphs.append(long(name, pairs(np.fft.rfft(normal(channels, length), of))))
     sources = [launch.source for graph in graphs for launch in launches(planned(graph))]
     all_compile(sources, target, cache, COMPILES)
+
+
+def widened(length: int) -> Sample:
+    """The spectrum of 16-bit floats in float32."""
+    graph, x = Graph("widened"), normal(3, length, 2).astype(float16)
+    wide = apply(graph, Cast(to=float32), graph.add_input("x", TensorType(float16, x.shape)))
+    graph.set_outputs({"y": apply(graph, DFT(), wide)})
+    infer(graph)
+    return Sample(graph, {"x": x})
+
+
+@needs_compiler
+@pytest.mark.parametrize(("length", "file"), [(6, "dft.cu"), (48, "fft.cu")])
+def test_transforms_widen_what_they_read(length: int, file: str, emulated: CudaBackend) -> None:
+    made = widened(length)
+    assert [each.file for each in launches(planned(made.graph))] == [f"sequence/{file}"]
+    compare(made, emulated, error=1e-6)

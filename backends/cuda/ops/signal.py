@@ -60,7 +60,7 @@ def _transform(
             "transform",
             count,
             {**args, **numbers, "l": lines},
-            types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
+            types=(("T", x.dtype), ("R", y.dtype), ("A", arithmetic(x.dtype))),
             constants=(*constants, ("PARTS", parts[0]), ("OUT_PARTS", parts[1])),
             note=f"of {length}",
         )

@@ -1,6 +1,6 @@
 // Discrete Fourier transforms by definition: one thread per coefficient. Signals are lines of `size`
 // numbers of PARTS parts (1: real, 2: complex), truncated or zero-padded to `length`. T is the type of the
-// elements; angles and sums are double.
+// elements, and R that of the coefficients; angles and sums are double.
 //
 // Compile-time: INVERSE; HALF, whether the signal is the first half of a symmetric one (an inverse
 // transform with real results); OUT_PARTS; WINDOWED, whether elements are multiplied by `window`.
@@ -10,7 +10,7 @@ struct Lines {  // the offset of line (outer, frame, inner), and the stride of i
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-transform(const T* x, const T* window, T* y, long long count, int size, int length,
+transform(const T* x, const T* window, R* y, long long count, int size, int length,
           int coefficients, Lines l)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
@@ -36,6 +36,6 @@ transform(const T* x, const T* window, T* y, long long count, int size, int leng
         imaginary += a * s + b * c;
     }
     const double by = INVERSE ? 1.0 / length : 1.0;
-    y[i * OUT_PARTS] = T(A(real * by));
-    if (OUT_PARTS == 2) y[i * OUT_PARTS + 1] = T(A(imaginary * by));
+    y[i * OUT_PARTS] = R(A(real * by));
+    if (OUT_PARTS == 2) y[i * OUT_PARTS + 1] = R(A(imaginary * by));
 }
