@@ -76,6 +76,8 @@ def _rewrite(graph: Graph, node: Node, place: int) -> bool:
         return False
     if graph.sole_consumer(shared.source) is None or len(other.order) != rank:
         return False
+    if not all(map(is_static, product.operands)):
+        return False
     dims, axes = shared.source.tensor.dims, (rank - 1, rank - 2)
     line, term = axes if place else axes[::-1]
     for y, weights in pairs(product):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import int64
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Mul, Sigmoid
+from tercet.runtime.ops.elementwise import Cast, Mul, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -85,4 +86,17 @@ def shared_rows(g: Graph, x: Value) -> Value:
 
 @pytest.mark.parametrize("build", [of_each_head, of_columns, of_lines, of_equal_terms])
 def test_other_weights_stay(build) -> None:
+    assert not passed(make(build, SHAPE), weigh_terms.run, "float32")[1]
+
+
+def test_weights_of_unknown_sizes_stay() -> None:
+    """Sizes of a product follow from what its factors have; those of weights may be unknown."""
+    numbers = np.array([0], np.int64)
+
+    def build(g: Graph, x: Value) -> Value:
+        ends = apply(g, Cast(to=int64), apply(g, ReduceMax(keepdims=0), x))
+        by = apply(g, Slice(), normal(1), numbers, apply(g, Reshape(), ends, np.array([1])))
+        among = apply(g, Mul(), x, apply(g, Sigmoid(), by))
+        return apply(g, MatMul(), apply(g, Transpose(perm=(0, 1, 3, 2)), x), among)
+
     assert not passed(make(build, SHAPE), weigh_terms.run, "float32")[1]
