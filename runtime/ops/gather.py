@@ -23,6 +23,19 @@ from .shapes import (
 )
 
 
+def counted(indices: Array, *sizes: int) -> Array | None:
+    """Return indices counted from the front, int64; None if one of them is outside.
+
+    Args:
+        indices: integers.
+        sizes: of the axis that they index; or of one axis per column.
+    """
+    found, limits = indices.astype(np.int64), np.array(sizes, np.int64)
+    if ((found < -limits) | (found >= limits)).any():
+        return None
+    return np.where(found < 0, found + limits, found).reshape(found.shape)
+
+
 def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
     """Return small known indices, counted from the front.
 
@@ -39,11 +52,10 @@ def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
     exact = [size for size in sizes if isinstance(size, int)]
     if known is None or len(exact) != len(sizes):
         return None
-    limits = np.array(exact, np.int64)
-    found = known.astype(np.int64)
-    if ((found < -limits) | (found >= limits)).any():
-        raise ShapeError(f"indices from {found.min()} to {found.max()} point outside of {exact}")
-    return np.where(found < 0, found + limits, found).reshape(found.shape)
+    found = counted(known, *exact)
+    if found is None:
+        raise ShapeError(f"indices from {known.min()} to {known.max()} point outside of {exact}")
+    return found
 
 
 @op

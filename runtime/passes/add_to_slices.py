@@ -10,12 +10,13 @@ import numpy as np
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import part_of
 from ..ops.elementwise import Add, Where
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
 from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
+from .editing import Builder, drop, dtype_of, is_elementwise, rank_of, shape_of
 from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
 
@@ -234,21 +235,10 @@ def _untransposed(value: Value, order: Order) -> Value | None:
 
 def _cut(value: Value) -> _Part | None:
     """Return of what a Slice along one axis is a part."""
-    node = value.producer
-    if node is None or not isinstance(node.op, Slice) or len(node.inputs) < 4:
+    node, part = value.producer, part_of(value)
+    if node is None or not isinstance(node.op, Slice) or part is None:
         return None
-    numbers = [None if each is None else each.data for each in node.inputs[1:]]
-    if any(data is None or data.size != 1 for data in numbers):
-        return None
-    first, _, axis, *step = (int(data.reshape(-1)[0]) for data in numbers if data is not None)
-    dims, taken = shape_of(node.inputs[0]) or (), shape_of(value) or ()
-    if not dims or step not in ([], [1]):
-        return None
-    size, count = dims[axis], taken[axis]
-    if not isinstance(size, int) or not isinstance(count, int):
-        return None
-    first = max(first + size, 0) if first < 0 else min(first, size)
-    return _Part(node.operands[0], axis % len(dims), first, count)
+    return _Part(part.source, part.axis, part.places.start, len(part.places))
 
 
 def _addend(value: Value, part: _Part) -> Value | None:
@@ -283,12 +273,7 @@ def _addend_of_one(add: Builder, value: Value, part: _Part) -> Value | None:
 
 def _is_place(value: Value, part: _Part) -> bool:
     """Whether a Gather cuts one place out of an axis, without the axis."""
-    node = value.producer
-    if node is None or not isinstance(node.op, Gather) or node.operands[0] is not part.source:
+    node, places = value.producer, range(part.first, part.first + 1)
+    if node is None or not isinstance(node.op, Gather) or rank_of(node.operands[1]) != 0:
         return False
-    index, size = node.operands[1].data, (shape_of(part.source) or ())[part.axis]
-    if index is None or index.ndim or not isinstance(size, int):
-        return False
-    return node.op.axis % len(shape_of(part.source) or ()) == part.axis and (
-        int(index) % size == part.first
-    )
+    return part_of(value) == (part.source, part.axis, places)

@@ -14,6 +14,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew
 from ..ops.conv import Conv, ConvTranspose
+from ..ops.cuts import sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Pad, Slice, Split
 from ..ops.norm import BatchNormalization, InstanceNormalization
@@ -174,15 +175,11 @@ def bounds_of(node: Node, channels: int | None = None) -> int | None:
         node: the Slice.
         channels: how many its bounds count, if its input has others by now.
     """
-    x, starts, _, axes, steps = (*node.inputs, None, None)[:5]
-    rank = len(shape_of(x) or ())
-    first, along, step = _ints(starts), _ints(axes), _ints(steps)
-    count = channels_of(x) if channels is None else channels
-    if first is None or count is None or len(first) != 1 or channels_of(node.output) is None:
-        return None
-    if not along or normalize_axis(along[0], rank) != 1 or (step or (1,)) != (1,):
-        return None
-    return max(0, first[0] + count) if first[0] < 0 else min(first[0], count)
+    shape = shape_of(node.inputs[0])
+    if shape and channels is not None:
+        shape = (*shape[:1], channels, *shape[2:])
+    places = sliced_places(node, shape) or {}
+    return places[1].start if list(places) == [1] and places[1].step == 1 else None
 
 
 def _of_slice(node: Node) -> Parts:

@@ -11,10 +11,11 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
+from ..ops.cuts import sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Tile, Transpose
 from ..ops.shape import RESHAPES, Reshape
-from .editing import cuts_of, shape_of, split_sizes, static_size
+from .editing import shape_of, split_sizes, static_size
 
 #: Names of axes that count batches and rows.
 _COUNTS = ("batch", "row")
@@ -302,14 +303,14 @@ def _part(node: Node, result: Value) -> slice | None:
 
 
 def _sliced(layout: _Layout, node: Node) -> _Layout | None:
-    cuts = cuts_of(node)
-    if cuts is None:
+    places = sliced_places(node)
+    if places is None:
         return None
     found: _Layout | None = layout
-    for axis, part in cuts:
+    for axis, part in places.items():
         if part.step <= 0:
             return None
-        found = found and _cut(found, axis, part)
+        found = found and _cut(found, axis, slice(part.start, part.stop, part.step))
     return found
 
 

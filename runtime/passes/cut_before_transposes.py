@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import axes_of, part_of
 from ..ops.elementwise import Mul
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -13,7 +14,7 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .cut_splits import cut_split
-from .editing import Builder, drop, shape_of, split_sizes, static_dims, static_size
+from .editing import Builder, drop, rank_of, shape_of, split_sizes, static_dims, static_size
 
 #: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
@@ -125,13 +126,13 @@ def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Valu
     found = None if split is None else split_sizes(split)
     if split is not None and found is not None:
         axis, sizes = found
-        parts = list(split.outputs)
+        parts, places = list(split.outputs), list(range(len(sizes)))
         if set(sizes) != {1}:
             return ""
     else:
-        places = [place_of(each) if each.inputs[0] is node.output else None for each in readers]
-        axis = _same(None if place is None else place[0] for place in places)
-        parts = [reader.output for reader in readers]
+        taken = [place_of(each) if each.inputs[0] is node.output else None for each in readers]
+        axis = _same(None if each is None else each[0] for each in taken)
+        parts, places = [reader.output for reader in readers], [each[1] for each in taken if each]
     if axis is None or len(parts) < 2:
         return ""
     cut = perm[axis]
@@ -147,8 +148,8 @@ def _cut(graph: Graph, node: Node, op: Transpose, is_free: Callable[[Graph, Valu
         return ""
     if split is not None and found is not None:
         readers = [v.producer for v in cut_split(graph, split, *found) if v.producer is not None]
-    for reader in readers:
-        _cut_first(graph, reader, source, (cut, perm))
+    for reader, place in zip(readers, places, strict=True):
+        _cut_first(graph, reader, source, (cut, place, perm))
     name = node.name
     drop(graph, node)
     return f"Transpose '{name}' only led to {len(readers)} parts, which are cut before it"
@@ -192,13 +193,13 @@ def slice_before_transposes(graph: Graph) -> Iterator[str]:
             continue
         transpose = node.operands[0].producer
         reader = graph.sole_consumer(node.output)
-        axes, dims = node.operands[3].data, shape_of(node.output)
+        axes, dims = axes_of(node), shape_of(node.output)
         if transpose is None or not isinstance(transpose.op, Transpose) or axes is None or not dims:
             continue
         if reader is None or not isinstance(reader.op, Transpose):
             continue
         perm = transpose.op.order(len(dims))
-        places = [perm[normalize_axis(int(axis), len(dims))] for axis in axes.reshape(-1)]
+        places = [perm[axis] for axis in axes]
         add = Builder(graph, node, node.name, (node,))
         _, starts, ends, _, *steps = node.inputs
         part = add(Slice(), transpose.inputs[0], starts, ends, add.integers(places, "axes"), *steps)
@@ -210,42 +211,34 @@ def slice_before_transposes(graph: Graph) -> Iterator[str]:
 
 def place_of(reader: Node) -> tuple[int, int] | None:
     """Return axis and place if a Gather or Slice takes one place of an axis."""
-    if not isinstance(reader.op, (Gather, Slice)):
+    found = part_of(reader.output) if isinstance(reader.op, (Gather, Slice)) else None
+    if found is None or len(found.places) != 1:
         return None
-    dims = shape_of(reader.inputs[0]) or ()
-    numbers = [None if value is None else value.data for value in reader.inputs[1:]]
-    if not dims or any(data is None or data.size != 1 for data in numbers):
-        return None
-    found, index = [int(data.flat[0]) for data in numbers if data is not None], numbers[0]
+    _, axis, (place,) = found
     if isinstance(reader.op, Gather):
-        axis, fits = reader.op.axis % len(dims), index is not None and not index.ndim
-        part = slice(found[0], found[0] + 1 or None)
-    elif len(found) < 3 or found[3:] not in ([], [1]):
-        return None
-    else:
-        axis, fits, part = found[2] % len(dims), True, slice(*found[:2])
-    size = dims[axis]
-    taken = range(size)[part] if fits and isinstance(size, int) else ()
-    return (
-        (axis, taken[0])
-        if len(taken) == 1 and (isinstance(reader.op, Gather) or size != 1)
-        else None
-    )
+        return (axis, place) if rank_of(reader.operands[1]) == 0 else None
+    return (axis, place) if (shape_of(reader.inputs[0]) or ())[axis] != 1 else None
 
 
 def _cut_first(
-    graph: Graph, reader: Node, source: Value, transpose: tuple[int, tuple[int, ...]]
+    graph: Graph, reader: Node, source: Value, taken: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """Replace the part of a transposed tensor by the transposed part of it."""
-    (cut, perm), last = transpose, reader
+    """Replace the part of a transposed tensor by the transposed part of it.
+
+    Args:
+        graph: the graph.
+        reader: takes the part.
+        source: what is transposed.
+        taken: the axis of the source, its place, and the order of axes.
+    """
+    (cut, place, perm), last = taken, reader
     add = Builder(graph, reader, reader.name, (reader,))
     if isinstance(reader.op, Gather):
         part = add(Gather(axis=cut), source, reader.inputs[1])
         rest = [place - (place > cut) for place in perm if place != cut]
     else:
-        starts, ends, _, *steps = reader.inputs[1:]
-        part = add(Slice(), source, starts, ends, add.integers([cut]), *steps)
-        rest = list(perm)
+        bounds = (add.integers([n]) for n in (place, place + 1, cut))
+        part, rest = add(Slice(), source, *bounds), list(perm)
         view = graph.sole_consumer(reader.output)
         axes = view.operands[1].data if view and len(view.inputs) > 1 else None
         gone = [] if axes is None else [int(axis) % len(perm) for axis in axes.reshape(-1)]

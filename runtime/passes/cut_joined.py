@@ -8,12 +8,12 @@ from itertools import accumulate
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
+from ..ops.cuts import part_of
 from ..ops.movement import Concat, Slice, Split
 from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
-from .joined_parts import cut
 
 
 @record
@@ -73,10 +73,10 @@ def _cuts(graph: Graph, join: Node) -> list[tuple[Value, int, int, int]] | None:
         if not isinstance(reader.op, Split | Slice) or reader.operands[0] is not join.output:
             return None
         for value in reader.outputs:
-            place = cut(reader, value)
-            if place is None or not place[-1]:
+            part = part_of(value)
+            if part is None:
                 return None
-            found.append((value, *place))
+            found.append((value, part.axis, part.places.start, len(part.places)))
     own, rank = join.op.axis if isinstance(join.op, Concat) else 0, rank_of(join.output)
     along = {axis for _, axis, _, _ in found}
     crossed = rank is not None and len(along) == 1 and normalize_axis(own, rank) not in along

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import indices_of, known, sliced_places
 from ..ops.gather import Gather
-from ..ops.movement import Slice
 from ..ops.search import TopK
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, cuts_of, rank_of
+from .editing import Builder, rank_of
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -43,11 +43,11 @@ def _needed(reader: Node, value: Value, axis: int, rank: int) -> int:
     """Return how many of the first elements along an axis a node reads; 0 if that is unknown."""
     if reader.inputs.count(value) != 1 or reader.inputs[0] is not value:
         return 0
+    numbers = [known(each) for each in reader.inputs[1:3]]
+    if any(each is None or (each < 0).any() for each in numbers):
+        return 0  # counted from the end, which will be another one
     if isinstance(reader.op, Gather) and normalize_axis(reader.op.axis, rank) == axis:
-        places = reader.operands[1].data
-        return 0 if places is None or not places.size or places.min() < 0 else int(places.max()) + 1
-    if not isinstance(reader.op, Slice):
-        return 0
-    own = [part for along, part in cuts_of(reader) or () if along == axis]
-    is_first = len(own) == 1 and 0 <= own[0].start < own[0].stop and own[0].step > 0
-    return own[0].stop if is_first else 0
+        indices = indices_of(reader)
+        return 0 if indices is None or not indices.size else int(indices.max()) + 1
+    taken = (sliced_places(reader) or {}).get(axis)
+    return max(taken) + 1 if taken else 0

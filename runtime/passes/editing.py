@@ -58,21 +58,6 @@ def dtype_of(value: Value | None) -> DType | None:
     return value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
 
 
-def cuts_of(node: Node) -> list[tuple[int, slice]] | None:
-    """Return which part of which axis a Slice takes; None unless all of that is known."""
-    rank, given = rank_of(node.inputs[0]), node.inputs[1:]
-    if rank is None or any(value is not None and value.data is None for value in given):
-        return None
-    # A file may have a scalar in the place of a list of one.
-    lists = [None if v is None or v.data is None else v.data.reshape(-1).tolist() for v in given]
-    starts, ends, axes, steps = (*lists, None, None)[:4]
-    if starts is None or ends is None:
-        return None
-    along = range(len(starts)) if axes is None else [axis % rank for axis in axes]
-    parts = map(slice, starts, ends, [1] * len(starts) if steps is None else steps)
-    return list(zip(along, parts, strict=True))
-
-
 def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
     """Return the axis of a Split and the sizes of its parts; None unless all are known."""
     if not isinstance(node.op, Split):

@@ -17,13 +17,14 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv, ConvTranspose
+from ..ops.cuts import sliced_places
 from ..ops.elementwise import Relu
 from ..ops.movement import Concat, Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import Unsqueeze
 from ..ops.signal import DFT
 from .driver import Context, Reason
-from .editing import cuts_of, dtype_of, shape_of
+from .editing import dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, OneOf
 
@@ -142,16 +143,13 @@ def _build_real(found: Found) -> Outcome:
 
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
-    cuts = cuts_of(node)
-    if shape is None or len(shape) < 3 or cuts is None:
+    places = sliced_places(node)
+    if shape is None or len(shape) < 3 or places is None:
         return None
     before, after = [0] * len(shape), [0] * len(shape)
-    for axis, cut in cuts:
+    for axis, part in places.items():
         size = shape[axis]
-        if not isinstance(size, int) or cut.step != 1:
-            return None
-        part = range(size)[cut]
-        if axis < 2 or not part:
+        if axis < 2 or not part or part.step != 1 or not isinstance(size, int):
             return None
         before[axis], after[axis] = part[0], size - 1 - part[-1]
     return (*before[2:], *after[2:])

@@ -12,6 +12,7 @@ from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
+from ..ops.cuts import axes_of, part_of
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
@@ -22,14 +23,11 @@ from .computed_rotary import of_rows
 from .driver import Context
 from .editing import (
     Builder,
-    cuts_of,
     drop,
     dtype_of,
-    first_input,
     number,
     rank_of,
     shape_of,
-    split_sizes,
     static_dims,
 )
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
@@ -235,26 +233,13 @@ def _joins_parts(node: Node) -> bool:
 # ── some of the positions ────────────────────────────────────────────────────────────────────────
 
 
-def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
+def _positions(part: Value | None) -> tuple[Value, range] | None:
     """Return which positions of a tensor [batch, heads, positions, size] a value consists of.
 
     It is the result of a Slice, or a part of a Split.
     """
-    node = None if part is None else part.producer
-    source = first_input(node)
-    if node is None or source is None:
-        return None
-    if isinstance(node.op, Split):
-        axis, sizes = split_sizes(node) or (None, ())
-        if axis != 2 or rank_of(source) != 4:
-            return None
-        place = next(i for i, each in enumerate(node.outputs) if each is part)
-        begin = sum(sizes[:place])
-        return source, range(length)[begin : begin + sizes[place]]
-    if not isinstance(node.op, Slice):
-        return None
-    cuts = cuts_of(node) or []
-    return (source, range(length)[cuts[0][1]]) if [axis for axis, _ in cuts] == [2] else None
+    found = None if part is None else part_of(part)
+    return (found.source, found.places) if found is not None and found.axis == 2 else None
 
 
 def _rows(rotated: Node) -> list[Array] | None:
@@ -279,7 +264,7 @@ def _build_joined(found: Found) -> Outcome:
     source, start, place = None, 0, 0
     for piece in found.top.inputs:
         is_rotated = piece is not None and piece.producer is rotated
-        cut = _positions(found["part"] if is_rotated else piece, length)
+        cut = _positions(found["part"] if is_rotated else piece)
         if cut is None or cut[1] != range(place, place + len(cut[1])):
             return None
         if source not in (None, cut[0]) or shape_of(cut[0]) != shape:
@@ -371,7 +356,7 @@ def _parted_pairs(graph: Graph) -> Iterator[str]:
 def _takes_apart(node: Node) -> bool:
     """Whether a node cuts pairs [b, t, h, pairs, 2] into first and second elements."""
     if isinstance(node.op, Slice):
-        return [axis for axis, _ in cuts_of(node) or []] == [4]
+        return axes_of(node) == (4,)
     return isinstance(node.op, Gather | Split) and node.op.axis in (-1, 4)
 
 

@@ -11,6 +11,7 @@ from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim
 from ..ops.contrib_linalg import Inverse
+from ..ops.cuts import part_of, sliced_places
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.matmul import MatMul
@@ -265,24 +266,10 @@ def _parts(node: Node) -> dict[int, tuple[int, int]] | None:
     """Return the first place and the number of places that a node takes of axes; {} of a view."""
     if isinstance(node.op, _VIEWS):
         return {}
-    shape = shape_of(node.operands[0])
-    if shape is None:
-        return None
     if isinstance(node.op, Gather):
-        index, size = node.operands[1].data, shape[node.op.axis]
-        if index is None or index.size != 1 or not isinstance(size, int):
-            return None
-        return {node.op.axis % len(shape): (int(index.reshape(-1)[0]) % size, 1)}
-    numbers = [None if value is None else value.data for value in node.inputs[1:]]
-    known = [data.reshape(-1).tolist() for data in numbers if data is not None]
-    if len(known) < len(numbers) or any(step != 1 for step in (known + [[]] * 4)[3]):
+        found = part_of(node.output)
+        return None if found is None else {found.axis: (found.places.start, 1)}
+    places = sliced_places(node)
+    if places is None or any(part.step != 1 for part in places.values()):
         return None
-    starts, ends, *more = known
-    found = dict[int, tuple[int, int]]()
-    for axis, start, end in zip(more[0] if more else range(len(starts)), starts, ends, strict=True):
-        size = shape[axis]
-        if not isinstance(size, int):
-            return None
-        first, last, _ = slice(start, end).indices(size)
-        found[axis % len(shape)] = first, max(0, last - first)
-    return found
+    return {axis: (part.start, len(part)) for axis, part in places.items()}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.gather import ScatterElements, ScatterND
+from ..ops.gather import ScatterElements, ScatterND, counted
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import Unsqueeze
 from .driver import Context
@@ -143,6 +143,11 @@ def rows_of(node: Node) -> Rows | None:
     _, indices, updates = node.operands
     places = indices.data
     if places is None or places.ndim != 2 or places.shape[1] != 1 or not places.size:
+        return None
+    size = (shape_of(node.output) or (None,))[0]
+    if isinstance(size, int):
+        places = counted(places, size)
+    if places is None:
         return None
     first, count = int(places[0, 0]), len(places)
     step = int(places[1, 0]) - first if count > 1 else 1

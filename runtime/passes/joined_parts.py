@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
+from ..ops.cuts import part_of
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder, cuts_of, drop, shape_of, split_sizes
+from .editing import Builder, drop, shape_of
 
 _VIEWS = (Reshape, Squeeze, Unsqueeze)
 
@@ -100,43 +101,12 @@ def _part(value: Value) -> _Part | None:
         value = node.operands[0]
     if node is None or not isinstance(node.op, Split | Slice | Gather):
         return None
-    source = node.operands[0]
-    found, shape = cut(node, value), shape_of(source)
+    found, shape = part_of(value), shape_of(node.operands[0])
     if found is None or not shape:
         return None
-    axis, begin, size = found
-    return _Part(
-        source, axis, begin, size, (*shape[:axis], size, *shape[axis + 1 :]), (node, *nodes)
-    )
-
-
-def cut(node: Node, value: Value) -> tuple[int, int, int] | None:
-    """Return the axis along which a node cuts a tensor, where its part begins, and its size."""
-    shape = shape_of(node.operands[0]) or ()
-    match node.op:
-        case Split():
-            place, found = node.outputs.index(value), split_sizes(node)
-            if found is None:
-                return None
-            axis, sizes = found
-            return axis, sum(sizes[:place]), sizes[place]
-        case Slice():
-            cuts = cuts_of(node)
-            axis = cuts[0][0] if cuts and len(cuts) == 1 else 0
-            whole = shape[axis] if shape else None
-            if not cuts or len(cuts) > 1 or not isinstance(whole, int):
-                return None
-            taken = range(whole)[cuts[0][1]]
-            return (axis, taken.start, len(taken)) if taken.step == 1 and taken else None
-        case Gather():
-            index = node.operands[1].data
-            axis = normalize_axis(node.op.axis, len(shape)) if shape else 0
-            whole = shape[axis] if shape else None
-            if index is None or index.size != 1 or index.ndim > 1 or not isinstance(whole, int):
-                return None
-            return axis, int(index.reshape(-1)[0]) % whole, 1
-        case _:
-            return None
+    source, axis, places = found
+    own = (*shape[:axis], len(places), *shape[axis + 1 :])
+    return _Part(source, axis, places.start, len(places), own, (node, *nodes))
 
 
 def _is_another(before: Shape, after: Shape, a: int, b: int) -> bool:

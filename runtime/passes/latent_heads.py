@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim
 from ..ops.attention import Attention, RotaryEmbedding
+from ..ops.cuts import part_of
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -19,7 +20,7 @@ from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .pattern import without_addend
-from .stack_products import part_of, shaped
+from .stack_products import shaped
 
 #: Heads in front of positions, and back.
 _HEADS = (0, 2, 1, 3)
@@ -168,9 +169,9 @@ def _part(graph: Graph, value: Value) -> _Part | None:
         if isinstance(node.op, Transpose):
             transposes += node.op.order(4) == _HEADS if len(shape_of(value) or ()) == 4 else 2
         else:
-            axis, begin, _ = part_of(node, value) or (None, 0, 0)
-            first += begin
-            transposes += 0 if axis == 3 else 2
+            part = part_of(value)
+            first += part.places.start if part else 0
+            transposes += 0 if part and part.axis == 3 else 2
         nodes.append(node)
         value = node.operands[0]
     *_, heads, width = (None, None, *(shape_of(value) or ()))

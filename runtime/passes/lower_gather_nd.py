@@ -8,8 +8,9 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Array, TensorType
-from ..ops.gather import Gather, GatherND
+from ..ir.types import Array
+from ..ops.cuts import indices_of, known
+from ..ops.gather import Gather, GatherND, counted
 from ..ops.movement import Slice, Transpose
 from ..ops.shape import Squeeze
 from .driver import Context
@@ -60,7 +61,7 @@ def _as_slice(graph: Graph, node: Node) -> str:
     """Rewrite a Gather of adjacent places along an axis; return a sentence about it."""
     if not isinstance(node.op, Gather):
         return ""
-    x, index = node.inputs[0], _indices(node)
+    x, index = node.inputs[0], indices_of(node)
     shape, result = shape_of(x), shape_of(node.output)
     if index is None or x is None or not shape or result is None:
         return ""
@@ -68,12 +69,11 @@ def _as_slice(graph: Graph, node: Node) -> str:
     size, wanted = shape[axis], [n for n in result if isinstance(n, int)]
     if x.data is not None or not isinstance(size, int) or not 0 < index.size <= MAX_INDICES:
         return ""
-    index = np.where(index < 0, index + size, index)
     start, end = int(index.flat[0]), int(index.flat[0]) + index.size
     is_row, is_transposed = index.ndim == 1, index.ndim == 2 and not _count_up(index)
     if is_transposed:
         index = index.T
-    if not index.ndim or not _count_up(index) or not 0 <= start < end <= size:
+    if not index.ndim or not _count_up(index) or end > size:
         return ""
     if not is_row and len(wanted) < len(result):
         return ""
@@ -92,7 +92,7 @@ def _as_slice(graph: Graph, node: Node) -> str:
 
 def _as_gather(graph: Graph, node: Node) -> str:
     """Rewrite a GatherND of computed places along the first axis; return a sentence about it."""
-    if not isinstance(node.op, GatherND) or node.op.batch_dims or _indices(node) is not None:
+    if not isinstance(node.op, GatherND) or node.op.batch_dims or known(node.inputs[1]) is not None:
         return ""
     x, places = node.operands
     shape = shape_of(places)
@@ -114,28 +114,20 @@ def _shaped(add: Builder, x: Value, sizes: Sequence[int]) -> Value:
     return x if shape_of(x) == tuple(sizes) else add.shaped(x, sizes)
 
 
-def _indices(node: Node) -> Array | None:
-    value = node.inputs[1]
-    if value is None or not isinstance(value.type, TensorType):
-        return None
-    return value.data if value.data is not None else value.type.known
-
-
 def _depth(node: Node) -> int:
-    found = _indices(node)
+    found = known(node.inputs[1])
     return 0 if found is None else found.shape[-1]
 
 
 def _rows(node: Node) -> Array | None:
     """Return the numbers of the rows that are taken; None if they are not known."""
-    found, shape = _indices(node), shape_of(node.inputs[0])
+    found, shape = known(node.inputs[1]), shape_of(node.inputs[0])
     if found is None or shape is None or not 0 < found.size <= MAX_INDICES:
         return None
     outer = static_dims(shape[: found.shape[-1]])
     if outer is None or 0 in outer:
         return None
-    sizes = np.array(outer, np.int64)
-    wrapped = np.where(found < 0, found + sizes, found)
-    if (wrapped < 0).any() or (wrapped >= sizes).any():
+    places = counted(found, *outer)
+    if places is None:
         return None
-    return wrapped @ np.array([prod(outer[i + 1 :]) for i in range(len(outer))], np.int64)
+    return places @ np.array([prod(outer[i + 1 :]) for i in range(len(outer))], np.int64)

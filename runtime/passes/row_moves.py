@@ -11,9 +11,11 @@ from ..base.record import record
 from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import axes_of
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import RESHAPES
+from ..ops.shapes import normalize_axis
 from .editing import Builder, shape_of, static_dims
 from .moved_places import MovedPlaces
 
@@ -101,13 +103,10 @@ def moves_rows(node: Node) -> bool:
         return False
     if not all(takes(Gather, value.tensor.dtype) for value in node.outputs):
         return False
-    axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []
-    if isinstance(op, Slice):
-        given = settings[2].data if len(settings) > 2 and settings[2] is not None else None
-        axes = list(range(rank)) if given is None else given.reshape(-1).tolist()
     if isinstance(op, Transpose):
         return op.order(rank)[-1] == rank - 1
-    return all(axis % rank != rank - 1 for axis in axes)
+    axes = [normalize_axis(op.axis, rank)] if isinstance(op, (Split, Concat, Gather)) else []
+    return rank - 1 not in ((axes_of(node) or range(rank)) if isinstance(op, Slice) else axes)
 
 
 def move_to(graph: Graph, node: Node, places: MovedPlaces) -> Move | None:

@@ -18,6 +18,7 @@ from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
+from ..ops.cuts import axes_of
 from ..ops.elementwise import Add, Div, Mul, Neg, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
@@ -232,15 +233,14 @@ def _spares(node: Node, lead: int) -> bool:
         return False
     if isinstance(op, Transpose):
         return op.order(rank)[:lead] == tuple(range(lead))
-    axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []
+    axes = [normalize_axis(op.axis, rank)] if isinstance(op, (Split, Concat, Gather)) else []
     if not isinstance(op, Concat) and any(
         v is not None and v.data is None for v in node.inputs[1:]
     ):
         return False
     if isinstance(op, Slice):
-        given = node.inputs[3].data if len(node.inputs) > 3 and node.inputs[3] is not None else None
-        axes = list(range(rank)) if given is None else [int(axis) for axis in given.reshape(-1)]
-    return all(axis + (rank if axis < 0 else 0) >= lead for axis in axes)
+        axes = axes_of(node) or range(rank)
+    return all(axis >= lead for axis in axes)
 
 
 def _aligned(parts: Sequence[Sequence[Term]]) -> Iterator[list[Term]]:

@@ -15,12 +15,13 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
+from ..ops.cuts import indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split
 from ..ops.shapes import normalize_axis
 from .channels import channels_of, parts_of
 from .driver import Context
-from .editing import Builder, cuts_of, drop, rank_of
+from .editing import Builder, drop, rank_of
 
 #: Maximum number of channels that a layer reads for each one that it needs.
 MAX_READ = 2
@@ -85,25 +86,17 @@ def _selection(value: Value | None) -> _Selection | None:
 
 def _gathered(node: Node) -> tuple[int, ...] | None:
     """Return the channels that a Gather selects."""
-    image, at = node.operands
     assert isinstance(node.op, Gather)
-    count = channels_of(image)
-    if count is None or at.data is None or at.data.ndim != 1:
+    at, rank = indices_of(node), rank_of(node.inputs[0]) or 1
+    if at is None or at.ndim != 1 or normalize_axis(node.op.axis, rank) != 1:
         return None
-    if normalize_axis(node.op.axis, rank_of(image) or 1) != 1:
-        return None
-    if ((at.data < -count) | (at.data >= count)).any():
-        return None
-    return tuple(int(i) % count for i in at.data)
+    return tuple(at.tolist())
 
 
 def _stepped(node: Node) -> tuple[int, ...] | None:
     """Return the channels that a Slice selects."""
-    cuts = cuts_of(node) if isinstance(node.op, Slice) else None
-    count = channels_of(node.inputs[0])
-    if cuts is None or count is None or [axis for axis, _ in cuts] != [1]:
-        return None
-    return tuple(range(count)[cuts[0][1]])
+    places = sliced_places(node) or {}
+    return tuple(places[1]) if list(places) == [1] else None
 
 
 def _selected_by(value: Value) -> Value:

@@ -14,10 +14,11 @@ from ..base.record import record
 from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
+from ..ops.cuts import axes_of, part_of
 from ..ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.reduce import ReduceLogSumExp
-from .editing import Builder, cuts_of, shape_of
+from .editing import Builder, number, shape_of
 
 
 @record
@@ -114,12 +115,11 @@ def _per_head(data: Array | None, scores: Shape | None) -> Array | None:
 
 def _drops_last(cut: Node, x: Value) -> bool:
     """Whether a Slice takes all but the last place of the last axis."""
-    shape, cuts = shape_of(x), cuts_of(cut)
-    if shape is None or cuts is None or len(cuts) != 1:
-        return False
-    axis, part = cuts[0]
-    end = shape[3] - 1 if isinstance(shape[3], int) else None
-    return axis == 3 and (part.start, part.step) == (0, 1) and part.stop in (-1, end)
+    keys, axes = (shape_of(x) or (None,))[-1], axes_of(cut)
+    if isinstance(keys, int):
+        return part_of(cut.output) == (cut.inputs[0], 3, range(keys - 1))
+    starts, ends, *_ = given = [number(value, 1) for value in cut.inputs[1:]]
+    return axes == (3,) and (starts, ends) == (0, -1) and given[3:] in ([], [1])
 
 
 def softened(add: Builder, y: Value, scores: Value, sinks: Array) -> tuple[Value, Value]:

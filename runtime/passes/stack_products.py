@@ -8,9 +8,10 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Dim
+from ..ops.cuts import part_of
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
-from ..ops.movement import Concat, Slice, Split, Transpose, bounds_of_slice
+from ..ops.movement import Concat, Slice, Transpose
 from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
@@ -170,39 +171,10 @@ def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
         while made is not None and isinstance(made.op, RESHAPES):
             value = made.operands[0]
             made = value.producer
-        part = None if made is None else part_of(made, value)
-        if made is None or part is None:
+        part = part_of(value)
+        if part is None:
             return None
-        found.append((made.operands[0], *part))
+        found.append((part.source, part.axis, part.places.start, len(part.places)))
     source, axis, begin, size = first = found[0]
     wanted = [(source, axis, begin + i * size, size) for i in range(len(found))]
     return first if found == wanted else None
-
-
-def part_of(node: Node, value: Value) -> tuple[int, int, int] | None:
-    """Return axis, begin and size of the part of its input that a node returns."""
-    place = place_of(node)
-    if place is not None:
-        return *place, 1
-    dims, shape = shape_of(node.inputs[0]) or (), shape_of(value) or ()
-    if not dims or len(dims) != len(shape):
-        return None
-    if isinstance(node.op, Split):
-        axis = normalize_axis(node.op.axis, len(dims))
-        before = node.outputs[: node.outputs.index(value)]
-        sizes = [size for each in before if isinstance(size := (shape_of(each) or dims)[axis], int)]
-        if len(sizes) < len(before):
-            return None
-        begin = sum(sizes)
-    elif isinstance(node.op, Slice):
-        data = [None if each is None else each.data for each in node.inputs[1:]]
-        numbers = [int(each.flat[0]) for each in data if each is not None and each.size == 1]
-        if len(numbers) != len(data) or len(numbers) < 3 or numbers[3:] not in ([], [1]):
-            return None
-        axis = normalize_axis(numbers[2], len(dims))
-        if not isinstance(whole := dims[axis], int):
-            return None
-        begin, _ = bounds_of_slice(numbers[0], numbers[1], 1, whole)
-    else:
-        return None
-    return (axis, begin, size) if isinstance(size := shape[axis], int) else None

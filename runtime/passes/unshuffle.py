@@ -10,11 +10,12 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, cuts_of, drop, first_input, is_static
+from .editing import Builder, drop, first_input, is_static
 
 #: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
@@ -102,16 +103,16 @@ def _place(node: Node) -> tuple[int, int, int] | None:
         return None
     dims = source.tensor.dims
     if isinstance(node.op, Gather):
-        at, axis = node.inputs[1], normalize_axis(node.op.axis, len(dims))
-        if at is None or at.data is None or at.data.ndim or not dims[axis]:
-            return None
-        return axis, dims[axis], int(at.data) % dims[axis]
-    places = [(axis, range(dims[axis])[part]) for axis, part in cuts_of(node) or ()]
-    if len(places) != 1 or not places[0][1]:
+        at, axis = indices_of(node), normalize_axis(node.op.axis, len(dims))
+        return None if at is None or at.ndim else (axis, dims[axis], int(at))
+    places = sliced_places(node) or {}
+    if len(places) != 1:
         return None
-    ((axis, taken),) = places
+    ((axis, taken),) = places.items()
+    if not taken:
+        return None
     count, size = dims[axis], len(taken)
-    if (taken.step != 1 and size > 1) or count % size or taken[0] % size:
+    if taken.step != 1 or count % size or taken[0] % size:
         return None
     return axis, count // size, taken[0] // size
 

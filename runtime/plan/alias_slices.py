@@ -13,12 +13,13 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ops.movement import Concat, Slice, Split, bounds_of_slice
-from ..ops.shapes import normalize_axes, normalize_axis
+from ..ops.cuts import part_of
+from ..ops.movement import Concat, Slice, Split
+from ..ops.shapes import normalize_axis
 from .format import Format
 
 if TYPE_CHECKING:
-    from ..ir.graph import Node, Value
+    from ..ir.graph import Node
     from .rows import Layout, Row, Slot
 
 #: Alignment in bytes of slices and their rows, as kernels read whole words.
@@ -233,33 +234,6 @@ def _lay(slot: Slot, whole: Slot, offset: int, pitch: int) -> None:
     slot.alias, slot.offset, slot.pitch = whole, offset, pitch
 
 
-def _bounds(op: Slice, row: Row) -> tuple[int, int] | None:
-    """Return axis and start of a Slice of consecutive elements of one axis, None for others."""
-    node, dims = row.nodes[0], row.inputs[0].type.dims
-    known = [_ints(value) for value in node.inputs[1:]]
-    starts, ends, axes, steps = (*known, (), ())[:4]
-    if starts is None or ends is None or axes is None or steps is None:
-        return None
-    along = normalize_axes(axes or range(len(starts)), len(dims))
-    found: list[tuple[int, int]] = []
-    for i, axis in enumerate(along):
-        step = steps[i] if steps else 1
-        if step != 1:
-            return None
-        begin, end = bounds_of_slice(starts[i], ends[i], step, dims[axis])
-        if end - begin != dims[axis]:
-            found.append((axis, begin))
-    return found[0] if len(found) == 1 else None
-
-
-def _ints(value: Value | None) -> tuple[int, ...] | None:
-    """Return the elements of an input; () for an omitted one, None if unknown."""
-    if value is None:
-        return ()
-    known = value.data if value.data is not None else value.tensor.known
-    return None if known is None else tuple(int(n) for n in known.flat)
-
-
 def share_slices(layout: Layout, dense: Set[Node] = frozenset()) -> None:
     """Turn rows of Concat, Split and Slice into views where all their readers and writers allow it.
 
@@ -288,6 +262,6 @@ def share_slices(layout: Layout, dense: Set[Node] = frozenset()) -> None:
             starts = dict(zip(row.nodes[0].outputs, sizes, strict=False))
             slices.cut(row, axis, [starts[slot.value] for slot in row.outputs])
         elif isinstance(op, Slice):
-            found = _bounds(op, row)
-            if found is not None:
-                slices.cut(row, found[0], [found[1]])
+            part = part_of(row.nodes[0].output)
+            if part is not None:
+                slices.cut(row, part.axis, [part.places.start])

@@ -10,7 +10,7 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Slice, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Squeeze
 from tercet.runtime.passes.editing import shape_of
@@ -18,15 +18,18 @@ from tercet.runtime.passes.editing import shape_of
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 
-def part(g: Graph, x: Value, place: int, *, cut: bool) -> Value:
+def part(g: Graph, x: Value, place: int, *, cut: bool | str) -> Value:
     if not cut:
         return apply(g, Gather(axis=0), x, np.array(place))
     bounds: list[Array] = [np.array([n]) for n in (place, place + 1, 0)]
+    if cut == "beside all columns":
+        bounds = [np.array(n) for n in ([place - 3, -99], [place - 2 or 99, 99], [0, -1])]
     return apply(g, Slice(), x, *bounds)
 
 
 CASES = {
     "slices of one head": ((2, 5, 3, 1, 8), True, 0),
+    "slices beside whole axes": ((2, 5, 3, 1, 8), "beside all columns", 0),
     "one head": ((2, 5, 3, 1, 8), False, 0),
     "one sequence": ((1, 5, 3, 1, 8), True, 0),
     "two heads": ((2, 5, 3, 2, 8), True, 1),
@@ -83,3 +86,16 @@ def test_heads_that_only_products_read(cut: str) -> None:
     assert kinds(after).count("Slice") == 3
     assert all(len(shape_of(n.inputs[0]) or ()) == 4 for n in after.nodes if n.kind == "Transpose")
     assert_same(graph, after)
+
+
+def test_parts_from_which_the_size_of_their_axis_follows() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        transposed = apply(g, Transpose(perm=(1, 0, 2)), x)
+        sizes = g.constant(np.array([1, 1]), "sizes")
+        a, b = g.insert(Split(axis=0, num_outputs=2), [transposed, sizes], 2).outputs
+        return apply(g, Concat(axis=0), b, a)
+
+    graph = make(build, (3, "n", 8))
+    after, log = optimised(graph)
+    assert log.counts["compose_views"]
+    assert_same(graph, after, 3, 2, 8)

@@ -18,6 +18,7 @@ from .graphs import optimised_file
 PARTS = {
     "in order": ("0, 1, 2, 3", "4, 5"),
     "the last first": ("4, 5", "0, 1, 2, 3"),
+    "from the end": ("0, 1, 2, 3", "-2, -1"),
 }
 STRIDED = {
     "in order": ("0, 2, 4", "1, 3, 5"),
@@ -30,7 +31,6 @@ OTHERS = {
     "a row is left": ("0, 1, 2", "4, 5"),
     "a row is written twice": ("0, 1, 2, 3", "3, 4, 5"),
     "not in order": ("1, 0, 2, 3", "4, 5"),
-    "from the end": ("0, 1, 2, 3", "-2, -1"),
     "everything at once": ("0, 1", "0, 1, 2, 3, 4, 5"),
 }
 

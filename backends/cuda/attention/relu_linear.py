@@ -14,9 +14,10 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
+from ....runtime.ops.cuts import part_of
 from ....runtime.ops.elementwise import Add, Cast, Div, Relu
 from ....runtime.ops.matmul import MatMul
-from ....runtime.ops.movement import Pad, Slice, Split, Transpose
+from ....runtime.ops.movement import Pad, Transpose
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
@@ -96,11 +97,11 @@ def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear 
     if above is None or sums is None or above.tensor.rank != 4:
         return None
     addition, below, epsilon = sums
-    first, last = _cut(above), _cut(below)
-    if first is None or last is None or first[0] is not last[0] or first[1] != last[1]:
+    first, last = part_of(above), part_of(below)
+    if first is None or first.places.start:
         return None
-    product, axis, begin, size = first
-    if begin != 0 or (last[2], last[3]) != (size, 1) or product.tensor.dims[axis] != size + 1:
+    product, axis, size = first.source, first.axis, first.places.stop
+    if last != (product, axis, range(size, size + 1)) or product.tensor.dims[axis] != size + 1:
         return None
     inner = _product(product, transposed=axis == 3)
     if inner is None:
@@ -205,8 +206,7 @@ def _part(value: Value) -> _Part | None:
     source, op = node.inputs[0], node.op
     if isinstance(op, Reshape):
         return _image(source, value, node)
-    cut = _cut(value)
-    inner = _part(source if cut is None else cut[0])
+    inner, part = _part(source), part_of(value)
     if inner is None:
         return None
     nodes = inner.nodes | {node}
@@ -216,9 +216,10 @@ def _part(value: Value) -> _Part | None:
         return replace(inner, nodes=nodes, rectified=True)
     if isinstance(op, Transpose) and op.order(4) == (0, 1, 3, 2):
         return replace(inner, nodes=nodes, transposed=not inner.transposed)
-    if cut is None or cut[1] != (3 if inner.transposed else 2):
+    if part is None or part.axis != (3 if inner.transposed else 2):
         return None
-    return replace(inner, nodes=nodes, begin=inner.begin + cut[2], size=cut[3])
+    begin = inner.begin + part.places.start
+    return replace(inner, nodes=nodes, begin=begin, size=len(part.places))
 
 
 def _image(x: Value, value: Value, node: Node) -> _Part | None:
@@ -227,30 +228,6 @@ def _image(x: Value, value: Value, node: Node) -> _Part | None:
     if len(x.tensor.dims) < 3 or (images, heads * size) != x.tensor.dims[:2]:
         return None
     return _Part(x, frozenset({node}), 0, size) if pixels == prod(x.tensor.dims[2:]) else None
-
-
-def _cut(value: Value) -> tuple[Value, int, int, int] | None:
-    """Return the source, axis, start and size of a Slice or of one output of a Split."""
-    node = value.producer
-    if node is None or not isinstance(node.op, Slice | Split) or node.inputs[0] is None:
-        return None
-    source = node.inputs[0]
-    rank = len(source.tensor.dims)
-    if isinstance(node.op, Split):
-        axis = node.op.axis % rank
-        before = node.outputs[: node.outputs.index(value)]
-        return source, axis, sum(v.tensor.dims[axis] for v in before), value.tensor.dims[axis]
-    starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
-    if starts is None or starts.data is None or starts.data.size != 1:
-        return None
-    if axes is None or axes.data is None or (steps is not None and steps.data is None):
-        return None
-    if steps is not None and steps.data is not None and steps.data.reshape(-1)[0] != 1:
-        return None
-    axis = int(axes.data.reshape(-1)[0]) % rank
-    extent, start = source.tensor.dims[axis], int(starts.data.reshape(-1)[0])
-    begin = min(max(start + extent if start < 0 else start, 0), extent)
-    return source, axis, begin, value.tensor.dims[axis]
 
 
 def _ending(graph: Graph, node: Node, *, transposed: bool) -> tuple[Value, frozenset[Node]] | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from ....runtime.ir.graph import Node, Value
+from ....runtime.ops.cuts import sliced_places
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.movement import Concat, Pad, Slice, Transpose
 from ....runtime.ops.norm import LayerNormalization, Softmax
 from ....runtime.ops.shape import RESHAPES
-from ....runtime.ops.shapes import normalize_axes, normalize_axis
+from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.alias_slices import ALIGNMENT
 from ....runtime.plan.format import Format
 from ..recipe.operands import Ints, strides
@@ -49,13 +50,10 @@ def may_be_free(node: Node) -> bool:
 
 def _is_aligned(node: Node, axis: int) -> bool:
     """Whether kernels could read words where a Slice starts, in C order or with channels last."""
-    x, starts = node.operands[0].tensor, ints_of(node.inputs[1])
-    rank = len(x.dims)
-    axes = normalize_axes(ints_of(node.inputs[3]) or range(rank), rank) if node.inputs[3:] else ()
-    if not starts or (axes and axis not in axes):
+    x, part = node.operands[0].tensor, (sliced_places(node) or {}).get(axis)
+    if part is None:
         return True
-    begin = starts[axes.index(axis) if axes else axis]
-    begin = min(max(begin + x.dims[axis] if begin < 0 else begin, 0), x.dims[axis])
+    begin, rank = part.start, len(x.dims)
     is_image = rank > 2 and _may_have_channels_last(node.operands[0])
     for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + is_image]:
         steps = strides(x.dims, format)

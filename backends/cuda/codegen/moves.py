@@ -18,8 +18,9 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
-from ....runtime.ops.gather import Gather, GatherElements
-from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
+from ....runtime.ops.cuts import indices_of, sliced_places
+from ....runtime.ops.gather import Gather, GatherElements, counted
+from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
 from ....runtime.ops.resize import Resize
 from ....runtime.ops.shape import RESHAPES
@@ -267,20 +268,20 @@ def linear(at: Array) -> Ints | None:
 
 
 def _slice(state: Coordinates, node: Node, dims: Ints) -> None:
-    starts, ends, axes, steps = (*map(ints_of, node.inputs[1:]), None, None)[:4]
-    if starts is None or ends is None:
+    places = sliced_places(node)
+    if places is None:
         raise Unsupported
-    along = normalize_axes(range(len(starts)) if axes is None else axes, len(dims))
-    for axis, a, b, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
-        begin, end = bounds_of_slice(a, b, step, dims[axis])
-        state.take(axis, np.arange(begin, end, step))
+    for axis, part in places.items():
+        state.take(axis, np.array(part, np.int64))
 
 
 def _gather(state: Coordinates, node: Node, dims: Ints) -> None:
     if not isinstance(node.op, Gather):
         raise Unsupported
-    axis = normalize_axis(node.op.axis, len(dims))
-    state.take(axis, _indices(node.operands[1], dims[axis]))
+    indices = indices_of(node)
+    if indices is None:  # kernels of one node take those outside
+        raise Unsupported
+    state.take(normalize_axis(node.op.axis, len(dims)), indices)
 
 
 def _gather_elements(state: Coordinates, node: Node, dims: Ints) -> None:
@@ -290,15 +291,10 @@ def _gather_elements(state: Coordinates, node: Node, dims: Ints) -> None:
     for other, count in enumerate(index.tensor.dims):
         if other != axis and count < dims[other]:
             state.take(other, np.arange(count))
-    state.pick(axis, _indices(index, dims[axis]))
-
-
-def _indices(value: Value, size: int) -> Array:
-    """Return constant indices, counted from the front; kernels of one node take those outside."""
-    index = value.data
-    if index is None or ((index < -size) | (index >= size)).any():
+    places = None if index.data is None else counted(index.data, dims[axis])
+    if places is None:
         raise Unsupported
-    return np.where(index < 0, index + size, index)
+    state.pick(axis, places)
 
 
 def _pad(state: Coordinates, node: Node, dims: Ints) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import part_of
 from ....runtime.ops.gather import Gather
-from ....runtime.ops.movement import Concat, Slice, bounds_of_slice
+from ....runtime.ops.movement import Concat, Slice
 from ....runtime.ops.shape import RESHAPES
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
@@ -355,52 +356,20 @@ def _cut(value: Value) -> Part | None:
     source, views = value, tuple[Node, ...]()
     while (node := source.producer) is not None and isinstance(node.op, RESHAPES):
         source, views = node.operands[0], (*views, node)
-    if node is None or not isinstance(node.op, (Gather, Slice)) or node.inputs[0] is None:
+    part = part_of(source)
+    if node is None or not isinstance(node.op, (Gather, Slice)) or part is None:
         return None
-    x = node.inputs[0]
-    dims = x.tensor.dims
-    span = _gathered(node, dims) if isinstance(node.op, Gather) else _sliced(node, dims)
-    if span is None:
-        return None
-    axis, begin, width = span
-    place, rest = divmod(begin, max(width, 1))
+    x, axis, taken = part
+    width, dims = len(taken), x.tensor.dims
+    place, rest = divmod(taken.start, width)
     own = strides(dims, Format.CONTIGUOUS)
     sizes = (*dims[:axis], width, *dims[axis + 1 :])
     steps_of = _reshaped(sizes, own, value.tensor.dims)
     if rest or steps_of is None:
         return None
     whole, before = _viewed_whole(x)
-    nodes, places = (*views, node, *before), dims[axis] // max(width, 1)
+    nodes, places = (*views, node, *before), dims[axis] // width
     return Part(value, whole, place, places, own[axis] * width, steps_of, nodes)
-
-
-def _gathered(node: Node, dims: Ints) -> tuple[int, int, int] | None:
-    """Return axis, first place and number of places that a Gather takes, if it takes one."""
-    index = node.operands[1].data
-    if not isinstance(node.op, Gather) or index is None or index.size != 1:
-        return None
-    axis = normalize_axis(node.op.axis, len(dims))
-    return axis, int(index.flat[0]) % dims[axis], 1
-
-
-def _sliced(node: Node, dims: Ints) -> tuple[int, int, int] | None:
-    """Return axis, first place and number of places of a Slice along one axis."""
-    numbers = node.inputs[1:]
-    if any(v is not None and v.data is None for v in numbers):
-        return None
-    cut = [i for i, size in enumerate(node.output.tensor.dims) if size != dims[i]]
-    starts, ends, axes, steps = (
-        None if v is None or v.data is None else v.data.tolist() for v in (*numbers, None, None)[:4]
-    )
-    along = [normalize_axis(a, len(dims)) for a in axes or range(len(starts or ()))]
-    if len(cut) != 1 or starts is None or ends is None or any(step != 1 for step in steps or ()):
-        return None
-    (axis,), i = cut, along.index(cut[0])
-    return (
-        axis,
-        bounds_of_slice(starts[i], ends[i], 1, dims[axis])[0],
-        node.output.tensor.dims[axis],
-    )
 
 
 def _reshaped(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:

@@ -1,0 +1,123 @@
+"""Which places along its axes a node takes out of a tensor, counted from the front.
+
+ONNX counts axes, indices and bounds from either end, and clamps bounds. What passes and backends
+find here is counted from the front, and exists.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..ir.graph import Node, Value
+from ..ir.types import Array, Dim, Shape, TensorType
+from .gather import Gather, counted
+from .movement import Slice, Split, bounds_of_slice
+from .shapes import normalize_axes, normalize_axis
+
+
+class Part(NamedTuple):
+    """Adjacent places of one axis of a tensor."""
+
+    source: Value
+    axis: int
+    places: range
+
+
+def indices_of(node: Node) -> Array | None:
+    """Return the known indices of a Gather, counted from the front; None for another node."""
+    shape = _shape(node.inputs[0]) if isinstance(node.op, Gather) else None
+    indices = known(node.inputs[1]) if shape else None
+    if not shape or indices is None or not isinstance(node.op, Gather):
+        return None
+    size = shape[normalize_axis(node.op.axis, len(shape))]
+    return counted(indices, size) if isinstance(size, int) else None
+
+
+def axes_of(node: Node) -> tuple[int, ...] | None:
+    """Return the axes that a Slice names, all if it names none; None if they are not known."""
+    shape = _shape(node.inputs[0])
+    axes = (*node.inputs[3:], None)[0]
+    if shape is None or axes is None:
+        return None if shape is None else tuple(range(len(shape)))
+    numbers = known(axes)
+    return None if numbers is None else normalize_axes(numbers.reshape(-1).tolist(), len(shape))
+
+
+def sliced_places(node: Node, shape: Shape | None = None) -> dict[int, range] | None:
+    """Return the places that a Slice takes of each axis that it names.
+
+    None for another node, and unless its constants and the sizes of these axes are known.
+
+    Args:
+        node: the node.
+        shape: of which its bounds are, if its input has another one by now.
+    """
+    sizes = (shape or _shape(node.inputs[0])) if isinstance(node.op, Slice) else None
+    axes = axes_of(node) if sizes else None
+    given = [value for value in node.inputs[1:] if value is not None]
+    if not sizes or axes is None or any(known(value) is None for value in given):
+        return None
+    starts, ends, _, steps = (*map(_list, node.inputs[1:]), [], [])[:4]
+    found: dict[int, range] = {}
+    for i, axis in enumerate(axes[: len(starts)]):
+        start, end, step = starts[i], ends[i], steps[i] if steps else 1
+        size = sizes[axis]
+        if not isinstance(size, int):
+            return None
+        part = range(*bounds_of_slice(start, end, step, size), step)
+        found[axis] = range(part[0], part[0] + 1) if len(part) == 1 else part
+    return found
+
+
+def part_of(value: Value) -> Part | None:
+    """Return which adjacent places of the only axis of which it has not all a value has.
+
+    It is the result of a Slice, a part of a Split, or one place that a Gather takes, with or
+    without its axis; None for other values, and for parts without places.
+    """
+    node = value.producer
+    source = node.inputs[0] if node is not None and node.inputs else None
+    shape = _shape(source)
+    if node is None or source is None or not shape:
+        return None
+    found = None
+    if isinstance(node.op, Gather):
+        indices = indices_of(node)
+        if indices is not None and indices.size == 1 and indices.ndim < 2:
+            place = int(indices.reshape(-1)[0])
+            found = normalize_axis(node.op.axis, len(shape)), range(place, place + 1)
+    elif isinstance(node.op, Slice):
+        places = sliced_places(node) or {}
+        cut = [each for each in places.items() if each[1] != _all(shape[each[0]])]
+        found = (cut or [*places.items()])[0] if len(cut or places) == 1 else None
+    elif isinstance(node.op, Split):
+        axis = normalize_axis(node.op.axis, len(shape))
+        parts = node.outputs[: node.outputs.index(value) + 1]
+        sizes = [(_shape(each) or shape)[axis] for each in parts]
+        *before, size = (size for size in (0, *sizes) if isinstance(size, int))
+        if len(before) == len(sizes):
+            found = axis, range(sum(before), sum(before) + size)
+    if found is None or not len(found[1]) or found[1].step != 1:
+        return None
+    return Part(source, *found)
+
+
+def _all(size: Dim) -> range | None:
+    return range(size) if isinstance(size, int) else None
+
+
+def known(value: Value | None) -> Array | None:
+    """Return the elements of a tensor, if they are constant or known to inference."""
+    if value is None or value.data is not None or not isinstance(value.type, TensorType):
+        return None if value is None else value.data
+    return value.type.known
+
+
+def _list(value: Value | None) -> list[int]:
+    """Return known numbers; none of an omitted input, and one where a file has a scalar."""
+    numbers = known(value)
+    return [] if numbers is None else numbers.reshape(-1).tolist()
+
+
+def _shape(value: Value | None) -> Shape | None:
+    return value.type.shape if value is not None and isinstance(value.type, TensorType) else None

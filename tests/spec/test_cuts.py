@@ -1,0 +1,94 @@
+"""Places that nodes take, however a file counts them, as onnxruntime takes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import tercet
+from tercet.runtime.ir.graph import Node
+from tercet.runtime.ops.cuts import axes_of, indices_of, part_of, sliced_places
+
+from ..randomness import restarting
+
+SHAPE = (5, 1, 4)
+RNG = restarting(11)
+FAR = [-(2**31), -7, -6, -5, -4, -2, -1, 0, 1, 2, 4, 5, 6, 10**6]
+
+
+def node_of(kind: str, *numbers: np.ndarray, **attributes: int) -> tuple[Node, np.ndarray]:
+    """Return a node of a file, and the places of its input that onnxruntime takes."""
+    names = [f"c{i}" for i in range(len(numbers))]
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x", *names], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.INT64, SHAPE)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)],
+        [onnx.numpy_helper.from_array(n, name) for n, name in zip(numbers, names, strict=True)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.arange(np.prod(SHAPE)).reshape(SHAPE)
+    (taken,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    with tercet.load(proto, stop_at=0) as model:
+        (node,) = model.imported.nodes
+    return node, taken
+
+
+def window(node: Node) -> np.ndarray:
+    places = sliced_places(node)
+    assert places is not None
+    assert tuple(places) == axes_of(node)
+    found = np.arange(np.prod(SHAPE)).reshape(SHAPE)
+    for axis, part in places.items():
+        found = found.take(np.array(part, np.int64), axis)
+    return found
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -3])
+@pytest.mark.parametrize("axis", [0, -2, -1])
+def test_slices(axis: int, step: int) -> None:
+    for start, end in RNG.choice(FAR, (12, 2)).tolist():
+        node, taken = node_of("Slice", *(np.array([n]) for n in (start, end, axis, step)))
+        np.testing.assert_array_equal(window(node), taken)
+        part, size = part_of(node.output), SHAPE[axis]
+        places = (sliced_places(node) or {})[axis % 3]
+        if part is None:
+            assert not len(places) or (places.step != 1 and len(places) < size + (step < 0))
+        else:
+            assert part == (node.inputs[0], axis % 3, places)
+
+
+def test_slices_of_two_axes() -> None:
+    node, taken = node_of("Slice", *map(np.array, ([-2, -9], [9, 9], [-1, 0])))
+    np.testing.assert_array_equal(window(node), taken)
+    assert part_of(node.output) == (node.inputs[0], 2, range(2, 4))
+    node, _ = node_of("Slice", *map(np.array, ([-2, -3], [9, 9], [-1, 0])))
+    assert part_of(node.output) is None
+
+
+@pytest.mark.parametrize("index", [-5, -1, 0, 4, [2], [-2], [[1]], [-1, 1]])
+def test_gathers(index: int | list[int]) -> None:
+    node, taken = node_of("Gather", np.array(index), axis=-3)
+    places = indices_of(node)
+    assert places is not None
+    np.testing.assert_array_equal(np.arange(20).reshape(SHAPE)[places], taken)
+    place = int(places.flat[0])
+    is_part = places.ndim < 2 and places.size == 1
+    whole = (node.inputs[0], 0, range(place, place + 1))
+    assert part_of(node.output) == (whole if is_part else None)
+
+
+def test_parts_of_a_split() -> None:
+    x = tercet.load(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 21]> g (float[2, 7] x) => (p, q, r)
+            <int64[3] sizes = {3, 0, 4}> { p, q, r = Split <axis = -1> (x, sizes) }"""
+        ),
+        stop_at=0,
+    ).imported
+    (node,) = x.nodes
+    found = [part_of(value) for value in node.outputs]
+    assert found == [(x.inputs[0], 1, range(3)), None, (x.inputs[0], 1, range(3, 7))]
