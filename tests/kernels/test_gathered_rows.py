@@ -16,6 +16,7 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.ops.propagate import MAX_ELEMENTS
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -99,8 +100,14 @@ def test_rows_that_are_taken_twice_are_normalized_once() -> None:
     assert not dict(norm.constants)["GATHERED"]
 
 
+#: More places than inference looks at, one of which no row has.
+OUTSIDE = np.resize([*range(ROWS), ROWS], MAX_ELEMENTS + 1)
+
+
 @pytest.mark.parametrize(
-    "places", [UNIQUE.astype(np.int32), UNIQUE - ROWS], ids=["32 bits", "from the end"]
+    "places",
+    [UNIQUE.astype(np.int32), UNIQUE - ROWS, OUTSIDE],
+    ids=["32 bits", "from the end", "outside"],
 )
 def test_other_places_are_gathered_apart(places: Array) -> None:
     net = Net(ROWS, 24, dtype=float16)

@@ -15,6 +15,7 @@ import numpy as np
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import indices_of
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
@@ -120,7 +121,7 @@ def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> Ga
 
 
 def _gathers_rows(node: Node, rows: Value) -> bool:
-    """Whether a node gathers such rows at places that are known, and counted from the first.
+    """Whether a node gathers such rows at places that exist, and are counted from the first.
 
     They are 64-bit numbers, as the kernel reads them.
     """
@@ -129,7 +130,8 @@ def _gathers_rows(node: Node, rows: Value) -> bool:
     places, width = node.operands[1].data, rows.tensor.dims[-1]
     if node.output.tensor.dims[-1] != width or places is None or places.ndim != 1:
         return False
-    return places.dtype == np.int64 and places.size > 0 and int(places.min()) >= 0
+    exist = indices_of(node) is not None and places.size > 0 and int(places.min()) >= 0
+    return exist and places.dtype == np.int64
 
 
 def _are_together(graph: Graph, found: GatheredRows) -> bool:
