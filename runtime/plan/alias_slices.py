@@ -195,6 +195,7 @@ class _Slices:
         """Place a slot in another one, with the views of it."""
         base = self._base(slot)
         _lay(base, whole, offset, pitch)
+        self.views.setdefault(whole, []).append(base)
         for view in self._seen(base) or ():
             view.pitch = pitch
 

@@ -251,3 +251,20 @@ def test_a_tensor_beside_a_view_of_itself(view: str, order: str) -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     with tercet.load(model, stop_at=0) as loaded:
         np.testing.assert_array_equal(loaded(x)[0], np.concatenate([x, x]))
+
+
+@pytest.mark.parametrize("view", ["Unsqueeze", "Reshape"])
+def test_a_view_of_a_part_that_is_joined_alone_has_its_gaps(view: str) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[4, 6, 8] x) => (float[a, b, c, d] y)
+        <int64[2] sizes = {{4, 4}}, int64[{1 if view == "Unsqueeze" else 4}] to =
+            {{{"0" if view == "Unsqueeze" else "1, 4, 6, 4"}}}> {{
+            p, q = Split <axis = 2> (x, sizes)
+            v = {view} (p, to)
+            c = Concat <axis = 0> (v)
+            y = Relu (c)
+        }}"""
+    )
+    x = np.random.default_rng(0).standard_normal((4, 6, 8), np.float32)
+    with tercet.load(proto, stop_at=0) as model:
+        np.testing.assert_array_equal(model.run({"x": x})["y"][0], np.maximum(x[..., :4], 0))
