@@ -78,9 +78,7 @@ _INVERSE = OneOf(Apply(Reciprocal, "root"), Apply(Div, 1, "root"))
 def _build(found: Found) -> Outcome:
     match, x, mean = found.match, found["x"], found.match.get("mean")
     axis, shape = axis_of(match.made("variance")), shape_of(x)
-    if axis is None or (mean is not None and axis_of(match.made("mean")) != axis):
-        return None
-    if mean is not None and match.get("d") is x:
+    if axis is None or (mean is not None and not _is_mean_of(mean, x, axis, match.get("d"))):
         return None
     if dtype_of(x) not in FLOATS:
         return found.refuse(Reason.TYPE, f"no normalization of {x.type}")
@@ -124,6 +122,15 @@ def _build(found: Found) -> Outcome:
     return Replacement(
         Transpose(perm=(0, rank - 1, *range(1, rank - 1))), (add(op, pixels, *given),)
     )
+
+
+def _is_mean_of(mean: Value, x: Value, axis: int, centred: Value | None) -> bool:
+    """Whether a value is the mean of x, and subtracted from it where squares are of that."""
+    node, less = mean.producer, None if centred is None else centred.producer
+    if node is None or not isinstance(node.op, _MEANS) or node.inputs[0] is not x:
+        return False
+    is_less = less is not None and isinstance(less.op, Sub) and [*less.inputs] == [x, mean]
+    return axis_of(node) == axis and (centred is None or is_less)
 
 
 def _narrow(wide: Value) -> Value | None:

@@ -391,3 +391,21 @@ def test_the_mean_of_something_else_is_not_subtracted() -> None:
     after, _ = optimised(graph)
     assert kinds(after) == ["Relu", "ReduceMean", "Sub", "RMSNormalization"]
     assert_same(graph, after, *SHAPE)
+
+
+@pytest.mark.parametrize("mean", ["of squares", "given"])
+def test_another_mean_than_that_of_what_is_normalized(mean: str) -> None:
+    """As Keras writes it, but for squares of another tensor than what is subtracted from."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, SHAPE))
+    given = graph.add_input("given", TensorType(float32, (*SHAPE[:-1], 1)))
+    d = apply(graph, Relu(), x)
+    variance = apply(graph, MEAN, apply(graph, Mul(), d, d), integers(-1))
+    root = apply(graph, Sqrt(), apply(graph, Add(), variance, np.array(1e-3, np.float32)))
+    factor = apply(graph, Mul(), apply(graph, Reciprocal(), root), normal(1, 1, 8))
+    less = apply(graph, Neg(), variance if mean == "of squares" else given)
+    other = apply(graph, Add(), apply(graph, Mul(), less, factor), normal(1, 1, 8))
+    graph.set_outputs({"y": apply(graph, Add(), apply(graph, Mul(), x, factor), other)})
+    infer(graph)
+    after, _ = optimised(graph)
+    assert "LayerNormalization" not in kinds(after)
