@@ -14,7 +14,7 @@ from ..ops.movement import Concat, Expand, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, shape_of, static_dims
+from .editing import Builder, drop, is_elementwise, limits_of, shape_of, static_dims
 
 _VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 #: What parts may be computed of: other nodes compute what follows them as they store results.
@@ -115,7 +115,7 @@ class _Lifting:
             if apart or self.graph.is_output(node.output) or not readers <= nodes | self._ends:
                 continue
             nodes.add(node)
-            todo += node.distinct_reads
+            todo += _read_by(node)
         return nodes
 
     def fits(self, nodes: Set[Node]) -> bool:
@@ -123,7 +123,7 @@ class _Lifting:
 
         That has the same shape, or is repeated along axes that all have already.
         """
-        reads = {v for node in nodes for v in node.distinct_reads if v.producer not in nodes}
+        reads = {v for node in nodes for v in _read_by(node) if v.producer not in nodes}
         if len(nodes) > _NODES or not all(map(_is_moved, reads)):
             return False
         shape, *others = {_dims(node.output) for node in nodes}
@@ -142,7 +142,8 @@ class _Lifting:
         node = value.producer
         if node is not None and node in nodes:
             add = Builder(self.graph, self.stack, node.name, (node,))
-            return add(node.op, *(v and self.lifted(v, nodes) for v in node.inputs))
+            own = {v: self.lifted(v, nodes) for v in _read_by(node)}
+            return add(node.op, *(v if v is None else own.get(v, v) for v in node.inputs))
         dims = _dims(value)
         if dims is None or dims == self.dims or prod(dims) < prod(self.dims):
             return value
@@ -151,6 +152,12 @@ class _Lifting:
             if _dims(source) == self.dims:
                 return source
         return Builder(self.graph, self.stack, f"{value.name}.lifted").shaped(value, self.dims)
+
+
+def _read_by(node: Node) -> list[Value]:
+    """Return what a node reads, but for what is a scalar in any case."""
+    limits = limits_of(node)
+    return [value for value in node.distinct_reads if value not in limits]
 
 
 def _repeats(dims: tuple[int, ...] | None, whole: tuple[int, ...]) -> bool:

@@ -79,6 +79,12 @@ def is_elementwise(op: Op) -> bool:
     return type(op).__module__ == elementwise.__name__
 
 
+def limits_of(node: Node) -> frozenset[Value]:
+    """Return the limits of a Clip, which are scalars whatever shape its input has."""
+    given = node.inputs[1:] if isinstance(node.op, elementwise.Clip) else ()
+    return frozenset(value for value in given if value is not None)
+
+
 def number(value: Value | None, rank: int | None = None) -> float | None:
     """Return the real number in a one-element constant; None for anything else.
 

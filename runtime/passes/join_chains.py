@@ -16,7 +16,7 @@ from ..ops.reduce import Cumulative
 from ..ops.resize import Resize
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, is_static
+from .editing import Builder, drop, is_elementwise, is_static, limits_of
 from .sink_transposes import layer_before
 
 Dims = tuple[int, ...]
@@ -49,7 +49,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _is_plain(node: Node) -> bool:
     """Whether a node is elementwise, with the rows of its operands."""
-    known = len(node.outputs) == 1 and is_static(node.outputs[0])
+    known = len(node.outputs) == 1 and all(map(is_static, (*node.outputs, *node.distinct_reads)))
     return is_elementwise(node.op) and not isinstance(node.op, _OTHER_ROWS) and known
 
 
@@ -112,15 +112,18 @@ def _is_image(value: Value) -> bool:
 def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
     """Compute a node before the views of an operand, if the other ones can be read there."""
     dims, before = node.output.tensor.dims, source.tensor.dims
-    others = [v for v in node.distinct_reads if v is not value]
-    if value.tensor.dims != dims or not all(_fits(v, dims, before) for v in others):
+    limits = limits_of(node)
+    others = [v for v in node.distinct_reads if v is not value and v not in limits]
+    if value in limits or value.tensor.dims != dims:
+        return False
+    if not all(_fits(v, dims, before) for v in others):
         return False
     whole = [v for v in others if v.tensor.dims == dims]
     if any(layer_before(graph, v) or _is_image(v) for v in whole):
         return False  # a layer computes this node as it stores its results
     add = Builder(graph, node, node.name, (node,))
     known = {v: _as_before(add, v, dims, before) for v in others} | {value: source}
-    made = add(node.op, *(None if v is None else known[v] for v in node.inputs))
+    made = add(node.op, *(v if v is None else known.get(v, v) for v in node.inputs))
     graph.redirect(node.output, add.shaped(made, dims))
     drop(graph, node)
     return True
@@ -192,8 +195,11 @@ def _whole(add: Builder, value: Value, before: Dims, depth: int) -> Value:
     )
     if node is None or not depth or not is_own or not alike or not _is_plain(node):
         return add.shaped(value, before)
+    limits = limits_of(node)
     inputs = [
-        v if v is None or v.tensor.dims != value.tensor.dims else _whole(add, v, before, depth - 1)
+        v
+        if v is None or v in limits or v.tensor.dims != value.tensor.dims
+        else _whole(add, v, before, depth - 1)
         for v in node.inputs
     ]
     return Builder(add.graph, add.before, node.name, (node,))(node.op, *inputs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Sub, Tanh
+from tercet.runtime.ops.elementwise import Add, Clip, Mul, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.shape import Squeeze, Unsqueeze
@@ -117,3 +117,17 @@ def test_parts_of_several_places_and_none_stay() -> None:
 
     graph = make(build, (5, 3))
     assert_same(graph, optimised(graph, STATIC_PASSES)[0])
+
+
+def test_limits_stay_scalars() -> None:
+    """Although the elements of a single box are single, too."""
+
+    def build(g: Graph, x: Value) -> Value:
+        a, b = columns(g, x, 2, kept=True)
+        limited = apply(g, Clip(), apply(g, Tanh(), a), np.array(-0.5, np.float32), HALF)
+        return stacked(g, limited, apply(g, Tanh(), b), kept=True)
+
+    graph = make(build, (1, 1, 2))
+    after, log = optimised(graph, STATIC_PASSES)
+    assert log.counts["choose_parts"] == 1
+    assert_same(graph, after)

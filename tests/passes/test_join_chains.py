@@ -5,14 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.dtypes import float16, float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, CastLike, Exp, Mul, Relu, Sigmoid, Sub, Tanh
+from tercet.runtime.ops.elementwise import (
+    Add,
+    Cast,
+    CastLike,
+    Clip,
+    Exp,
+    Mul,
+    Relu,
+    Sigmoid,
+    Sub,
+    Tanh,
+)
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.reduce import CumSum
+from tercet.runtime.ops.reduce import CumSum, ReduceMax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.passes import join_chains
 
@@ -22,7 +33,7 @@ SHAPE = (2, 6, 12)
 
 
 def shaped(g: Graph, x: Value, *sizes: int) -> Value:
-    return apply(g, Reshape(), x, np.array(sizes))
+    return apply(g, Reshape(), x, np.array(sizes, np.int64))
 
 
 def merged(g: Graph, x: Value) -> Value:
@@ -158,3 +169,28 @@ def as_another(g: Graph, x: Value) -> Value:
 )
 def test_other_views_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), join_chains.run, "float32")[1]
+
+
+def test_limits_stay_scalars() -> None:
+    """Also those of a single element, which has as many as they."""
+
+    def build(g: Graph, x: Value) -> Value:
+        low = apply(g, ReduceMax(keepdims=0), apply(g, Sigmoid(), x))
+        y = shaped(g, apply(g, Tanh(), apply(g, ReduceMax(keepdims=1), x)))
+        return apply(g, Clip(), y, low)
+
+    before = make(build, (2, 3))
+    after, said = passed(before, join_chains.run, "float32")
+    assert said
+    assert_same(before, after)
+
+
+def test_views_of_unknown_sizes_stay() -> None:
+    """A product with a tensor of known ones may have these."""
+
+    def build(g: Graph, x: Value) -> Value:
+        axis = apply(g, Cast(to=int64), apply(g, ReduceMax(keepdims=0), x))
+        axis = apply(g, Reshape(), axis, np.array([1]))
+        return apply(g, Mul(), normal(2, 6, 12), apply(g, Unsqueeze(), apply(g, Tanh(), x), axis))
+
+    assert not passed(make(build, (6, 12)), join_chains.run, "float32")[1]
