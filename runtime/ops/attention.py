@@ -46,7 +46,8 @@ def _is_float64(dtype: DType | None) -> bool:
 
 
 def _need_grouped(queries: Dim, keys: Dim) -> None:
-    quotient(queries, keys, "heads of the queries by heads of the keys")
+    if (queries, keys) != (0, 0):  # a size may be 0, which both have then
+        quotient(queries, keys, "heads of the queries by heads of the keys")
 
 
 @op

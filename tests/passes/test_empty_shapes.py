@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+import tercet
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Relu
@@ -15,7 +17,7 @@ from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, optimise
 
-from .graphs import Build, apply, assert_same, make, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -57,3 +59,15 @@ def test_empty_tensors_keep_their_shapes(build: Build, shape: tuple[int, ...]) -
     after, log = optimised(graph)
     optimise(after, STATIC_PASSES, Options(), evaluate, log)
     assert_same(graph, after)
+
+
+def test_an_attention_whose_number_of_heads_varies_may_have_none() -> None:
+    proto = parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, h, 6, 4] x) => (float[a, b, c, d] y)
+        { t = Transpose <perm = [0, 1, 3, 2]> (x) s = MatMul (x, t) p = Softmax (s)
+          y = MatMul (p, x) }"""
+    )
+    with tercet.load(proto) as model:
+        assert "Attention" in kinds(model.graph)
+        assert model.run({"x": normal(2, 0, 6, 4)})["y"].shape == (2, 0, 6, 4)
