@@ -234,7 +234,7 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     if group.whole is not None:
         return dict(group.whole.requested(setting))
     if group.moves:
-        return {each.x: each.format for each in group.moves}
+        return {each.x: each.format for each in group.moves if not each.x.is_constant}
     registered = None if group.head is None else kernel_of_head(group.head)
     if group.head is None or registered is None or registered.formats is None:
         return {}

@@ -82,6 +82,12 @@ def stored(graph: Graph, x: Value) -> Value:
     return graph.insert(Reshape(), [transposed(graph, y, 0, 2, 1, 3), rows]).output
 
 
+def rotated(graph: Graph, x: Value) -> Value:
+    """A constant with as many axes is in C order, whatever order the other operand is read in."""
+    y = graph.insert(Mul(), [x, graph.constant(normal(1, 10, 4).astype(float16))]).output
+    return transposed(graph, y, 2, 0, 1)
+
+
 def corners(graph: Graph, x: Value) -> Value:
     """Boxes with their centres and sizes as corners, as `choose_parts` chooses among them."""
     cuts = [
@@ -123,6 +129,7 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "columns": (columns, (128, 3, 512), ["transpose", "elementwise"]),
     "shared": (shared, (4, 3, 8), ["elementwise"]),
     "stored": (stored, (2, 3, 4, 8), ["reduce_chain", "elementwise"]),
+    "rotated": (rotated, (2, 10, 4), ["elementwise"]),
     "gates": (gates, (2, 2, 8, 1, 1), ["moved"]),
     "corners": (corners, (3, 7, 4), ["moved"]),
     "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
