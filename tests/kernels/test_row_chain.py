@@ -210,6 +210,17 @@ def test_what_others_read_is_stored(emulated: CudaBackend) -> None:
     compare(Sample(net.graph, net.feeds), emulated)
 
 
+@needs_compiler
+def test_rows_that_are_a_result_themselves_are_moved_before(emulated: CudaBackend) -> None:
+    net = Net()
+    heads = net.apply(Transpose(perm=(0, 2, 1, 3)), net.apply(Exp(), net.input(2, 5, 3, 32)))
+    y = net.apply(Sub(), heads, over(net, ReduceMean, heads, -1))
+    net.graph.set_outputs({"heads": heads, "y": y})
+    infer(net.graph)
+    assert FILE in {launch.file for launch in launches(planned(net.graph))}
+    compare(Sample(net.graph, net.feeds), emulated)
+
+
 def several(net: Net) -> dict[str, Value]:
     """Rows in two types, and two numbers of each."""
     x = net.input(5, 48, dtype=float16)

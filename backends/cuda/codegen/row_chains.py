@@ -143,7 +143,8 @@ def row_chain_at(
     joined = tuple(
         each
         for each in moved
-        if each.y in reads and each.y.consumers.keys() <= set(nodes) and _fits(each, rows)
+        if each.y in reads and _fits(each, rows)
+        if not is_read_outside(graph, each.nodes[-1], nodes)
     )
     return RowChain(graph.in_order(nodes), results, joined)
 
