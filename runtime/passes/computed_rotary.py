@@ -79,7 +79,9 @@ class _Pairs:
         else:
             value = made(add, Gather(), self.leaf, self.index)
         for node in reversed(self.steps):
-            value = made(add, node.op, *(_halved(node, each, value) for each in node.inputs))
+            kept = _kept(node, _width(node.output) or 0)
+            inputs = (value if each is kept else _halved(node, each) for each in node.inputs)
+            value = made(add, node.op, *inputs)
         return value
 
 
@@ -108,12 +110,11 @@ def _reads(node: Node, inputs: tuple[Value | Array | None, ...]) -> bool:
     )
 
 
-def _halved(node: Node, given: Value | None, value: Value) -> Value | Array | None:
-    """Return an input of a node for rows of half the size."""
-    if given is None or given.data is None:
-        return given and value
-    if isinstance(node.op, Reshape) and given is node.inputs[1] and given.data[-1] > 0:
-        return np.array([*given.data[:-1], given.data[-1] // 2], np.int64)
+def _halved(node: Node, given: Value | None) -> Value | Array | None:
+    """Return an input of a node behind its rows, for those of half the size."""
+    shape = None if given is None else given.data
+    if isinstance(node.op, Reshape) and shape is not None and shape[-1] > 0:
+        return np.array([*shape[:-1], shape[-1] // 2], np.int64)
     return given
 
 

@@ -18,9 +18,10 @@ from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Split, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
+from tercet.runtime.passes import fuse_rotary
 from tercet.runtime.session.model import Model
 
-from .graphs import apply, kinds, make, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 from .rotary_graphs import RAW, cut, stacked
 
 
@@ -175,3 +176,19 @@ def test_rows_of_heads_are_rotated_as_they_come(width: int | None) -> None:
 @pytest.mark.parametrize("how", [Computed(apart=0.5), Computed(table=True, apart=0.5)], ids=str)
 def test_pairs_of_two_angles_stay(how: Computed) -> None:
     assert "RotaryEmbedding" not in checked(how)
+
+
+def test_angles_of_constants_that_are_not_folded() -> None:
+    """As those of which there are too many bytes are."""
+
+    def build(g: Graph, x: Value) -> Value:
+        angles = np.tile(normal(1, 1, 5, 4), 2)
+        second = apply(g, Neg(), cut(g, x, 3, 4, 1 << 40))
+        rotated = apply(g, Concat(axis=-1), second, cut(g, x, 3, 0, 4))
+        one, other = apply(g, Cos(), angles), apply(g, Sin(), angles)
+        return apply(g, Add(), apply(g, Mul(), x, one), apply(g, Mul(), rotated, other))
+
+    before = make(build, (2, 3, 5, 8))
+    after, said = passed(before, fuse_rotary.run, "float32")
+    assert said
+    assert_same(before, after)
