@@ -33,6 +33,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         row = x[normalize_axis(node.op.axis, len(x)) :]
         given = [_without_ones(shape or ()) for shape in shapes]
+        if not all(_repeats(shape, x) for shape in given):
+            continue  # a factor with more places than x has would repeat x
         if any(len(shape) > len(row) for shape in given):
             _lower(graph, node, static_dims(row))
             yield f"scales of {node.kind} '{node.name}' differ from row to row: they are factors"
@@ -49,6 +51,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _without_ones(shape: Dims) -> Dims:
     """Return a shape without sizes of 1 in front."""
     return tuple(dropwhile(lambda size: size == 1, shape))
+
+
+def _repeats(shape: Dims, whole: Dims) -> bool:
+    """Whether a parameter of this shape is known to be broadcast to a whole of that."""
+    pairs = zip(shape[::-1], whole[::-1], strict=False)
+    return len(shape) <= len(whole) and all(a == 1 or a == b is not None for a, b in pairs)
 
 
 def _broadcast(row: Dims, given: list[Dims]) -> bool:

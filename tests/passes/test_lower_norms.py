@@ -97,3 +97,13 @@ def compare_with_onnxruntime(proto: ModelProto) -> None:
         found = ours.run(feeds)
     for name, want in zip(names, wanted, strict=True):
         np.testing.assert_allclose(found[name], np.asarray(want), rtol=1e-5, atol=1e-6)
+
+
+def test_a_scale_of_more_rows_than_there_are_is_refused() -> None:
+    """As a factor it would repeat the only row."""
+    proto = with_constants(model("one per row"))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    with tercet.load(proto) as loaded:
+        assert loaded.run({"x": np.ones((4, 3, 5), np.float32)})["y"].shape == (4, 3, 5)
+        with pytest.raises(tercet.TercetError, match="does not broadcast"):
+            loaded.run({"x": np.ones((1, 3, 5), np.float32)})
