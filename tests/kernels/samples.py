@@ -26,6 +26,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
+from ..kept import keep
 from .dry import Net, normal, single
 
 
@@ -70,6 +71,7 @@ def compare(
     sample: Sample, *backends: Backend, options: Options = OPTIONS, error: float | None = None
 ) -> None:
     """Run a sample, and compare what comes out with what numpy gives; see `ERROR`."""
+    keep(sample.graph)
     found = results_of(sample, backends, options)
     for a, b in zip(found, results_of(sample, open_backends("numpy", OPTIONS)), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)

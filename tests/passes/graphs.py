@@ -20,6 +20,7 @@ from tercet.runtime.options import Options, Precision
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 from tercet.runtime.passes.driver import Context, Pass
 
+from ..kept import keep
 from ..randomness import restarting
 
 RNG = restarting(7)
@@ -53,6 +54,7 @@ def optimised(
     graph: Graph, passes: tuple[Pass, ...] = SYMBOLIC_PASSES, /, **options: Any
 ) -> tuple[Graph, Rewrites]:
     """Return a copy of a graph behind some passes, and what these did."""
+    keep(graph)
     copy, log = graph.clone(), Rewrites()
     optimise(copy, passes, Options(**options), evaluate, log)
     verify(copy)
@@ -64,6 +66,7 @@ def passed(
     graph: Graph, run: Callable[[Graph, Context], Iterator[str]], precision: Precision
 ) -> tuple[Graph, list[str]]:
     """Return a copy of a graph behind one pass, and what this said."""
+    keep(graph)
     copy = graph.clone()
     said = list(run(copy, Context(Options(precision=precision), evaluate)))
     verify(copy)

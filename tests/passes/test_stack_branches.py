@@ -222,7 +222,7 @@ def empty(g: Graph, x: Value) -> Value:
     parts: list[Value] = []
     for i in range(COUNT):
         row = apply(g, Slice(), apply(g, Relu(), x), ints(0), ints(0), ints(2))
-        parts.append(apply(g, Elu(alpha=i + 1), apply(g, MatMul(), row, normal(0, 3))))
+        parts.append(apply(g, Elu(alpha=1.0 + i), apply(g, MatMul(), row, normal(0, 3))))
     return apply(g, Concat(axis=-1), *(apply(g, Relu(), part) for part in parts))
 
 
