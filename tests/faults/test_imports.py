@@ -56,6 +56,32 @@ def test_layers_tell_that_importing_is_wrong(
     assert "importing changes y, first in clip" in str(found)
 
 
+CANCELLED = """<ir_version: 4, opset_import: ["" : 10]>
+g (float[4] x) => (float[4] y)
+<float[4] w = {1.1, 2.2, 3.3, 4.4}, float[4] b = {-2.2, -4.4, -6.6, -8.8}> {
+  a = Neg (x)
+  [clip] c = Clip <min = -1.0, max = 2.0> (a)
+  d = Mul (c, w)
+  y = Add (d, b)
+}"""
+
+
+def test_a_change_that_rounding_might_explain_is_inconclusive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until, clip = UPGRADES["", "Clip"]
+
+    def next_bound(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+        greater = float(np.nextafter(np.float32(2), np.float32(3)))
+        return clip(node.change(attributes={**node.attributes, "max": greater}), opset, site)
+
+    monkeypatch.setitem(UPGRADES, ("", "Clip"), (until, next_bound))
+    feeds = {"x": np.full(4, -3, np.float32)}
+    found = bisect(onnx.parser.parse_model(CANCELLED), ("onnxruntime", "numpy"), feeds)
+    assert (found.fault, found.verdict, found.nodes) == ("none", "inconclusive", ("clip",))
+    assert "inconclusive: no mismatch found on numpy; importing changes clip" in str(found)
+
+
 OLD = """<ir_version: 3, opset_import: ["" : 6]>
 g (float[4, 4] x, float[4] b) => (float[4, 4] y) { y = Add <axis = 0, broadcast = 1> (x, b) }"""
 

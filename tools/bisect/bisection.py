@@ -70,7 +70,8 @@ class Bisection(Judged):
             ended, or ``unknown`` if the time limit passed.
         rewrites: all rewrites, in order.
         rewrite: the first rewrite that makes the result wrong.
-        nodes: the file's names of the faulty nodes.
+        nodes: the file's names of the faulty nodes; without a fault, of the first one whose results
+            importing changes, by no more than rounding might.
         findings: the outputs with the fault.
         runs: number of runs.
         reduced: the smallest part that is wrong or ends the runner; None if there is none.
@@ -292,9 +293,10 @@ class _Trial:
         graph = as_written(imported, feeds)
         changed = changed_by_import(source, graph, foreign, feeds)
         self._note(unread=changed.unread)
-        if _wrong(changed.findings):
+        if changed.findings:
             nodes = (changed.node,) if changed.node else ()
-            self._note(fault="import", findings=changed.findings, nodes=nodes)
+            fault = "import" if _wrong(changed.findings) else "none"
+            self._note(fault=fault, findings=changed.findings, nodes=nodes)
 
     def _note(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)

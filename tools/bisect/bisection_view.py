@@ -47,7 +47,8 @@ def _verdict(found: Bisection) -> tuple[str, str]:
     if found.ok:
         return f"no mismatch found on {found.runner}", "bold green"
     if found.verdict == "inconclusive":
-        return f"inconclusive: no mismatch found on {found.runner}", "bold yellow"
+        where = f"; importing changes {', '.join(found.nodes)}" if found.nodes else ""
+        return f"inconclusive: no mismatch found on {found.runner}{where}", "bold yellow"
     if found.rewrite is not None:
         number, total = found.rewrite.number, len(found.rewrites)
         said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
