@@ -255,7 +255,7 @@ def _pads(node: Node) -> tuple[list[int], list[int]] | None:
     if axes is not None and axes.data is None:
         return None
     rank = type_.rank
-    along = range(rank) if axes is None or axes.data is None else axes.data.tolist()
+    along = range(rank) if axes is None or axes.data is None else axes.data.reshape(-1).tolist()
     before, after = [0] * rank, [0] * rank
     count = pads.data.size // 2
     for i, axis in enumerate(along):

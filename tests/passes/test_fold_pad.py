@@ -266,7 +266,7 @@ def test_zeros_after_a_signal_are_part_of_its_transform(
     inverse: bool, length: int | None, viewed: bool
 ) -> None:
     def build(g: Graph, x: Value) -> Value:
-        axes = ints(1) if inverse or not viewed else ints(-1)
+        axes = ints(1) if inverse else ints(-1) if viewed else np.array(1)  # a list of one, or it
         longer = apply(g, Pad(), x, ints(0, 9), np.array(0, np.float32), axes)
         if not inverse and viewed:
             longer = apply(g, Unsqueeze(), longer, ints(-1))
