@@ -190,10 +190,9 @@ def _whole(add: Builder, value: Value, before: Dims, depth: int) -> Value:
     if value.tensor.dims == before:
         return value
     is_own = add.graph.sole_consumer(value) is not None
-    alike = node is not None and all(
-        v.tensor.dims == value.tensor.dims or v.tensor.size == 1 for v in node.distinct_reads
-    )
-    if node is None or not depth or not is_own or not alike or not _is_plain(node):
+    if node is None or not depth or not is_own or not _is_plain(node):
+        return add.shaped(value, before)
+    if any(v.tensor.dims != value.tensor.dims and v.tensor.size != 1 for v in node.distinct_reads):
         return add.shaped(value, before)
     limits = limits_of(node)
     inputs = [

@@ -194,3 +194,14 @@ def test_views_of_unknown_sizes_stay() -> None:
         return apply(g, Mul(), normal(2, 6, 12), apply(g, Unsqueeze(), apply(g, Tanh(), x), axis))
 
     assert not passed(make(build, (6, 12)), join_chains.run, "float32")[1]
+
+
+def test_operands_that_are_computed_of_unknown_sizes_are_viewed() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        end = apply(g, Cast(to=int64), apply(g, ReduceMax(keepdims=0), x))
+        end = apply(g, Reshape(), end, np.array([1]))
+        part = apply(g, Slice(), shaped(g, x, 1, 72), np.array([0]), end, np.array([1]))
+        unknown = apply(g, Add(), apply(g, Softmax(), shaped(g, x, 1, 72)), part)
+        return apply(g, Mul(), shaped(g, apply(g, Tanh(), x), 1, 72), unknown)
+
+    assert passed(make(build, (6, 12)), join_chains.run, "float32")[1]

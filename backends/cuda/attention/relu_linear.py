@@ -188,9 +188,8 @@ def _padded(value: Value, axis: int) -> tuple[_Part, frozenset[Node]] | None:
     if data is None or pads is None or pads.data is None or one is None or one.data is None:
         return None
     ends = [0] * 8
-    given = (
-        range(4) if axes is None else () if axes.data is None else axes.data.reshape(-1).tolist()
-    )
+    given = () if axes is None or axes.data is None else axes.data.reshape(-1).tolist()
+    given = range(4) if axes is None else given
     numbers = pads.data.tolist()
     for i, where in enumerate(given):
         ends[where % 4], ends[4 + where % 4] = numbers[i], numbers[len(numbers) // 2 + i]
