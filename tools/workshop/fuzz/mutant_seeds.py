@@ -82,8 +82,11 @@ def network(name: str, proto: ModelProto, feeds: Mapping[str, Array] | None = No
 
     Raises:
         TercetError: it does not run.
+        ValueError: what it computes is random.
     """
     with load(proto, stop_at=0) as model:
+        if not all(node.op.deterministic for node in model.imported.walk()):
+            raise ValueError(f"'{name}' draws numbers")
         given = feeds or random_inputs(model.inputs, input_shapes(model.inputs), 0)
         names = [value.name for node in model.imported.nodes for value in node.outputs]
         values = flat(model.run(given, list(dict.fromkeys([*model.imported.outputs, *names]))))
