@@ -37,8 +37,8 @@ _THREAD = _Thread()
 MAX_THREADS = 8
 #: Elements below which starting threads takes longer than what they save.
 WORTH_SHARING = 1 << 20
-#: Bytes from which several threads copy an array, and those that one copies at a time.
-LARGE_COPY, COPIED = 16 << 20, 2 << 20
+#: Bytes of an array that one thread joins to others at a time.
+COPIED = 2 << 20
 
 
 def usable_cpus() -> int:
@@ -144,20 +144,6 @@ def begin(function: Callable[[T], None], items: Sequence[T], size: int) -> Calla
             each.result()
 
     return end
-
-
-def copy(to: Array, source: Array) -> None:
-    """Copy elements to an array of the same shape, on several threads if there are many bytes."""
-    dense = to.flags.c_contiguous and source.flags.c_contiguous
-    if to.nbytes < LARGE_COPY or not dense or to.dtype != source.dtype or to.dtype.hasobject:
-        np.copyto(to, source)
-        return
-    target, origin = (data.reshape(-1).view(np.uint8) for data in (to, source))
-
-    def work(first: int) -> None:
-        target[first : first + COPIED] = origin[first : first + COPIED]
-
-    share(work, range(0, to.nbytes, COPIED), to.nbytes)
 
 
 def joined(parts: Sequence[Array], axis: int) -> Array:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from ..base.budget import Budget
+from ..base.copying import copy
 from ..base.guard import check_time, is_timed, planning
 from ..base.nvtx import nvtx_range
-from ..base.parallel import copy
 from ..base.record import record
 from ..errors import DeviceError, LimitError
 from ..ir.graph import Graph

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..base.parallel import copy
+from ..base.copying import copy
 from ..errors import DeviceOutOfMemory
 from ..ir.types import Array, TensorType
 from .host import HostBuffer

@@ -9,10 +9,14 @@ from run to run, so recorded graphs do not contain these copies: they run before
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..base.parallel import copy
-from ..ir.types import Array
+import numpy as np
+
+from ..base.copying import copied, is_shared, pieces
+from ..ir.types import Array, TensorType
 from .backend import Run, Stream, View
 from .exchange import Exchange, IOPlacement
 from .format import Format
@@ -23,11 +27,14 @@ if TYPE_CHECKING:
     from .rows import Layout, Row
 
 #: Minimum size in bytes: the copy on the host then takes longer than the additional call.
-MIN_BYTES = 1 << 19
+MIN_BYTES = 1 << 17
 
 
 class Upload:
     """Copies an input to the device, from the caller's memory if that is pinned.
+
+    Several threads copy a large one to pinned memory; each piece is sent from there while they copy
+    others.
 
     Args:
         target: where it is on the device.
@@ -38,21 +45,44 @@ class Upload:
     def __init__(self, target: View, staging: View, exchange: Exchange) -> None:
         self._target, self._staging, self._exchange = target, staging, exchange
         self._source = staging
+        self._unstaged: Array | None = None
 
     def feed(self, data: Array) -> None:
-        """Set the elements for the next run; pinned memory is read only then."""
+        """Set the elements for the next run, which reads pinned or many ones only then."""
         if self._exchange.is_pinned(data):
             self._source = View(HOST, HostBuffer.around(data), 0, self._staging.type)
+        elif is_shared(array(self._staging), data):
+            self._unstaged = data
         else:
-            self._source = self._staging
-            copy(array(self._staging), data)
+            np.copyto(array(self._staging), data)
 
     def release(self) -> None:
         """Drop the caller's memory, which the device must not be reading any more."""
-        self._source = self._staging
+        self._source, self._unstaged = self._staging, None
 
     def __call__(self, stream: Stream) -> None:
-        self._exchange.copy(self._target, self._source, stream)
+        data, self._unstaged = self._unstaged, None
+        if data is None:
+            self._exchange.copy(self._target, self._source, stream)
+            return
+        staged, sends = self._pieces
+        with closing(copied(staged, pieces(data))) as indices:
+            for index in indices:
+                sends[index](stream)
+
+    @cached_property
+    def _pieces(self) -> tuple[list[Array], list[Run]]:
+        """Return the pieces of the pinned memory, and what sends each to the device."""
+        staged, sends, offset = pieces(array(self._staging)), list[Run](), 0
+        for piece in staged:
+            type_ = TensorType(piece.dtype, piece.shape)
+            to, source = (
+                View(view.device, view.buffer, view.offset + offset, type_)
+                for view in (self._target, self._staging)
+            )
+            sends.append(self._target.device.copier(to, source))
+            offset += piece.nbytes
+        return staged, sends
 
 
 class Screen(NamedTuple):

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..base.arguments import refused
 from ..base.closable import Closable
+from ..base.copying import copy as copy_elements
 from ..errors import DeviceError, InputError, UsageError
 from ..ir.types import Array, HostValue
 from ..plan.arena import aligned
@@ -172,7 +173,7 @@ class BufferedPlan:
                 source = View(HOST, HostBuffer.around(feed), 0, target.type)
             else:
                 source = batch.sent[name]
-                np.copyto(array(source), feed)  # pyright: ignore[reportArgumentType]  # checked
+                copy_elements(array(source), cast("Array", feed))  # checked
             self._exchange.copy(target, source, stream)
         batch.uploaded.record(stream)
 

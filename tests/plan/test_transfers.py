@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.base import copying
 from tercet.runtime.errors import DeviceError, DeviceOutOfMemory
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
@@ -230,3 +231,18 @@ def test_a_tensor_given_twice_and_one_read_by_the_host() -> None:
             assert not np.shares_memory(results["y"], results["again"])
             np.testing.assert_allclose(results["host"], 1 / (1 + np.exp(-feeds["x"])), rtol=1e-6)
             np.testing.assert_allclose(results["after"], 1 / (1 + np.exp(-wanted)), rtol=1e-6)
+
+
+def test_pieces_of_inputs_are_sent_while_others_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "LARGE", MIN_BYTES)
+    monkeypatch.setattr(copying, "PIECE", MIN_BYTES // 3)
+    monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
+    device = LazyDevice()
+    with model_of(device) as model:
+        for seed in range(3):
+            feeds = data(seed)
+            device.copied.clear()
+            check(model.run(feeds), feeds)
+            assert all(target != device.name for _, target, _ in device.copied)  # not as a whole
+            mixed = {**data(seed + 10), "x": pin(device, data(seed))["x"]}
+            check(model.run(mixed), mixed)

@@ -13,7 +13,7 @@ import pytest
 from tercet.runtime.base import parallel
 from tercet.runtime.base.budget import Budget
 from tercet.runtime.base.guard import bounded
-from tercet.runtime.base.parallel import begin, copy, in_parallel, same_threads, share
+from tercet.runtime.base.parallel import begin, in_parallel, same_threads, share
 from tercet.runtime.errors import DeviceOutOfMemory, LimitError, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
@@ -180,26 +180,6 @@ def test_the_first_error_stops_the_rest() -> None:
     with pytest.raises(KeyError, match="3"):
         share(work, range(10_000), parallel.WORTH_SHARING)
     assert len(seen) < 100
-
-
-def test_large_arrays_are_copied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LARGE_COPY", 100)
-    monkeypatch.setattr(parallel, "COPIED", 64)
-    monkeypatch.setattr(parallel, "WORTH_SHARING", 1)
-    data = np.random.default_rng(1).standard_normal((7, 11, 5)).astype(np.float32)
-    for source in (
-        data,
-        data.transpose(2, 0, 1),
-        data[::2],
-        data.astype(np.float64),
-        data[..., :0],
-    ):
-        to = np.full(source.shape, np.nan, np.float32)
-        copy(to, source)
-        assert np.array_equal(to, source)
-    transposed = np.full((5, 11, 7), np.nan, np.float32)
-    copy(transposed.T, data)
-    assert np.array_equal(transposed.T, data)
 
 
 def test_a_deadline_holds_in_all_threads() -> None:
