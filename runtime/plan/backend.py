@@ -229,6 +229,8 @@ class BuildContext:
         weights: the constants on the claim's device.
         pitches: `View.pitch` of inputs and outputs with gaps; multiples of 16 bytes.
         also: the outputs of `Formats.also`, with the second formats.
+        at_end: whether the step should go through its tensors from the end to the beginning, if it
+            can; see `plan.turns`.
     """
 
     nodes: tuple[Node, ...]
@@ -238,6 +240,7 @@ class BuildContext:
     weights: Weights
     pitches: Mapping[Value, int] = field(default_factory=dict[Value, int])
     also: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
+    at_end: bool = False
 
 
 @runtime_checkable
@@ -323,6 +326,16 @@ class Estimated(Protocol):
     @property
     def estimate(self) -> float | None:
         """Its expected seconds; None if there was nothing to choose from."""
+        ...
+
+
+@runtime_checkable
+class Turning(Protocol):
+    """A step that may go through its tensors in either direction; others begin at the beginning."""
+
+    @property
+    def ends_at_end(self) -> bool:
+        """Whether it stores the end of its results last."""
         ...
 
 

@@ -16,6 +16,7 @@ from .exchange import HOST_IO, IOPlacement
 from .format import Format
 from .host import HOST
 from .partition import Assigned, reads_of, results_of
+from .turns import Turns
 from .weights import WeightStore
 
 Kind = Literal["step", "copy", "reformat", "view"]
@@ -154,6 +155,7 @@ class Layout:
         self.inputs: dict[str, Slot] = {}
         self.outputs: dict[str, Slot] = {}
         self._device, self._ends = device, ends
+        self._turns = Turns()
         there = {**dict(ends.inputs), **dict.fromkeys(ends.lent, Format.CONTIGUOUS)}
         for value in graph.inputs:
             place = device if value.name in there else HOST
@@ -284,6 +286,8 @@ class Layout:
     def build(self, row: Row) -> Decline | None:
         """Build the step of a row; return the decline if the backend declines."""
         if row.claim is None:
+            if row.kind == "reformat":
+                self._turns.note(row)
             return None
         outputs = row.outputs[: len({slot.value for slot in row.outputs})]
         slots = (*row.inputs, *outputs)
@@ -295,12 +299,14 @@ class Layout:
             self.stores[row.device],
             {slot.value: slot.pitch for slot in slots if slot.pitch},
             {slot.value: slot.format for slot in row.outputs[len(outputs) :]},
+            self._turns.begins_at_end(row),
         )
         built = row.claim.build(site)
         if isinstance(built, Decline):
             return built
         row.step = step_of(row.backend, built)
         row.kernel = row.step.kernel
+        self._turns.note(row)
         return None
 
     def _present(self, reads: Sequence[Value], device: Device, asked: Set[Format]) -> Format:

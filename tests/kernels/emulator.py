@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -85,6 +85,8 @@ _ENTRY = re.compile(
     r'^extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',
     re.DOTALL | re.MULTILINE,
 )
+#: The order of items, which a library leaves to its caller.
+_ORDER = re.compile(r"^constexpr bool BACKWARDS = \w+;$", re.MULTILINE)
 #: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
 _REPLACED = (
     (
@@ -134,6 +136,10 @@ class Library:
     def cluster_waits(self) -> int:
         """Return how often a block has waited for its cluster."""
         return self._loaded.cluster_waits()
+
+    def turn(self, *, backwards: bool) -> None:
+        """Have blocks take their items from the last to the first, or the other way round."""
+        ctypes.c_bool.in_dll(self._loaded, "BACKWARDS").value = backwards
 
     def sizes(self, entry: str) -> list[int]:
         """Return the bytes of each parameter of a kernel."""
@@ -208,6 +214,7 @@ def _replaced(header: re.Match[str]) -> str:
 
 def _text(source: KernelSource) -> str:
     kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
+    kernel = _ORDER.sub('extern "C" bool BACKWARDS = false;', kernel)
     kernel = _PTX.sub(_replaced, kernel)
     kernel = _MMA.sub("", kernel)
     for pattern, replacement in _REPLACED:
@@ -297,6 +304,12 @@ def emulated(
 ) -> Callable[[Any], None]:
     """Do what `step.bind_launch` does, on the host."""
     library: Library = code.result()
+    if launch.is_reversible and library not in _REVERSED:
+        return _in_both_orders(launch, library, pointers)
+    return _bound(launch, library, pointers)
+
+
+def _bound(launch: Launch, library: Library, pointers: Mapping[str, int]) -> Callable[[Any], None]:
     kernel = library.kernel(launch.entry)
     cells = {
         name: _described(argument, pointers.get(name) or 0)
@@ -321,6 +334,8 @@ def emulated(
                     here[name] += starts[at] - places[at].address
                     there = ctypes.c_void_p(here[name])  # that of a tensor map is in front
                     ctypes.memmove(ctypes.addressof(cells[name]), ctypes.byref(there), 8)
+                if launch.is_reversible:
+                    library.turn(backwards=launch.backwards)
                 kernel(table, grid, ctypes.c_uint(launch.block))
         except OutOfBounds as error:
             where = _told(error.address, here, extents)
@@ -337,6 +352,37 @@ def emulated(
             run(stream)
 
     return run if launch.cluster == (1, 1, 1) else run_again
+
+
+#: Libraries with kernels that have been run in both orders.
+_REVERSED: set[Library] = set()
+
+
+def _in_both_orders(
+    launch: Launch, library: Library, pointers: Mapping[str, int]
+) -> Callable[[Any], None]:
+    """Return what runs a launch from the end to the beginning and then the other way round.
+
+    Both must store the same, bit for bit.
+    """
+    _REVERSED.add(library)
+    runs = [_bound(replace(launch, backwards=way), library, pointers) for way in (True, False)]
+    places = _apart(_extents(launch, pointers).values())
+
+    def contents() -> list[bytes]:
+        return [ctypes.string_at(place.address, place.nbytes) for place in places]
+
+    def run(stream: Any) -> None:
+        before, stored = contents(), list[list[bytes]]()
+        for one in runs:
+            for place, content in zip(places, before, strict=True):
+                ctypes.memmove(place.address, content, len(content))
+            one(stream)
+            stored.append(contents())
+        if stored[0] != stored[1]:
+            raise KernelError(f"{launch.title}: other results in the other order")
+
+    return run
 
 
 def _extents(launch: Launch, pointers: Mapping[str, int]) -> dict[str, Place]:

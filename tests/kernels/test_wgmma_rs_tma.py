@@ -214,3 +214,18 @@ def test_nothing_spills(cache: Path) -> None:
             sources |= {launch.source: None for launch in made if launch.file in COMPILES}
     assert len(sources) == len(WGMMA_RS_TMA)
     assert_nothing_spills(sources, Compiler(H200, cache))
+
+
+@pytest.mark.parametrize("images", [1, 32])
+def test_large_tensors_are_read_from_the_end(images: int) -> None:
+    """What the kernel before, or a reformat, has stored last is in the cache; or all of it is."""
+    net = Net(images, 64, 56, 56)
+    value = net.x
+    for filters in (256, 64, 256, 64):
+        w = normal(filters, value.tensor.dims[1], 1, 1)
+        value = net.add(Relu(), net.add(Conv(), value, net.graph.constant(w)))
+    net.graph.set_outputs({"y": value})
+    infer(net.graph)
+    made = [one for one in launches(planned(net.graph)) if one.is_reversible]
+    assert len(made) == 4
+    assert [one.backwards for one in made] == [images > 1, False, images > 1, False]

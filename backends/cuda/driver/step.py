@@ -71,6 +71,8 @@ class KernelStep:
     ) -> None:
         self.site, self.task = site, task
         self.launches = launches_for(site.nodes, recipe)
+        if site.at_end:
+            self.launches = tuple(replace(o, backwards=o.is_reversible) for o in self.launches)
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
@@ -78,6 +80,11 @@ class KernelStep:
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
         target = device.compiler.target
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
+
+    @property
+    def ends_at_end(self) -> bool:
+        """See `runtime.plan.backend.Turning`."""
+        return not (self.launches and self.launches[-1].backwards)
 
     @property
     def fewest_launches(self) -> int:

@@ -16,7 +16,7 @@ from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid
 from .operands import Argument, Arguments, Operand, Tensor, TensorMap, ceil_div
-from .source import C_TYPES, KernelSource, begins_early
+from .source import C_TYPES, KernelSource, begins_early, is_reversible
 from .targets import Target
 
 
@@ -49,6 +49,7 @@ class Launch:
             epilogue are addressed like the result, and so can only be the same slice.
         moot: two arguments, one copied to the other; nothing is launched if both are the same
             memory.
+        backwards: whether blocks take items of a reversible kernel from the last to the first.
     """
 
     file: str
@@ -68,6 +69,7 @@ class Launch:
     note: str = ""
     pitched: tuple[Tensor, ...] = ()
     moot: tuple[str, str] | None = None
+    backwards: bool = False
 
     def __post_init__(self) -> None:
         check_grid(self.entry, self.grid)
@@ -92,6 +94,11 @@ class Launch:
         return f"{self.entry} {self.note}".strip()
 
     @property
+    def is_reversible(self) -> bool:
+        """Whether its blocks can take their items in either order; see `backwards`."""
+        return is_reversible(self.file)
+
+    @property
     def prefers_shared(self) -> bool:
         """Whether multiprocessors should have all their memory as shared memory but 28 KB of cache.
 
@@ -111,7 +118,8 @@ class Launch:
     def source(self) -> KernelSource:
         """The source to compile."""
         names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
-        return KernelSource(self.file, names, self.constants, self.code)
+        order = (("BACKWARDS", self.backwards),) if self.is_reversible else ()
+        return KernelSource(self.file, names, (*self.constants, *order), self.code)
 
 
 #: Threads per block of kernels with one thread per result.

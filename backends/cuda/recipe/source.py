@@ -289,6 +289,11 @@ class KernelSignature:
         return f"{self.file}: {self.entry}"
 
 
+def is_reversible(file: str) -> bool:
+    """Whether the blocks of a file's kernels take their items in either order; see `order.cuh`."""
+    return "order.cuh" in _files(KERNELS, file)
+
+
 def begins_early(file: str, entry: str) -> bool:
     """Whether a kernel waits for its predecessor itself, and so may start before it ends (PDL).
 

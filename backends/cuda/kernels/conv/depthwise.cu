@@ -5,6 +5,7 @@
 // Compile-time: see depthwise.cuh; ROWS of a patch; ROWS and COLUMNS are 1 where there is a dilation.
 
 #include "conv/depthwise.cuh"
+#include "order.cuh"
 
 constexpr int DOWN = (ROWS - 1) * STEP_H + KH;
 constexpr bool HELD = KD * KH * KW * VECTOR <= 36;  // weights that fit registers
@@ -13,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(128)
 depthwise(const T* x, const T* __restrict__ w, R* y, const T* __restrict__ bias, const T* z0,
           const T* z1, int count, Plane p)
 {
-    const int i = blockIdx.x * 128 + threadIdx.x;
+    const int i = in_order(blockIdx.x, gridDim.x) * 128 + threadIdx.x;
     const Spot spot(i, ROWS, p);
     const int channel = spot.channel, column = spot.column, row = spot.row;
 

@@ -5,6 +5,7 @@
 // planes; BIAS.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 
 struct Plane {
     int channels, height, width, out_height, out_width;
@@ -17,7 +18,7 @@ struct Plane {
 extern "C" __global__ void __launch_bounds__(128)
 depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const T* z1, int count, Plane p)
 {
-    const int i = blockIdx.x * 128 + threadIdx.x;
+    const int i = in_order(blockIdx.x, gridDim.x) * 128 + threadIdx.x;
     if (i >= count) return;
     int rest = i;
     const auto next = [&](int size) {  // the coordinate along the last remaining axis, of this size

@@ -15,6 +15,7 @@
 // TILE_W; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -176,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 expanded_depthwise(const float* x, const T* weights, float* y, Plane p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
-    const int tile = blockIdx.x, across = tile % p.across, down = tile / p.across % p.down, n = tile / p.across / p.down;
+    const int tile = in_order(blockIdx.x, gridDim.x), across = tile % p.across, down = tile / p.across % p.down, n = tile / p.across / p.down;
     const int row0 = down * TILE_H, column0 = across * TILE_W;
     const int top = row0 * STEP_H - p.pad_h, left = column0 * STEP_W - p.pad_w;
     const unsigned char* of_chunks = (const unsigned char*)weights;

@@ -9,6 +9,7 @@
 // Compile-time: CHANNELS; KH KW; STEP_H STEP_W; TILE_H TILE_W; PIXELS; FILTERS; BIAS Z0 Z1 VECTOR_C.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 
 constexpr int GROUPS = FILTERS / 8, ACROSS = TILE_W / PIXELS, THREADS = GROUPS * ACROSS * TILE_H;
@@ -29,8 +30,8 @@ few_channels(const S* x, const T* __restrict__ w, R* y, const T* bias, const T* 
 {
     __shared__ __align__(16) float image[CHANNELS * ROWS * PITCH];
     __shared__ __align__(16) float weights[TERMS * FILTERS];
-    const int across = blockIdx.x % p.across, down = blockIdx.x / p.across % p.down;
-    const int n = blockIdx.x / p.across / p.down, first = blockIdx.y * FILTERS;
+    const int tile = in_order(blockIdx.x, gridDim.x), across = tile % p.across, down = tile / p.across % p.down;
+    const int n = tile / p.across / p.down, first = blockIdx.y * FILTERS;
     const int row0 = down * TILE_H, column0 = across * TILE_W;
     const int top = row0 * STEP_H - p.pad_h, left = column0 * STEP_W - p.pad_w;
 

@@ -17,6 +17,7 @@
 // PIXELS_ACROSS; MAPPED.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -259,14 +260,14 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const __gr
     const T* own = w + (long long)blockIdx.y * PARTS * FILTERS * TERMS;
     for (int i = threadIdx.x * 8; i < PARTS * FILTERS * TERMS; i += THREADS * 8) cp_async<8>(base + i * 2, own + i, true);
     grid_dependency_sync();
-    fetch(shared + RAW, x, Tile(blockIdx.x, p), p);
+    fetch(shared + RAW, x, Tile(in_order(blockIdx.x, tiles), p), p);
     for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
-        const Tile tile(next, p);
+        const Tile tile(in_order(next, tiles), p);
         cp_async_wait<0>();
         const float inverse = arrange(shared);
         fence_proxy_async();
         __syncthreads();
-        if (next + gridDim.x < tiles) fetch(shared + RAW, x, Tile(next + gridDim.x, p), p);
+        if (next + gridDim.x < tiles) fetch(shared + RAW, x, Tile(in_order(next + gridDim.x, tiles), p), p);
         float totals[UNITS][TN][4];
         u32 images[UNITS];
 #pragma unroll

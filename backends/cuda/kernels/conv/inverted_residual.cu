@@ -22,6 +22,7 @@
 // SPLIT; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -96,7 +97,7 @@ inverted_residual(const S* x, const T* weights, R* y, const T* bias, const T* z0
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = warp % RUNS, part = warp / RUNS;
-    const int tile = blockIdx.x, split = blockIdx.y;
+    const int tile = in_order(blockIdx.x, gridDim.x), split = blockIdx.y;
     const int across = tile % p.across, down = tile / p.across % p.down, n = tile / p.across / p.down;
     const int row0 = down * TILE_H, column0 = across * TILE_W;
     const int top = row0 * STEP_H - p.pad_h, left = column0 * STEP_W - p.pad_w;

@@ -20,6 +20,7 @@
 // `filtered::epilogue`.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -339,9 +340,9 @@ residual_patches(const T* x, const T* weights, R* y, const T* bias, const T* z0,
     for (int i = threadIdx.x * 16; i < CHUNKS * (FIRST + SECOND); i += THREADS * 16)
         cp_async<8>(base + WEIGHTS + i, (const T*)((const unsigned char*)weights + i), true);
     grid_dependency_sync();
-    load_image(base, x, TilePlace(blockIdx.x, p), p);
+    load_image(base, x, TilePlace(in_order(blockIdx.x, tiles), p), p);
     for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
-        const TilePlace tile(next, p);
+        const TilePlace tile(in_order(next, tiles), p);
         float sums[RUN][TN][4] = {};
         cp_async_wait<0>();
         __syncthreads();
@@ -355,7 +356,7 @@ residual_patches(const T* x, const T* weights, R* y, const T* bias, const T* z0,
             project(sums, base, chunk);
             if (STAGES == 1) __syncthreads();
         }
-        if (next + gridDim.x < tiles) load_image(base, x, TilePlace(next + gridDim.x, p), p);
+        if (next + gridDim.x < tiles) load_image(base, x, TilePlace(in_order(next + gridDim.x, tiles), p), p);
         const Results results(bias, z0, z1, tile, p);
         project(sums, base, CHUNKS - 1);
         results.store(y, sums, p);

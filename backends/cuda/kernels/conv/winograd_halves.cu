@@ -5,6 +5,7 @@
 // Compile-time: OUT; POOL.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "gemm/halves.cuh"
@@ -23,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 winograd_inputs_in_halves(const float* x, unsigned char* v, int tiles, int rows, long long of_point, Plane p)
 {
     const int lane = threadIdx.x % 32, eight = lane / 4, blocks = p.channels / BLOCK_TERMS;
-    const int number = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    const int number = in_order(blockIdx.x, gridDim.x) * (THREADS / 32) + threadIdx.x / 32;
     const int row = number / blocks, block = number - row * blocks;
     if (row >= tiles) return;
     grid_dependency_sync();

@@ -13,6 +13,7 @@
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/load.cuh"

@@ -22,6 +22,7 @@
 // a head of a sample.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/wgmma.cuh"
@@ -41,8 +42,8 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
     __device__ __forceinline__ Block(int tiles_n, int splits) : splits(splits)
     {
-        const int tile_m = blockIdx.x / tiles_n;
-        m0 = tile_m * BM, n0 = (blockIdx.x - tile_m * tiles_n) * BN;
+        const int tile = in_order(blockIdx.x, gridDim.x), tile_m = tile / tiles_n;
+        m0 = tile_m * BM, n0 = (tile - tile_m * tiles_n) * BN;
         batch = blockIdx.z / splits, split = blockIdx.z - batch * splits;
     }
 };

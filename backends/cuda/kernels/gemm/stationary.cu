@@ -12,6 +12,7 @@
 // instruction.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "elementwise/greater.cuh"
 #include "ptx/cp_async.cuh"
@@ -65,7 +66,7 @@ __device__ __forceinline__ void fetch(const TensorMap* image, const TensorMap* w
             tma_load_3d(kept + (chunk * TAPS + tap) * OF_TAP, weights, loaded, chunk * CHUNK, tap, blockIdx.y * BN);
     grid_dependency_sync();
     for (int number = blockIdx.x, mine = 0; number < count; number += gridDim.x, ++mine) {
-        const Tile tile(number, p);
+        const Tile tile(in_order(number, count), p);
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const Stage to(mine % GROUPS, mine / GROUPS, chunk);
             mbarrier_wait(pipeline.empty(to.place), to.parity ^ 1);
@@ -150,7 +151,7 @@ mma_stationary(const __grid_constant__ TensorMap a, const __grid_constant__ Tens
         settle(sums);
         leave();
 
-        const Tile tile(number, p);
+        const Tile tile(in_order(number, count), p);
         const int column = blockIdx.y * BN + lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {

@@ -28,6 +28,7 @@
 // POOL; SPLIT; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the wgmma instruction.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "elementwise/greater.cuh"
 #include "ptx/cp_async.cuh"
@@ -100,9 +101,9 @@ struct Work {
 struct Tile {
     int m0, n0, n_end, channel;
 
-    __device__ __forceinline__ Tile(int number, const Work& work)
+    __device__ __forceinline__ Tile(int tile, const Work& work)
     {
-        const int row = number / work.tiles_n, column = number - row * work.tiles_n;
+        const int number = in_order(tile, work.tiles), row = number / work.tiles_n, column = number - row * work.tiles_n;
         const int group = GROUPED ? column / work.of_group : 0;
         m0 = row * BM, n0 = group * work.filters + (column - group * work.of_group) * BN;
         n_end = (group + 1) * work.filters, channel = group * work.channels;

@@ -19,6 +19,7 @@
 // wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/pipeline.cuh"
@@ -74,8 +75,9 @@ struct Work {
     int tiles_m, tiles_n, patch, steps;
 
     __device__ __forceinline__ int tiles() const { return tiles_m * tiles_n; }
-    __device__ __forceinline__ Corner corner(int tile) const
+    __device__ __forceinline__ Corner corner(int number) const
     {
+        const int tile = in_order(number, tiles());
         const int above = tile / (patch * tiles_n) * patch, within = tile - above * tiles_n;
         const int height = min(patch, tiles_m - above);
         return {(above + within % height) * BM, within / height * BN};

@@ -22,6 +22,7 @@ constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 constexpr int EARLY = 2;           // steps whose constants are requested before `a`: more of them would delay it
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/load.cuh"

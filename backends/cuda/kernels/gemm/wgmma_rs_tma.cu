@@ -18,6 +18,7 @@
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/load.cuh"
@@ -46,8 +47,9 @@ struct Corner {
     int m, n;
 
     __device__ __forceinline__ Corner(int tile, const Work& work)
-        : m(tile / work.tiles_n * BM), n(tile % work.tiles_n * BN)
     {
+        const int number = in_order(tile, work.tiles);
+        m = number / work.tiles_n * BM, n = number % work.tiles_n * BN;
     }
 };
 

@@ -13,7 +13,8 @@ struct Item {  // one work item of a block
 
     __device__ __forceinline__ Item(int item, const Work& work)
     {
-        const int share = item / work.splits, split = item - share * work.splits;
+        const int turn = item / work.splits, split = item - turn * work.splits;
+        const int share = in_order(turn, work.items / work.splits);
         batch = share / work.tiles;
         const int tile = share - batch * work.tiles, tile_m = tile / work.tiles_n;
         m0 = tile_m * BM, n0 = (tile - tile_m * work.tiles_n) * BN;

@@ -4,6 +4,7 @@
 // Compile-time: T; VECTOR, the elements of a word; KH KW; STEP_H STEP_W, between windows; DOWN; KIND as in greater.cuh.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 
 typedef unsigned int u32;
 #include "elementwise/divide.cuh"
@@ -35,7 +36,7 @@ __device__ __forceinline__ Words greatest_of(Words a, const Words& b)
 extern "C" __global__ void __launch_bounds__(128)
 pool_columns(const T* x, T* y, int count, Plane p)
 {
-    const int i = blockIdx.x * 128 + threadIdx.x;
+    const int i = in_order(blockIdx.x, gridDim.x) * 128 + threadIdx.x;
     const int pixel = divide(i, p.by_word), line = divide(pixel, p.by_column), n = divide(line, p.by_strip);
     const int channel = (i - pixel * p.words) * VECTOR, column = pixel - line * p.out_width;
     const int row = (line - n * p.strips) * DOWN, top = row * STEP_H - p.pad_h, left = column * STEP_W - p.pad_w;

@@ -6,6 +6,7 @@
 // an epilogue.
 
 #include "ptx/pdl.cuh"
+#include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "elementwise/greater.cuh"
 
@@ -22,7 +23,7 @@ typedef Neighbours<T, 8> Elements;
 extern "C" __global__ void __launch_bounds__(128)
 pool_words(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
 {
-    const int i = blockIdx.x * 128 + threadIdx.x;
+    const int i = in_order(blockIdx.x, gridDim.x) * 128 + threadIdx.x;
     const int chunks = p.channels / 8;
     int rest = i / chunks;
     const int channel = (i - rest * chunks) * 8;
