@@ -12,14 +12,15 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda.ops import recurrent
-from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.ops import recurrent, recurrent_splits
+from tercet.backends.cuda.recipe.launch import Launch, base_of
+from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.session.model import Model
 
-from ..ops.case import Case, compare, expected, feeds_of, model_of
+from ..ops.case import FLOAT16, FLOAT32, Case, compare, expected, feeds_of, model_of
 from ..ops.cases_recurrent import GATES, layer
 from .cubins import assert_plans_compile
 from .dry import DryCompiler, DryDevice, launches, planned
@@ -86,9 +87,9 @@ def test_emulated(emulated: CudaBackend, case: Case) -> None:
 def test_blocks_tell_one_another_their_states(
     clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch, case: Case, rows: int
 ) -> None:
-    monkeypatch.setattr(recurrent, "MAX_THREADS", 64)
-    monkeypatch.setattr(recurrent, "MAX_WORDS", 8)
-    split = recurrent._split
+    monkeypatch.setattr(recurrent_splits, "MAX_THREADS", 64)
+    monkeypatch.setattr(recurrent_splits, "MAX_WORDS", 8)
+    split = recurrent.sequence_split
 
     def forced(*sizes: Any) -> Any:
         found = split(*sizes)
@@ -96,7 +97,7 @@ def test_blocks_tell_one_another_their_states(
         assert found.blocks > 1
         return replace(found, rows=rows)
 
-    monkeypatch.setattr(recurrent, "_split", forced)
+    monkeypatch.setattr(recurrent, "sequence_split", forced)
     check(case, clusters)
 
 
@@ -112,8 +113,9 @@ def test_blocks_tell_one_another_their_states(
     ],
 )
 def test_one_launch_where_registers_have_room(
-    hidden: int, batch: int, target: Target, blocks: int, rows: int
+    monkeypatch: pytest.MonkeyPatch, hidden: int, batch: int, target: Target, blocks: int, rows: int
 ) -> None:
+    monkeypatch.setattr(recurrent_splits, "FEWEST_TILED", batch + 1)
     case = layer("LSTM", hidden=hidden, batch=batch, size=8)
     found = plan(case, target)
     whole = [each for each in found if each.entry == "recurrent_sequence"]
@@ -127,10 +129,22 @@ def test_one_launch_where_registers_have_room(
 
 def test_every_kind_compiles(cache: Path) -> None:
     cases = (
-        layer("LSTM", hidden=48, batch=1024),
+        layer("LSTM", hidden=48, batch=300),
         layer("LSTM", hidden=256, batch=1, direction="bidirectional"),
         layer("GRU", hidden=128, linear_before_reset=1),
         layer("RNN", hidden=512),
     )
     found = assert_plans_compile(map(graph_of, cases), H200, cache, COMPILES)
     assert sum(each.entry == "recurrent_sequence" for each in found) == len(cases)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_inputs_are_multiplied_on_tensor_cores(direction: str, dtype: Any) -> None:
+    """The product is in the workspace, whichever kernel computes it."""
+    case = layer("GRU", 30, 1024, 64, 64, linear_before_reset=1, direction=direction, dtype=dtype)
+    found = plan(case, H200)
+    assert found[0].entry != "product"
+    bases = [base_of(argument) for launch in found for argument in launch.arguments.values()]
+    named = {base.value.name for base in bases if isinstance(base, Tensor)}
+    assert "projected" not in named

@@ -1,43 +1,48 @@
 """Recurrent layers: one product for the inputs of a whole sequence, then one launch for all steps.
 
-That launch keeps the weights of the state in registers of up to eight blocks. Where they do not
-fit, and for what it does not support, there is one launch per step.
+That launch keeps the weights of the state in registers of up to eight blocks, and multiplies them
+on tensor cores if sequences are many. Where they do not fit, and for what it does not support,
+there is one launch per step.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import FLOATS, float32, int32
+from ....runtime.ir.dtypes import FLOATS, float16, float32, int32
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
 from ..algorithms.registry import Answer, Kernel, RecipeContext, Setting, need_dtypes, register
-from ..codegen.epilogue import no_epilogue
-from ..gemm import f32
+from ..codegen.epilogue import no_epilogue, unrounded
+from ..gemm import f16, f32
+from ..gemm.atoms import atom_of
+from ..gemm.linear import TILED
 from ..gemm.problem import Batch, Linear
 from ..gemm.product import products_with
-from ..gemm.tile import CLUSTERED
-from ..recipe.launch import Launch, behind, each, launches_of, sharing
+from ..recipe.launch import Launch, behind, each, launches_of, reading, sharing
 from ..recipe.operands import Arguments, Members, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic, literal
 from ..recipe.targets import Target
+from .recurrent_splits import sequence_split, tiled_split
 
 Layer = RNN | GRU | LSTM
 KINDS = ("rnn", "gru", "gru_linear", "lstm")
 #: Units per block of the kernel for one step, one warp each.
 UNITS = 8
-#: Of the kernel for a whole sequence: blocks that share the weights, threads of a block, words of
-#: four weights per thread, and sequences of a cluster.
-MAX_BLOCKS, MAX_THREADS, MAX_WORDS, MAX_ROWS = 8, 512, 16, 8
+#: Activation functions of -1 to 1.
+BOUNDED = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
 
 #: Activation functions by name, with their default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "Relu": ("x < A(0) ? A(0) : x", ()),
     "Tanh": ("tangent(x)", ()),
-    "Sigmoid": ("A(0.5) * tangent(A(0.5) * x) + A(0.5)", ()),
+    "Sigmoid": ("logistic(x)", ()),
     "Affine": ("{0} * x + {1}", (1.0, 0.0)),
     "LeakyRelu": ("x < A(0) ? {0} * x : x", (0.01,)),
     "ThresholdedRelu": ("x > {0} ? x : A(0)", (1.0,)),
@@ -56,6 +61,8 @@ __device__ __forceinline__ A within(A low, A x, A high)
 {
     return x < low ? low : x > high ? high : x;
 }
+__device__ __forceinline__ double logistic(double x) { return 1 / (1 + exp(-x)); }
+__device__ __forceinline__ float logistic(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ double tangent(double x) { return tanh(x); }
 __device__ __forceinline__ float tangent(float x)
 {
@@ -131,55 +138,6 @@ def _cell(op: Layer) -> _CellStep:
 
 
 @record
-class _Split:
-    """How blocks and threads share a layer in the kernel for a whole sequence.
-
-    Attributes:
-        blocks: of a cluster, which share the units of the state.
-        units: per block.
-        rows: sequences of a cluster.
-        slices: lanes that share the sums of a unit.
-        chunks: words of four weights per lane and gate.
-        threads: of a block.
-    """
-
-    blocks: int
-    units: int
-    rows: int
-    slices: int
-    chunks: int
-    threads: int
-
-    @property
-    def width(self) -> int:
-        """Floats of a state in shared memory."""
-        return self.chunks * self.slices * 4
-
-
-def _split(gates: int, hidden: int, directions: int, batch: int, target: Target) -> _Split | None:
-    """Return the split with the fewest blocks, or None if the weights do not fit."""
-    blocks = 1
-    while True:
-        units = ceil_div(hidden, blocks)
-        able = [
-            slices
-            for slices in (1, 2, 4, 8, 16, 32)
-            if slices * units <= MAX_THREADS and gates * ceil_div(hidden, slices * 4) <= MAX_WORDS
-        ]
-        if able:
-            break
-        blocks *= 2
-        if blocks > MAX_BLOCKS or not target.has_clusters:
-            return None
-    resident = int(target.processors * (CLUSTERED if blocks > 1 else 1))
-    rows = min(MAX_ROWS, ceil_div(batch, max(1, resident // (blocks * directions))))
-    # Few sequences wait for sums, for which more lanes are sooner; many have the lanes busy.
-    slices = able[-1] if rows < 4 else able[0]
-    threads = ceil_div(units * slices, 32) * 32
-    return _Split(blocks, units, rows, slices, ceil_div(hidden, slices * 4), threads)
-
-
-@record
 class _Operands:
     """The operands of a layer; `state` and `end` are those of the hidden state and the cell."""
 
@@ -209,79 +167,139 @@ def recurrent(context: RecipeContext) -> Answer:
     return _sequence(op, given, context.setting) or _steps(op, given, context.setting)
 
 
-def _layer(op: Layer, given: _Operands) -> Members:
+def _layer(op: Layer, given: _Operands, shares: _Shares) -> Members:
     """Return struct `Layer` of the kernels."""
     time, batch = given.x.dims[1::-1] if op.layout else given.x.dims[:2]
     return {
         **{"directions": given.w.dims[0], "batch": batch, "time": time, "hidden": given.r.dims[2]},
         **{"backward": op.direction == "reverse", "batch_first": op.layout},
+        **dict(zip(("share_direction", "share_row"), shares.strides, strict=True)),
     }
 
 
-def _projected(given: _Operands, setting: Setting) -> tuple[tuple[Launch, ...], Scratch] | str:
-    """Return the product of the inputs, and where it is: [direction, row, width]."""
+@record
+class _Shares:
+    """The products of inputs and gate weights.
+
+    Attributes:
+        launches: of the products.
+        place: where they are, in float32 or the arithmetic of a wider type.
+        strides: from one direction, and from one row of inputs, to the next, in products of a row.
+    """
+
+    launches: tuple[Launch, ...]
+    place: Scratch
+    strides: tuple[int, int]
+
+
+def _projected(given: _Operands, setting: Setting) -> _Shares | str:
+    """Return the products of the inputs."""
     x, w = given.x, given.w
     (directions, width, k), rows = w.dims, prod(x.dims[:-1])
-    compute = arithmetic(x.dtype)
-    nbytes = directions * rows * width * compute.itemsize
-    if x.dtype != float32 or w.data is None or not setting.target.has_tf32 or not x.size:
-        made = products_with(Scratch(0), compute, x, w, width)
-        if isinstance(made, str):
-            return made
-        return tuple(replace(launch, scratch=nbytes) for launch in launches_of(made)), Scratch(0)
-    y = Tensor(Value("projected", TensorType(float32, (directions, rows, width))))
-    batch = Batch(directions, 0, width * k, rows * width)
-    layer = Linear(y, x, w, (rows, width, k), (1.0, True), batch=batch)
-    launches = f32.linear(layer, no_epilogue(float32), replace(setting, algorithm="", form=""))
+    compute, setting = arithmetic(x.dtype), replace(setting, algorithm="", form="")
+    y = Tensor(Value("projected", TensorType(compute, (directions, rows, width))))
+    if w.data is None or not setting.target.has_tf32 or not x.size or x.dtype not in TILED:
+        strides, made = (rows, 1), products_with(y, compute, x, w, width)
+    elif x.dtype == float32:
+        strides, batch = (rows, 1), Batch(directions, 0, width * k, rows * width)
+        layer = Linear(y, x, w, (rows, width, k), (1.0, True), batch=batch)
+        made = f32.linear(layer, no_epilogue(float32), setting)
+    else:
+        strides = (1, directions)
+        layer = Linear(y, x, w, (rows, directions * width, k), (1.0, True))
+        made = f16.linear(layer, unrounded(x.dtype), setting)
+    if isinstance(made, str):
+        return made
+    launches = launches_of(made)
     there = Scratch(behind(launches))
-    return tuple(
-        replace(
-            launch,
-            args={name: there if at == y else at for name, at in launch.args.items()},
-            scratch=there.offset + nbytes,
-        )
-        for launch in launches
-    ), there
+    placed = (reading(each, lambda at: there if at == y else at) for each in launches)
+    nbytes = there.offset + y.size * compute.itemsize
+    return _Shares(tuple(replace(each, scratch=nbytes) for each in placed), there, strides)
 
 
 def _sequence(op: Layer, given: _Operands, setting: Setting) -> Answer | None:
     """Return the launch for all steps behind the product, or None if it does not apply."""
-    x, r, cell = given.x, given.r, _cell(op)
-    directions, width, _ = given.w.dims
-    gates, hidden = width // max(r.dims[2], 1), r.dims[2]
-    layer = _layer(op, given)
+    x, cell = given.x, _cell(op)
     special = given.peepholes is not None or getattr(op, "input_forget", 0)
+    hidden = given.r.dims[2]
     if special or cell.kind == "gru" or arithmetic(x.dtype) != float32 or not x.size or not hidden:
         return None
-    batch = x.dims[0] if op.layout else x.dims[1]
-    split = _split(gates, hidden, directions, batch, setting.target)
-    projected = _projected(given, setting)
-    if split is None or isinstance(projected, str):
+    target = setting.target
+    how = _tiled(op, given, cell, target) or _untiled(op, given, target)
+    shares = _projected(given, setting)
+    if how is None or isinstance(shares, str):
         return None
-    product, shares = projected
-    states = split.rows * (2 * split.width + gates * split.units)
+    constants, code = how.pop("constants"), how.pop("code", "")
     launch = Launch(
-        "sequence/recurrent_sequence.cu",
-        "recurrent_sequence",
-        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
-        block=split.threads,
         args={
-            **{"shares": shares, "r": r, "b": given.b, "lengths": given.lengths},
+            **{"shares": shares.place, "r": given.r, "b": given.b, "lengths": given.lengths},
             **{"h0": given.states[0], "c0": given.states[1], "y": given.y},
-            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": layer},
+            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": _layer(op, given, shares)},
         },
         types=(("T", x.dtype), ("A", float32)),
+        constants=(("CELL", KINDS.index(cell.kind)), *constants),
+        code=code + _activations(op, cell.functions, given.w.dims[0]),
+        **how,
+    )
+    return sharing(*shares.launches, replace(launch, note=f"{cell.kind} {hidden}, {launch.note}"))
+
+
+def _batch(op: Layer, given: _Operands) -> int:
+    return given.x.dims[0 if op.layout else 1]
+
+
+def _untiled(op: Layer, given: _Operands, target: Target) -> dict[str, Any] | None:
+    """Return what the launch for few sequences consists of."""
+    directions, width, _ = given.w.dims
+    hidden = given.r.dims[2]
+    gates, batch = width // hidden, _batch(op, given)
+    split = sequence_split(gates, hidden, directions, batch, target)
+    if split is None:
+        return None
+    states = split.rows * (2 * split.width + gates * split.units)
+    return dict(
+        file="sequence/recurrent_sequence.cu",
+        entry="recurrent_sequence",
+        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
+        block=split.threads,
         constants=(
-            *(("CELL", KINDS.index(cell.kind)), ("BLOCKS", split.blocks), ("UNITS", split.units)),
-            *(("ROWS", split.rows), ("SLICES", split.slices), ("CHUNKS", split.chunks)),
-            *(("THREADS", split.threads), ("FIXED", r.data is not None)),
+            *(("BLOCKS", split.blocks), ("UNITS", split.units), ("ROWS", split.rows)),
+            *(("SLICES", split.slices), ("CHUNKS", split.chunks), ("THREADS", split.threads)),
+            ("FIXED", given.r.data is not None),
         ),
-        code=_activations(op, cell.functions, directions),
         shared=16 + 4 * states,  # barriers
         cluster=(split.blocks, 1, 1),
-        note=f"{cell.kind} {hidden}, {split.blocks} blocks for {split.rows} rows",
+        note=f"{split.blocks} blocks for {split.rows} rows",
     )
-    return sharing(*product, launch)
+
+
+def _tiled(op: Layer, given: _Operands, cell: _CellStep, target: Target) -> dict[str, Any] | None:
+    """Return the launch on tensor cores: weights and initial states are known, states bounded."""
+    directions, hidden, dtype = given.w.dims[0], given.r.dims[2], given.x.dtype
+    start, batch = given.states[0], _batch(op, given)
+    known = [tensor for tensor in (given.r, start) if tensor is not None]
+    bounded = BOUNDED.issuperset(op.activations or ()) and cell.kind != "rnn"
+    if not bounded or not all(t.data is not None and np.isfinite(t.data).all() for t in known):
+        return None
+    terms = 2 if dtype == float32 else 1
+    split = tiled_split(hidden, directions, batch, terms, target)
+    if split is None:
+        return None
+    return dict(
+        file="sequence/recurrent_mma.cu",
+        entry="recurrent_mma",
+        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
+        block=4 * split.units,
+        constants=(
+            *(("BLOCKS", split.blocks), ("UNITS", split.units), ("ROWS", split.rows)),
+            *(("HIDDEN", hidden), ("STEPS", split.steps), ("TERMS", terms)),
+            ("LOW_SHARED", split.low_shared),
+        ),
+        code=atom_of(float16 if terms == 2 else dtype).code() + "\n",
+        shared=split.shared,
+        cluster=(split.blocks, 1, 1),
+        note=f"{split.blocks} blocks for {split.rows} rows",
+    )
 
 
 def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
@@ -292,14 +310,13 @@ def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
     time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
     units = directions * batch * hidden
     room = ceil_div(units * compute.itemsize, 256) * 256
-    projected = _projected(given, setting)
-    if isinstance(projected, str):
-        return projected
-    product, shares = projected
-    launches, first = [*product], behind(product)
+    shares = _projected(given, setting)
+    if isinstance(shares, str):
+        return shares
+    launches, first = [*shares.launches], behind(shares.launches)
     # Behind the products: two alternating hidden states, the cell, two more for GRU.
     places = [Scratch(first + i * room) for i in range(5)]
-    layer = _layer(op, given)
+    layer = _layer(op, given, shares)
     types = (("T", x.dtype), ("A", compute))
     how = {
         "types": types,
@@ -318,7 +335,7 @@ def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
     for kept, state in zip((places[0], places[2]), given.states, strict=True):
         launches.append(plain("begin", {"state": state, "kept": kept}))
     gates = {
-        **{"shares": shares, "r": r, "b": given.b, "lengths": given.lengths},
+        **{"shares": shares.place, "r": r, "b": given.b, "lengths": given.lengths},
         **{"update": places[3], "kept": places[4], "l": layer},
     }
     whole = {

@@ -1,5 +1,5 @@
 // Recurrent layers, one launch per step for both directions. The products of inputs and gate weights are
-// computed beforehand: `shares` [direction][row][gate][hidden]. A warp computes one unit of the state.
+// computed beforehand: `shares` [gate][hidden] of each row and direction. A warp computes one unit of the state.
 // T is the type of the tensors, A that of the arithmetic, in which states are kept.
 //
 // Compile-time: KIND. Generated: activate(direction, which, x), the activation functions of the gates.
@@ -10,6 +10,7 @@ constexpr int GATES = KIND == RNN ? 1 : KIND == LSTM ? 4 : 3;
 
 struct Layer {
     int directions, batch, time, hidden, backward, batch_first;
+    int share_direction, share_row;  // from one direction, and from one row of inputs, to the next, in shares of a row
 };
 
 struct Unit {
@@ -47,11 +48,10 @@ __device__ __forceinline__ A product(const A* h, const T* r, long long row, int 
 __device__ __forceinline__ A entering(const Unit& u, const Layer& l, const A* shares, const T* b,
                                       int gate, bool both)
 {
-    const long long rows = (long long)l.batch * l.time;
     const long long row = l.batch_first ? (long long)u.n * l.time + u.at
                                         : (long long)u.at * l.batch + u.n;
     const int own = gate * l.hidden + u.j, width = GATES * l.hidden;
-    A sum = shares[(u.direction * rows + row) * width + own];
+    A sum = shares[(u.direction * (long long)l.share_direction + row * l.share_row) * width + own];
     if (b) {
         const T* bias = b + (long long)u.direction * 2 * width + own;
         sum += A(bias[0]) + (both ? A(bias[width]) : A(0));

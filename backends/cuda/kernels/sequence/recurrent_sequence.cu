@@ -1,42 +1,26 @@
 // Recurrent layers, a whole sequence in one launch. The products of inputs and gate weights are computed beforehand:
-// `shares` [direction][row][gate][hidden]. The blocks of a cluster share the units of a direction for ROWS sequences:
+// `shares` [gate][hidden] of each row and direction. The blocks of a cluster share the units of a direction for ROWS sequences:
 // each keeps the weights of its units in registers, and tells the others the states of these after every step.
 // T is the type of the tensors; states are kept, and sums added, in float32.
 //
-// Compile-time: CELL; BLOCKS of a cluster; UNITS of the state per block; ROWS; SLICES, lanes that share the sums of a
+// Compile-time: BLOCKS of a cluster; UNITS of the state per block; ROWS; SLICES, lanes that share the sums of a
 // unit, with CHUNKS words of four terms each; THREADS; FIXED, whether the weights are constant, so that they are read before the
-// kernel waits. Generated: activate(direction, which, x), the activation functions of the gates.
+// kernel waits; and as in cells.cuh.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
+#include "sequence/cells.cuh"
 
-enum { RNN, GRU, GRU_LINEAR, LSTM };
-
-constexpr int GATES = CELL == RNN ? 1 : CELL == LSTM ? 4 : 3, LINES = GATES * UNITS;
+constexpr int LINES = GATES * UNITS;
 constexpr int WIDTH = CHUNKS * SLICES * 4, ITEMS = (ROWS * UNITS + THREADS - 1) / THREADS;
-
-struct Layer {
-    int directions, batch, time, hidden, backward, batch_first;
-};
 
 // One unit of one sequence.
 struct Unit {
     int row, u, n, j, length;
     bool exists;
-
-    __device__ __forceinline__ int at(int t, bool backward) const
-    {
-        return backward && t < length ? length - 1 - t : t;
-    }
 };
-
-__device__ __forceinline__ long long state_at(const Layer& l, int direction, const Unit& u)
-{
-    return (l.batch_first ? (long long)u.n * l.directions + direction : (long long)direction * l.batch + u.n)
-           * l.hidden + u.j;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengths, const T* h0, const T* c0,
@@ -49,7 +33,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
 
     const int rank = blockIdx.x % BLOCKS, first = blockIdx.x / BLOCKS * ROWS, direction = blockIdx.y;
     const int slice = threadIdx.x % SLICES, unit = threadIdx.x / SLICES;
-    const bool backward = l.backward || direction == 1;
+    const bool reversed = l.backward || direction == 1;
     const u32 barriers = shared_address(memory);
     const int bytes = min(ROWS, l.batch - first) * l.hidden * 4;  // of a state, from all blocks
 
@@ -76,19 +60,17 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
 
     for (int i = threadIdx.x; i < 2 * ROWS * WIDTH; i += THREADS) {
         const int row = i / WIDTH % ROWS, k = i % WIDTH;
-        const Unit u = {row, 0, first + row, k, 0, false};
-        const bool given = h0 && i < ROWS * WIDTH && u.n < l.batch && k < l.hidden;
-        states[i] = given ? float(h0[state_at(l, direction, u)]) : 0.0f;
+        const bool given = h0 && i < ROWS * WIDTH && first + row < l.batch && k < l.hidden;
+        states[i] = given ? float(h0[l.state(direction, first + row) + k]) : 0.0f;
     }
 
     // The units that this thread computes, their cells, and the shares of the next step.
     Unit units[ITEMS];
-    float cells[ITEMS], biases[ITEMS][GATES], inner[ITEMS], next[ITEMS][GATES];
+    Biases biases[ITEMS];
+    float cells[ITEMS], next[ITEMS][GATES];
     const auto load_shares = [&](int i, int t) {
         const Unit& u = units[i];
-        const long long step = u.at(t, backward), rows = (long long)l.batch * l.time;
-        const long long row = l.batch_first ? u.n * (long long)l.time + step : step * l.batch + u.n;
-        const float* from = shares + (direction * rows + row) * GATES * l.hidden + u.j;
+        const float* from = shares + l.share(direction, u.n, l.step(t, u.length, reversed)) + u.j;
 #pragma unroll
         for (int gate = 0; gate < GATES; ++gate) next[i][gate] = from[gate * l.hidden];
     };
@@ -99,18 +81,8 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         u = {item / UNITS, item % UNITS, first + item / UNITS, rank * UNITS + item % UNITS, l.time, false};
         u.exists = u.row < ROWS && u.n < l.batch && u.j < l.hidden;
         if (lengths && u.exists) u.length = min(lengths[u.n], l.time);
-        cells[i] = c0 && u.exists ? float(c0[state_at(l, direction, u)]) : 0.0f;
-        const T* bias = b + (long long)direction * 2 * GATES * l.hidden + u.j;
-        inner[i] = 0;
-#pragma unroll
-        for (int gate = 0; gate < GATES; ++gate) {
-            const bool apart = CELL == GRU_LINEAR && gate == 2;  // the state's bias is reset, too
-            biases[i][gate] = 0;
-            if (!b || !u.exists) continue;
-            const float of_state = float(bias[(GATES + gate) * l.hidden]);
-            biases[i][gate] = float(bias[gate * l.hidden]) + (apart ? 0.0f : of_state);
-            if (apart) inner[i] = of_state;
-        }
+        cells[i] = c0 && u.exists ? float(c0[l.state(direction, u.n) + u.j]) : 0.0f;
+        biases[i].load(b, l, direction, u.j, u.exists);
         if (u.exists && l.time > 0) load_shares(i, 0);
     }
     if constexpr (BLOCKS > 1) {
@@ -162,26 +134,14 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         for (int i = 0; i < ITEMS; ++i) {
             const Unit& u = units[i];
             if (!u.exists) continue;
-            const float* own = sums + u.row * LINES + u.u;
+            const float* totals = sums + u.row * LINES + u.u;
             const float before = h[u.row * WIDTH + u.j];
             const bool alive = t < u.length;
-            float in[GATES], result;
+            float own[GATES], cell = cells[i];
 #pragma unroll
-            for (int gate = 0; gate < GATES; ++gate) in[gate] = next[i][gate] + biases[i][gate];
-            if constexpr (CELL == RNN) {
-                result = activate(direction, 0, own[0] + in[0]);
-            } else if constexpr (CELL == GRU_LINEAR) {
-                const float z = activate(direction, 0, own[0] + in[0]);
-                const float k = activate(direction, 0, own[UNITS] + in[1]);
-                const float candidate = activate(direction, 1, in[2] + k * (own[2 * UNITS] + inner[i]));
-                result = candidate + z * (before - candidate);
-            } else {
-                const float input = activate(direction, 0, own[0] + in[0]);
-                const float forget = activate(direction, 0, own[2 * UNITS] + in[2]);
-                const float cell = forget * cells[i] + input * activate(direction, 1, own[3 * UNITS] + in[3]);
-                result = activate(direction, 0, own[UNITS] + in[1]) * activate(direction, 2, cell);
-                if (alive) cells[i] = cell;
-            }
+            for (int gate = 0; gate < GATES; ++gate) own[gate] = totals[gate * UNITS];
+            const float result = next_state(direction, next[i], own, biases[i], before, cell);
+            if (alive) cells[i] = cell;
             const float state = alive ? result : before;
             float* there = later + u.row * WIDTH + u.j;
             if constexpr (BLOCKS > 1)
@@ -199,11 +159,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
             if (!u.exists) continue;
             if (t + 1 < l.time) load_shares(i, t + 1);
             if (!y) continue;
-            const int step = u.at(t, backward);
-            const long long place = l.batch_first
-                ? (u.n * (long long)l.time + step) * l.directions + direction
-                : (step * (long long)l.directions + direction) * l.batch + u.n;
-            y[place * l.hidden + u.j] = T(results[i]);
+            y[l.result(direction, u.n, l.step(t, u.length, reversed)) + u.j] = T(results[i]);
         }
         if constexpr (BLOCKS > 1) {
             const u32 barrier = barriers + 8 * (1 - t % 2);
@@ -217,7 +173,8 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
     for (int i = 0; i < ITEMS; ++i) {
         const Unit& u = units[i];
         if (!u.exists) continue;
-        if (h_end) h_end[state_at(l, direction, u)] = T(states[(l.time % 2 * ROWS + u.row) * WIDTH + u.j]);
-        if (CELL == LSTM && c_end) c_end[state_at(l, direction, u)] = T(cells[i]);
+        const long long at = l.state(direction, u.n) + u.j;
+        if (h_end) h_end[at] = T(states[(l.time % 2 * ROWS + u.row) * WIDTH + u.j]);
+        if (CELL == LSTM && c_end) c_end[at] = T(cells[i]);
     }
 }
