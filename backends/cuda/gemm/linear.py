@@ -13,7 +13,7 @@ from ....runtime.ops.matmul import Gemm
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.copies import copy_strided
 from ..codegen.epilogue import Epilogue
-from ..recipe.launch import behind, launches_of, sharing
+from ..recipe.launch import behind, launches_of, reading, sharing
 from ..recipe.operands import Packed, Scratch, Tensor, broadcast_strides, ceil_div
 from . import f16, f32
 from .atoms import HALVES
@@ -88,7 +88,7 @@ def _spread(task: Multiplication) -> Answer:
         first = copy_strided(copy, narrow, broadcast_strides(narrow.dims, narrow.format, copy.dims))
         nbytes = there.offset + copy.size * copy.dtype.itemsize
         launches = tuple(
-            replace(each, args={k: there if v == copy else v for k, v in each.args.items()})
+            reading(each, lambda at, copy=copy, there=there: there if at == copy else at)
             for each in (replace(first, scratch=nbytes), *launches)
         )
     return sharing(*launches)
