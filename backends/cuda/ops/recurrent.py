@@ -1,19 +1,20 @@
 """Recurrent layers: one product for the inputs of a whole sequence, then one launch for all steps.
 
 That launch keeps the weights of the state in registers of up to eight blocks, and multiplies them
-on tensor cores if sequences are many. Where they do not fit, and for what it does not support,
-there is one launch per step.
+on tensor cores if sequences are many. Where they do not fit, steps are launched one after another:
+of many sequences a product on tensor cores and a kernel for all cells, of few ones, and for what
+these do not support, one kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float16, float32, int32
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import TensorType
@@ -22,134 +23,29 @@ from ..algorithms.registry import Answer, Kernel, RecipeContext, Setting, need_d
 from ..codegen.epilogue import no_epilogue, unrounded
 from ..gemm import f16, f32
 from ..gemm.atoms import atom_of
-from ..gemm.linear import TILED
 from ..gemm.problem import Batch, Linear
-from ..gemm.product import products_with
 from ..recipe.launch import Launch, behind, each, launches_of, reading, sharing
-from ..recipe.operands import Arguments, Members, Scratch, Tensor, ceil_div
-from ..recipe.source import arithmetic, literal
+from ..recipe.operands import Arguments, Members, Operand, Scratch, Tensor, ceil_div
+from ..recipe.source import arithmetic
 from ..recipe.targets import Target
+from .recurrent_layer import (
+    KINDS,
+    CellStep,
+    Layer,
+    Operands,
+    activations_of,
+    cell_of,
+    layer_of,
+    projected,
+)
 from .recurrent_splits import sequence_split, tiled_split
 
-Layer = RNN | GRU | LSTM
-KINDS = ("rnn", "gru", "gru_linear", "lstm")
 #: Units per block of the kernel for one step, one warp each.
 UNITS = 8
+#: Sequences from which a product multiplies states, rather than each warp those of its unit.
+FEWEST_MULTIPLIED = 4
 #: Activation functions of -1 to 1.
 BOUNDED = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
-
-#: Activation functions by name, with their default alpha and beta.
-_ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "Relu": ("x < A(0) ? A(0) : x", ()),
-    "Tanh": ("tangent(x)", ()),
-    "Sigmoid": ("logistic(x)", ()),
-    "Affine": ("{0} * x + {1}", (1.0, 0.0)),
-    "LeakyRelu": ("x < A(0) ? {0} * x : x", (0.01,)),
-    "ThresholdedRelu": ("x > {0} ? x : A(0)", (1.0,)),
-    "ScaledTanh": ("{0} * tangent({1} * x)", (1.0, 1.0)),
-    "HardSigmoid": ("within(A(0), {0} * x + {1}, A(1))", (0.2, 0.5)),
-    "Elu": ("x < A(0) ? {0} * expm1(x) : x", (1.0,)),
-    "Softsign": ("x / (A(1) + fabs(x))", ()),
-    "Softplus": ("(x > A(0) ? x : A(0)) + log1p(exp(-fabs(x)))", ()),
-}
-
-
-#: Limits, which NaN passes; the hyperbolic tangent without a branch, so that several of them
-#: overlap: within 4 ulp.
-_FUNCTIONS = """
-__device__ __forceinline__ A within(A low, A x, A high)
-{
-    return x < low ? low : x > high ? high : x;
-}
-__device__ __forceinline__ double logistic(double x) { return 1 / (1 + exp(-x)); }
-__device__ __forceinline__ float logistic(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-__device__ __forceinline__ double tangent(double x) { return tanh(x); }
-__device__ __forceinline__ float tangent(float x)
-{
-    const float s = x * x;
-    const float p = ((-6.61576e-3f * s + 2.131275e-2f) * s - 5.391007e-2f) * s + 1.3333118e-1f;
-    const float far = copysignf(1.0f - __fdividef(2.0f, expf(2.0f * fabsf(x)) + 1.0f), x);
-    return fabsf(x) < 0.55f ? x + x * s * (s * p - 3.3333332e-1f) : far;
-}
-"""
-
-
-def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
-    """Return the C++ function of direction, index of the function, and x.
-
-    Parameters are assigned in order to functions that take one. Only the third function, which LSTM
-    applies to its cell, is not clipped.
-    """
-    names = op.activations or usual * directions
-    alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
-    cases: list[tuple[int, str]] = []
-    for place in range(len(usual) * directions):
-        which = place % len(usual)
-        code, defaults = _ACTIVATIONS[names[place]]
-        pairs = zip((alphas, betas), defaults, strict=False)
-        given = [f"A({literal(next(values, value))})" for values, value in pairs]
-        clip = (
-            ""
-            if op.clip is None or which == 2
-            else f"x = within(A({literal(-op.clip)}), x, A({literal(op.clip)})); "
-        )
-        cases.append((place, f"{clip}return {code.format(*given)};"))
-    own, others = cases[: len(usual)], cases[len(usual) :]
-    both = [code for _, code in own] == [code for _, code in others]
-    selected = own if both else cases
-    return "\n".join(
-        (
-            _FUNCTIONS,
-            "__device__ __forceinline__ A activate(int direction, int which, A x)",
-            "{",
-            f"    switch ({0 if both else len(usual)} * direction + which) {{",
-            *(f"    case {place}: {code}" for place, code in selected),
-            "    }",
-            "    return x;",
-            "}",
-        )
-    )
-
-
-@record
-class _CellStep:
-    """The step of a recurrent unit.
-
-    Attributes:
-        kind: one of `KINDS`.
-        functions: default activations of one direction.
-    """
-
-    kind: str
-    functions: tuple[str, ...]
-
-
-def _cell(op: Layer) -> _CellStep:
-    """Return the cell of an operator.
-
-    RNN has f(w x + r h + b), GRU (1 - z) * g(candidate) + z * h, and LSTM c = f * c + i * g(gates)
-    with h = o * h(c).
-    """
-    if isinstance(op, LSTM):
-        return _CellStep("lstm", ("Sigmoid", "Tanh", "Tanh"))
-    if isinstance(op, GRU):
-        return _CellStep("gru_linear" if op.linear_before_reset else "gru", ("Sigmoid", "Tanh"))
-    return _CellStep("rnn", ("Tanh",))
-
-
-@record
-class _Operands:
-    """The operands of a layer; `state` and `end` are those of the hidden state and the cell."""
-
-    x: Tensor
-    w: Tensor
-    r: Tensor
-    b: Tensor | None
-    lengths: Tensor | None
-    states: tuple[Tensor | None, Tensor | None]
-    peepholes: Tensor | None
-    y: Tensor | None
-    ends: tuple[Tensor | None, Tensor | None]
 
 
 def recurrent(context: RecipeContext) -> Answer:
@@ -163,70 +59,19 @@ def recurrent(context: RecipeContext) -> Answer:
     refused = refused or need_dtypes((int32,), lengths)
     if refused:
         return refused
-    given = _Operands(x, w, r, b, lengths, (h, c), peepholes, y, (ends[0], ends[1]))
-    return _sequence(op, given, context.setting) or _steps(op, given, context.setting)
+    given = Operands(x, w, r, b, lengths, (h, c), peepholes, y, (ends[0], ends[1]))
+    setting = context.setting
+    return _sequence(op, given, setting) or _cells(op, given, setting) or _steps(op, given, setting)
 
 
-def _layer(op: Layer, given: _Operands, shares: _Shares) -> Members:
-    """Return struct `Layer` of the kernels."""
-    time, batch = given.x.dims[1::-1] if op.layout else given.x.dims[:2]
-    return {
-        **{"directions": given.w.dims[0], "batch": batch, "time": time, "hidden": given.r.dims[2]},
-        **{"backward": op.direction == "reverse", "batch_first": op.layout},
-        **dict(zip(("share_direction", "share_row"), shares.strides, strict=True)),
-    }
-
-
-@record
-class _Shares:
-    """The products of inputs and gate weights.
-
-    Attributes:
-        launches: of the products.
-        place: where they are, in float32 or the arithmetic of a wider type.
-        strides: from one direction, and from one row of inputs, to the next, in products of a row.
-    """
-
-    launches: tuple[Launch, ...]
-    place: Scratch
-    strides: tuple[int, int]
-
-
-def _projected(given: _Operands, setting: Setting) -> _Shares | str:
-    """Return the products of the inputs."""
-    x, w = given.x, given.w
-    (directions, width, k), rows = w.dims, prod(x.dims[:-1])
-    compute, setting = arithmetic(x.dtype), replace(setting, algorithm="", form="")
-    y = Tensor(Value("projected", TensorType(compute, (directions, rows, width))))
-    if w.data is None or not setting.target.has_tf32 or not x.size or x.dtype not in TILED:
-        strides, made = (rows, 1), products_with(y, compute, x, w, width)
-    elif x.dtype == float32:
-        strides, batch = (rows, 1), Batch(directions, 0, width * k, rows * width)
-        layer = Linear(y, x, w, (rows, width, k), (1.0, True), batch=batch)
-        made = f32.linear(layer, no_epilogue(float32), setting)
-    else:
-        strides = (1, directions)
-        layer = Linear(y, x, w, (rows, directions * width, k), (1.0, True))
-        made = f16.linear(layer, unrounded(x.dtype), setting)
-    if isinstance(made, str):
-        return made
-    launches = launches_of(made)
-    there = Scratch(behind(launches))
-    placed = (reading(each, lambda at: there if at == y else at) for each in launches)
-    nbytes = there.offset + y.size * compute.itemsize
-    return _Shares(tuple(replace(each, scratch=nbytes) for each in placed), there, strides)
-
-
-def _sequence(op: Layer, given: _Operands, setting: Setting) -> Answer | None:
+def _sequence(op: Layer, given: Operands, setting: Setting) -> Answer | None:
     """Return the launch for all steps behind the product, or None if it does not apply."""
-    x, cell = given.x, _cell(op)
-    special = given.peepholes is not None or getattr(op, "input_forget", 0)
-    hidden = given.r.dims[2]
-    if special or cell.kind == "gru" or arithmetic(x.dtype) != float32 or not x.size or not hidden:
+    x, cell, hidden = given.x, cell_of(op), given.r.dims[2]
+    if not _is_usual(op, given, cell):
         return None
     target = setting.target
     how = _tiled(op, given, cell, target) or _untiled(op, given, target)
-    shares = _projected(given, setting)
+    shares = projected(given, setting)
     if how is None or isinstance(shares, str):
         return None
     constants, code = how.pop("constants"), how.pop("code", "")
@@ -234,21 +79,33 @@ def _sequence(op: Layer, given: _Operands, setting: Setting) -> Answer | None:
         args={
             **{"shares": shares.place, "r": given.r, "b": given.b, "lengths": given.lengths},
             **{"h0": given.states[0], "c0": given.states[1], "y": given.y},
-            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": _layer(op, given, shares)},
+            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": layer_of(op, given, shares)},
         },
         types=(("T", x.dtype), ("A", float32)),
         constants=(("CELL", KINDS.index(cell.kind)), *constants),
-        code=code + _activations(op, cell.functions, given.w.dims[0]),
+        code=code + activations_of(op, cell.functions, given.w.dims[0]),
         **how,
     )
     return sharing(*shares.launches, replace(launch, note=f"{cell.kind} {hidden}, {launch.note}"))
 
 
-def _batch(op: Layer, given: _Operands) -> int:
+def _batch(op: Layer, given: Operands) -> int:
     return given.x.dims[0 if op.layout else 1]
 
 
-def _untiled(op: Layer, given: _Operands, target: Target) -> dict[str, Any] | None:
+def _time(op: Layer, given: Operands) -> int:
+    return given.x.dims[1 if op.layout else 0]
+
+
+def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
+    """Whether a cell is that of `cells.cuh`, with sums of float32."""
+    special = given.peepholes is not None or getattr(op, "input_forget", 0) or cell.kind == "gru"
+    return (
+        not special and arithmetic(given.x.dtype) == float32 and given.x.size and given.r.size > 0
+    )
+
+
+def _untiled(op: Layer, given: Operands, target: Target) -> dict[str, Any] | None:
     """Return what the launch for few sequences consists of."""
     directions, width, _ = given.w.dims
     hidden = given.r.dims[2]
@@ -273,7 +130,7 @@ def _untiled(op: Layer, given: _Operands, target: Target) -> dict[str, Any] | No
     )
 
 
-def _tiled(op: Layer, given: _Operands, cell: _CellStep, target: Target) -> dict[str, Any] | None:
+def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> dict[str, Any] | None:
     """Return the launch on tensor cores: weights and initial states are known, states bounded."""
     directions, hidden, dtype = given.w.dims[0], given.r.dims[2], given.x.dtype
     start, batch = given.states[0], _batch(op, given)
@@ -302,38 +159,26 @@ def _tiled(op: Layer, given: _Operands, cell: _CellStep, target: Target) -> dict
     )
 
 
-def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
+def _steps(op: Layer, given: Operands, setting: Setting) -> Answer:
     """Return the launches of each step: initial states, the steps, and final states."""
-    x, r, cell = given.x, given.r, _cell(op)
+    x, r, cell = given.x, given.r, cell_of(op)
     compute = arithmetic(x.dtype)
-    directions, hidden = given.w.dims[0], r.dims[2]
-    time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+    directions, hidden, batch = given.w.dims[0], r.dims[2], _batch(op, given)
     units = directions * batch * hidden
     room = ceil_div(units * compute.itemsize, 256) * 256
-    shares = _projected(given, setting)
+    shares = projected(given, setting)
     if isinstance(shares, str):
         return shares
-    launches, first = [*shares.launches], behind(shares.launches)
+    first = behind(shares.launches)
     # Behind the products: two alternating hidden states, the cell, two more for GRU.
     places = [Scratch(first + i * room) for i in range(5)]
-    layer = _layer(op, given, shares)
-    types = (("T", x.dtype), ("A", compute))
-    how = {
-        "types": types,
-        "constants": (("KIND", KINDS.index(cell.kind)),),
-        "code": _activations(op, cell.functions, directions),
-    }
-
-    def plain(entry: str, args: Arguments) -> Launch:
-        numbers = {**args, "count": units, "l": layer}
-        return each("sequence/recurrent.cu", f"recurrent_{entry}", units, numbers, **how)
+    layer = layer_of(op, given, shares)
+    how = _how(op, given, cell)
 
     def by_warps(entry: str, args: Arguments) -> Launch:
         launch = each("sequence/recurrent.cu", f"recurrent_{entry}", units, args, **how)
         return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{cell.kind} {hidden}")
 
-    for kept, state in zip((places[0], places[2]), given.states, strict=True):
-        launches.append(plain("begin", {"state": state, "kept": kept}))
     gates = {
         **{"shares": shares.place, "r": r, "b": given.b, "lengths": given.lengths},
         **{"update": places[3], "kept": places[4], "l": layer},
@@ -342,16 +187,137 @@ def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
         **{**gates, "peepholes": given.peepholes, "cell": places[2], "y": given.y},
         "input_forget": getattr(op, "input_forget", 0),
     }
-    for t in range(time):
+    steps: list[Launch] = []
+    for t in range(_time(op, given)):
         now, later = places[t % 2], places[(t + 1) % 2]
         if cell.kind == "gru":
-            launches.append(by_warps("reset", {**gates, "h": now, "t": t}))
-        launches.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
-    ends = (places[time % 2], places[2])
-    for kept, result in zip(ends, given.ends, strict=True):
-        if result is not None:
-            launches.append(plain("end", {"kept": kept, "state": result}))
+            steps.append(by_warps("reset", {**gates, "h": now, "t": t}))
+        steps.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
+    between = _between(op, given, layer, (places[0], places[1], places[2]), steps)
+    launches = (*shares.launches, *between)
     return tuple(replace(launch, scratch=first + 5 * room) for launch in launches)
+
+
+def _cells(op: Layer, given: Operands, setting: Setting) -> Answer | None:
+    """Return the launches of each step: a product on tensor cores, and one for all cells.
+
+    Or None for few sequences, each of which reads the weights anyway, and for what these do not
+    support.
+    """
+    x, r, cell, batch = given.x, given.r, cell_of(op), _batch(op, given)
+    if not _is_usual(op, given, cell) or batch < FEWEST_MULTIPLIED or r.data is None:
+        return None
+    directions, width, hidden = r.dims
+    states = Tensor(Value("states", TensorType(x.dtype, (directions, batch, hidden))))
+    sums = Tensor(Value("sums", TensorType(float32, (directions, batch, width))))
+    product = _product_of_states(sums, states, r, setting)
+    shares = product if isinstance(product, str) else projected(given, setting, behind(product))
+    if isinstance(product, str) or isinstance(shares, str):
+        return None
+    # Behind the products: sums, two alternating states, cells, and the states that are multiplied.
+    first = behind(shares.launches)
+    nbytes = [ceil_div(4 * size, 256) * 256 for size in (sums.size, *(states.size,) * 4)]
+    at_sums, *wide, cells, rounded = (Scratch(first + sum(nbytes[:i])) for i in range(5))
+    layer = layer_of(op, given, shares)
+    args = {
+        **{"shares": shares.place, "b": given.b, "lengths": given.lengths, "cells": cells},
+        **{"y": given.y, "count": states.size, "l": layer},
+        "rounded": None if x.dtype == float32 else rounded,
+    }
+    steps: list[Launch] = []
+    for t in range(_time(op, given)):
+        now, later = wide[t % 2], wide[(t + 1) % 2]
+        there = {states: now if x.dtype == float32 else rounded, sums: at_sums}
+        known = t > 0 or given.states[0] is not None  # else zeros
+        if known:
+            steps += (reading(launch, partial(_placed, there)) for launch in product)
+        step = {**args, "sums": at_sums if known else None, "h": now, "h_next": later, "t": t}
+        steps.append(
+            each(
+                "sequence/recurrent_cells.cu",
+                "recurrent_cells",
+                states.size,
+                step,
+                types=(("T", x.dtype), ("A", float32)),
+                constants=(("CELL", KINDS.index(cell.kind)),),
+                code=activations_of(op, cell.functions, directions),
+                note=f"{cell.kind} {hidden}",
+            )
+        )
+    kept = (wide[0], wide[1], cells)
+    between = _between(op, given, layer, kept, steps, args["rounded"])
+    scratch = first + sum(nbytes)
+    return tuple(replace(launch, scratch=scratch) for launch in (*shares.launches, *between))
+
+
+def _placed(there: Mapping[Tensor, Scratch], at: Operand) -> Operand:
+    return there.get(at, at) if isinstance(at, Tensor) else at
+
+
+def _product_of_states(
+    sums: Tensor, states: Tensor, r: Tensor, setting: Setting
+) -> tuple[Launch, ...] | str:
+    """Return the products of all states and their constant weights, [direction, width, hidden]."""
+    (directions, width, hidden), batch = r.dims, states.dims[1]
+    setting = replace(setting, algorithm="", form="")
+    if states.dtype != float32:
+        epilogue = unrounded(states.dtype)
+        made = f16.product(sums, states, r, epilogue, setting, transposed=True)
+        return made if isinstance(made, str) else launches_of(made)
+    if not setting.target.has_tf32:
+        return "no tensor cores"
+    strides = Batch(directions, batch * hidden, width * hidden, batch * width)
+    layer = Linear(sums, states, r, (batch, width, hidden), (1.0, True), batch=strides)
+    return f32.linear(layer, no_epilogue(float32), setting)
+
+
+def _between(
+    op: Layer,
+    given: Operands,
+    layer: Members,
+    kept: tuple[Scratch, Scratch, Scratch],
+    steps: Sequence[Launch],
+    rounded: Scratch | None = None,
+) -> tuple[Launch, ...]:
+    """Return steps between those launches that get initial states and store final ones.
+
+    Args:
+        op: the layer.
+        given: its operands.
+        layer: struct `Layer` of the kernels.
+        kept: the states before even steps and before odd ones, and the cells.
+        steps: the launches.
+        rounded: where initial states of 16 bits are kept as they are, if anywhere.
+    """
+    even, odd, cells = kept
+    h, c = given.states
+    units = given.w.dims[0] * _batch(op, given) * given.r.dims[2]
+    how = _how(op, given, cell_of(op))
+
+    def moved(entry: str, args: Arguments) -> Launch:
+        numbers = {**args, "count": units, "l": layer}
+        return each("sequence/recurrent.cu", f"recurrent_{entry}", units, numbers, **how)
+
+    begins = [
+        moved("begin", {"state": h, "kept": even, "rounded": rounded}),
+        moved("begin", {"state": c, "kept": cells, "rounded": None}),
+    ]
+    ends = [
+        moved("end", {"kept": at, "state": result})
+        for at, result in zip(
+            (odd if _time(op, given) % 2 else even, cells), given.ends, strict=True
+        )
+        if result is not None
+    ]
+    return (*begins, *steps, *ends)
+
+
+def _how(op: Layer, given: Operands, cell: CellStep) -> dict[str, Any]:
+    return {
+        "types": (("T", given.x.dtype), ("A", arithmetic(given.x.dtype))),
+        "constants": (("KIND", KINDS.index(cell.kind)),),
+        "code": activations_of(op, cell.functions, given.w.dims[0]),
+    }
 
 
 register(Kernel(recurrent, outputs=2), RNN, GRU)

@@ -125,7 +125,7 @@ recurrent_step(const A* shares, const T* r, const T* b, const T* peepholes, cons
     y[place * l.hidden + u.j] = T(u.alive ? result : A(0));
 }
 
-// Converts states between the type of tensors and the type they are kept in here.
+// Converts states between the type of tensors and the type they are kept in here; `rounded` keeps them as they are.
 __device__ __forceinline__ long long outside(long long i, const Layer& l)
 {
     const int j = i % l.hidden, n = i / l.hidden % l.batch;
@@ -134,10 +134,13 @@ __device__ __forceinline__ long long outside(long long i, const Layer& l)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-recurrent_begin(const T* state, A* kept, long long count, Layer l)
+recurrent_begin(const T* state, A* kept, T* rounded, long long count, Layer l)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
-    if (i < count) kept[i] = state ? A(state[outside(i, l)]) : A(0);
+    if (i >= count) return;
+    const T found = state ? state[outside(i, l)] : T(0);
+    kept[i] = A(found);
+    if (rounded) rounded[i] = found;
 }
 
 extern "C" __global__ void __launch_bounds__(256)
