@@ -120,7 +120,10 @@ def layer(
     bias: ValueRange | None,
     factor: float = 1,
 ) -> ValueRange:
-    """Return the range of a product with constant weights, whose own range is known."""
+    """Return the range of a product with constant weights, whose own range is known.
+
+    Sums of squares, weighted by no negative numbers, are at least the bias (GDN).
+    """
     assert weight.data is not None
     data = weight.data
     wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
@@ -132,12 +135,14 @@ def layer(
     else:  # weights of such a norm do not preserve magnitudes
         size = promised / DOUBT if gain <= DOUBT else promised
     size = max(size, bias.size) if bias is not None else size
+    is_positive = x.low >= 0 and known.scaled(factor).low >= 0
+    low = (bias.low if bias is not None else 0.0) if is_positive else -inf
     if size == LIKELY or not isfinite(x.bound):
-        return ValueRange(size)
+        return ValueRange(size, low)
     with np.errstate(over="ignore"):
         maximum = float(np.abs(wide).sum(dtype=np.float64)) * abs(factor)
     bound = times(x.bound, maximum) + (bias.bound if bias is not None else 0.0)
-    return ValueRange(size, -bound, bound)
+    return ValueRange(size, max(low, -bound), bound)
 
 
 def _conv(node: Node, ranges: Ranges) -> ValueRange:

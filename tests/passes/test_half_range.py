@@ -398,6 +398,22 @@ def test_pictures_in_bytes_are_narrowed() -> None:
     assert dtypes_of(halved(graph), "Conv") == {float16}
 
 
+@pytest.mark.parametrize(("least", "kept"), [(1.0, False), (1e-3, True), (-1.0, True)])
+def test_squares_beside_a_bias_are_no_divisor_near_zero(least: float, *, kept: bool) -> None:
+    """Divisive normalization (GDN): x / sqrt(bias + weights x²), where nothing is negative."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(), x, normal(8, 3, 1, 1))
+        squares = apply(g, ew.Pow(), y, np.array(2, np.float32))
+        sums = apply(g, Conv(), squares, np.abs(normal(8, 8, 1, 1)), full(least, 8))
+        y = apply(g, ew.Mul(), y, apply(g, ew.Reciprocal(), apply(g, ew.Sqrt(), sums)))
+        return apply(g, Conv(), y, normal(4, 8, 1, 1))
+
+    after = halved(make(build, (1, 3, 4, 4)))
+    sums = [node for node in after.nodes if isinstance(node.op, Conv)][1]
+    assert (sums.output.tensor.dtype == float32) == kept
+
+
 def test_a_small_bias_does_not_hold_its_layer() -> None:
     def build(g: Graph, x: Value) -> Value:
         return apply(g, Gemm(), x, normal(8, 4), full(1e-8, 4))

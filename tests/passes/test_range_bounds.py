@@ -14,7 +14,7 @@ from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce
 from tercet.runtime.ops.conv import Col2Im
 from tercet.runtime.ops.gather import ScatterND
-from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad
 from tercet.runtime.ops.norm import LRN, Softmax
 from tercet.runtime.ops.pool import AveragePool, MaxPool
@@ -24,7 +24,7 @@ from tercet.runtime.ops.shape import Reshape, Trilu
 from tercet.runtime.passes.range_rules import ranges_of
 from tercet.runtime.passes.ranges import Ranges, ValueRange
 
-from .graphs import apply, make, run
+from .graphs import apply, make, normal, run
 
 SHAPE = (1, 2, 4, 4)
 ENDS = (-300.0, -3.0, -0.5, 0.0, 0.25, 1.0, 5.0, 90.0)
@@ -109,7 +109,14 @@ BUILDS: dict[str, Build] = {
     "weighted": weighted,
     "recurrent": recurrent,
     "folded": folded,
+    "layer of no negative weights": lambda g, x: apply(
+        g, Gemm(alpha=0.5), flat_rows(g, x), np.abs(normal(4, 3)), np.array([2, 5, 3], np.float32)
+    ),
 }
+
+
+def flat_rows(g: Graph, x: Value) -> Value:
+    return apply(g, Reshape(), x, np.array([-1, 4]))
 
 
 def flat(g: Graph, x: Value) -> Value:
