@@ -40,6 +40,7 @@ from . import (
     fuse_substitution,
     hoist_reshapes,
     inline_bodies,
+    join_assigned,
     join_chains,
     join_heads,
     join_pairs,
@@ -206,9 +207,14 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before the patterns below, which match layers of constant weights",
     ),
     Pass(
+        "join_assigned",
+        join_assigned.run,
+        "likewise: assignments to slices of slices of a tensor are Concats",
+    ),
+    Pass(
         "join_written",
         join_written.run,
-        "likewise: a tensor that is assigned in parts is their Concat",
+        "behind it: a tensor that is assigned in parts, one after the other, is their Concat",
     ),
     Pass(
         "add_to_slices",
