@@ -52,7 +52,7 @@ class _Part:
         writes: the assignments, in order.
         box: the part.
         axes: the tensor's axis for each axis of the part; None for one of size 1.
-        is_nested: whether a part of it was written before it was written to the whole.
+        is_nested: whether several axes were cut, one after the other or by one node.
     """
 
     base: Value
@@ -81,8 +81,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``y[:, :-1, :c] = x[:, 1:, :c]`` (temporal shifts), ``y[:, :, 0::2, 1::2] = x`` (wavelets) and
     ``y[:, :c, i, :, i:] = x`` (volumes of costs) are traced as assignments to a slice of a slice,
-    each of which is copied, changed and written back. Nothing is assigned twice. What is between
-    is filled as before.
+    each of which is copied, changed and written back, or to all places of a box. Nothing is
+    assigned twice. What is between is filled as before.
     """
     while (found := _first(graph)) is not None:
         value, joined, part = found
@@ -103,7 +103,7 @@ def _first(graph: Graph) -> tuple[Value, Value, _Part] | None:
             known[node.output] = part
     for value, part in known.items():
         read = graph.is_output(value) or any(n.output not in known for n in value.consumers)
-        if not (read and part.is_nested and part.is_whole and 1 < len(part.writes) <= _MANY):
+        if not (read and part.is_nested and part.is_whole and len(part.writes) > 1):
             continue
         if any(_overlap(a.box, b.box) for a, b in combinations(part.writes, 2)):
             continue
@@ -177,16 +177,18 @@ def _chosen(part: _Part, node: Node, op: Gather) -> _Part | None:
 
 def _written(node: Node, known: dict[Value, _Part]) -> _Part | None:
     """Return what a scatter's result is part of."""
-    rows, (data, _, updates) = rows_of(node) or places_of(node), node.operands
+    cuts, (data, _, updates) = _assigned(node), node.operands
     part = known.get(data) or _new(data)
-    if rows is None or part is None or not is_static(updates):
+    if cuts is None or part is None or not is_static(updates) or len(part.writes) >= _MANY:
         return None
-    end = rows.first + rows.size * rows.step
-    target = part.cut(rows.axis, slice(rows.first, end, rows.step))
+    target = part
+    for axis, places in enumerate(cuts):
+        target = target.cut(axis, places)
     inner = known.get(updates)
     if inner is None:
         write = _Write(target.box, updates, target.axes)
-        return replace(part, writes=(*part.writes, write))
+        is_nested = part.is_nested or len(cuts) > 1
+        return replace(part, writes=(*part.writes, write), is_nested=is_nested)
     if inner.base is part.base:
         before = inner.writes[: len(part.writes)]
         same = inner.box == target.box and _order(inner.axes) == _order(target.axes)
@@ -201,6 +203,29 @@ def _written(node: Node, known: dict[Value, _Part]) -> _Part | None:
     there = dict(zip(_order(inner.axes), _order(target.axes), strict=True))
     moved = tuple(_moved(write, target.box, there) for write in inner.writes)
     return replace(part, writes=(*part.writes, *moved), is_nested=True)
+
+
+def _assigned(node: Node) -> list[slice] | None:
+    """Return the places along the first axes to which a scatter writes, if these are a box."""
+    rows = rows_of(node) or places_of(node)
+    if rows is not None:
+        end = rows.first + rows.size * rows.step
+        return [slice(None)] * rows.axis + [slice(rows.first, end, rows.step)]
+    places = node.operands[1].data
+    if not isinstance(node.op, ScatterND) or node.op.reduction != "none" or places is None:
+        return None
+    if not places.size or places.ndim != places.shape[-1] + 1 or places.min() < 0:
+        return None
+    found = list[slice]()
+    for axis, size in enumerate(places.shape[:-1]):
+        along = places[..., axis]
+        line = np.moveaxis(along, axis, -1).reshape(-1, size)[0]
+        step = int(line[1] - line[0]) if size > 1 else 1
+        wanted = line[0] + step * np.arange(size)
+        if step < 1 or (np.moveaxis(along, axis, -1) != wanted).any():
+            return None
+        found.append(slice(int(line[0]), int(line[0]) + size * step, step))
+    return found
 
 
 def _order(axes: Sequence[int | None]) -> list[int]:

@@ -68,6 +68,14 @@ def written(g: Graph, x: Value, index: Sequence[slice | int], y: Value, axis: in
     return apply(g, Transpose(perm=back), apply(g, ScatterND(), data, places, update))
 
 
+def written_at_once(g: Graph, x: Value, index: Sequence[slice | int], y: Value) -> Value:
+    """`x[index] = y` as one node that has the place of every element (TorchScript)."""
+    sizes = x.tensor.dims
+    lines = [np.arange(n)[part] for part, n in zip(index, sizes, strict=False)]
+    places = np.stack(np.meshgrid(*lines, indexing="ij"), -1)
+    return apply(g, ScatterND(), x, places, y)
+
+
 def temporal(count: int) -> Assignments:
     """A temporal shift (TSM): some channels are those of the next place, some of the last."""
     behind, front = slice(1, None), slice(None, -1)
@@ -101,16 +109,19 @@ CASES: dict[str, tuple[Assignments, tuple[int, ...], tuple[int, ...], float]] = 
     "between ones": (temporal(3)[:2], (2, 4, 8), (2, 4, 8), 1),
 }
 Build = Callable[[Graph, Value], Value]
+Assign = Callable[[Graph, Value, Sequence[slice | int], Value], Value]
 
 
-def build(case: tuple[Assignments, tuple[int, ...], tuple[int, ...], float]) -> Build:
+def build(
+    case: tuple[Assignments, tuple[int, ...], tuple[int, ...], float], assign: Assign
+) -> Build:
     assignments, _, shape, fill = case
 
     def made(g: Graph, x: Value) -> Value:
         y = g.constant(np.full(shape, fill, np.float32))
         for to, of, factor in assignments:
             part = apply(g, Mul(), read(g, x, of), np.array(factor, np.float32))
-            y = written(g, y, to, part)
+            y = assign(g, y, to, part)
         return apply(g, Mul(), y, np.array(3, np.float32))
 
     return made
@@ -124,10 +135,11 @@ def expected(case: tuple[Assignments, tuple[int, ...], tuple[int, ...], float], 
     return y * 3
 
 
+@pytest.mark.parametrize("assign", [written, written_at_once])
 @pytest.mark.parametrize("name", CASES)
-def test_parts_are_joined(name: str) -> None:
+def test_parts_are_joined(name: str, assign: Assign) -> None:
     case = CASES[name]
-    graph = make(build(case), case[1])
+    graph = make(build(case, assign), case[1])
     after, log = optimised(graph)
     assert log.counts["join_assigned"] == 1
     assert "ScatterND" not in kinds(after)
