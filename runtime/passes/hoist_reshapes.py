@@ -10,6 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
+from ..ops.conv import Conv
 from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import Softmax
@@ -74,6 +75,36 @@ def _build(found: Found) -> Outcome:
         return Replacement(MatMul(), (x, weight), named=node)
     product = add(MatMul(), x, weight, name=node.name)
     return Replacement(Add(), (product, row))
+
+
+def _is_pointwise(node: Node) -> bool:
+    """Whether a node convolves single pixels with constant filters."""
+    weight, op = node.inputs[1], node.op
+    if not isinstance(op, Conv) or weight is None or weight.data is None:
+        return False
+    is_plain = op.auto_pad in ("NOTSET", "VALID") and not any(op.pads or ())
+    return is_plain and {*weight.data.shape[2:], *(op.strides or ())} == {1}
+
+
+def _build_image(found: Found) -> Outcome:
+    """Return the convolution of an image with the axes that its pixels get behind it."""
+    node, wanted, read = found.match.made("pixels"), shape_of(found.top.output), found["x"]
+    shape, weight = shape_of(read), node.inputs[1]
+    if wanted is None or shape is None or weight is None or weight.data is None:
+        return None
+    if len(wanted) <= len(shape) or wanted[1] != weight.data.shape[0] or wanted[0] != shape[0]:
+        return None
+    before = (*wanted[:1], shape[1], *wanted[2:])
+    if sum(not isinstance(size, int) for size in before) > 1:
+        return found.refuse(Reason.SHAPE, f"more than one size of {found.top.output.type} varies")
+    add = found.builder(f"{node.name}.image", (node,))
+    x = _source(read, before)
+    if shape_of(x) != before:
+        sizes = (size if isinstance(size, int) else -1 for size in before)
+        x = add.shaped(x, sizes, f"{node.name}.sizes")
+    filters = weight.data.reshape(*weight.data.shape[:2], *(1 for _ in wanted[2:]))
+    op = Conv(group=getattr(node.op, "group", 1))
+    return Replacement(op, (x, found.graph.constant(filters, weight.name), *node.inputs[2:]))
 
 
 def _source(value: Value, wanted: Shape) -> Value:
@@ -208,7 +239,15 @@ def _fusions(*, transposed: bool) -> tuple[Fusion, ...]:
     return (Fusion(rows, _build, Apply(Reshape, "rows"), 1, text=text),)
 
 
-FUSIONS = _fusions(transposed=True)
+#: Attention of images convolves their pixels in one axis (guided diffusion).
+_PIXELS = Fusion(
+    Apply(Conv, "x", name="pixels", where=_is_pointwise),
+    _build_image,
+    Apply(Reshape, "pixels"),
+    1,
+    text="the Reshape after '{anchor}' now precedes {new}",
+)
+FUSIONS = (*_fusions(transposed=True), _PIXELS)
 #: The fusions that do not change weights.
 BOUND = _fusions(transposed=False)
 
@@ -218,7 +257,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``reshape(flatten(x) @ w + b, [..., n])`` becomes ``x @ w + b`` without a view. Activations or
     sums that follow then read the product itself, and layers of all exporters look alike. Weights
-    are constant; a Gemm becomes MatMul and Add. Products with one batch axis, as tf2onnx writes
+    are constant; a Gemm becomes MatMul and Add. So it is with convolutions of single pixels, which
+    then add what is added to their image. Products with one batch axis, as tf2onnx writes
     Einsum, get the batch axes of the Reshape after them, and both operands as many.
     """
     yield from fuse(graph, context, FUSIONS)

@@ -11,6 +11,7 @@ import pytest
 import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
+from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Neg
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
@@ -70,6 +71,44 @@ def test_it_moves(name: str) -> None:
     assert_same(graph, after)
     product = next(node for node in after.nodes if node.kind == "MatMul")
     assert {"Gemm", "MatMul"} & set(product.origin)
+
+
+def pixels(shape: tuple[int, ...], conv: Conv, *data: np.ndarray) -> Callable[..., Value]:
+    """A convolution of an image whose pixels are in one axis, and are an image again behind it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        sound = apply(g, Reshape(), x, ints(2, 6, 20))
+        return apply(g, Reshape(), apply(g, conv, sound, *data), ints(*shape))
+
+    return build
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pixels_are_convolved_as_an_image(groups: int) -> None:
+    """Attention of images has their pixels in one axis (guided diffusion)."""
+    conv = Conv(group=groups)
+    build = pixels((2, 8, 4, 5), conv, normal(8, 6 // groups, 1), normal(8))
+    graph = make(lambda g, x: apply(g, Add(), build(g, x), normal(2, 8, 4, 5)), (2, 6, 4, 5))
+    after, log = optimised(graph)
+    assert kinds(after) == ["Conv", "Add"]
+    assert log.counts["hoist_reshapes"] == 1
+    assert_same(graph, after)
+
+
+PIXELS_STAY: dict[str, Callable[[Graph, Value], Value]] = {
+    "channels are cut": pixels((2, 2, 4, 20), Conv(), normal(8, 6, 1)),
+    "samples are cut": pixels((1, 16, 4, 5), Conv(), normal(8, 6, 1)),
+    "windows": pixels((2, 8, 4, 5), Conv(pads=(1, 1)), normal(8, 6, 3)),
+    "every other pixel": pixels((2, 8, 2, 5), Conv(strides=(2,)), normal(8, 6, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PIXELS_STAY)
+def test_pixels_stay_in_one_axis(name: str) -> None:
+    graph = make(PIXELS_STAY[name], (2, 6, 4, 5))
+    after, log = optimised(graph)
+    assert "hoist_reshapes" not in log.counts
+    assert_same(graph, after)
 
 
 def test_layers_of_integers_move() -> None:
