@@ -87,13 +87,14 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _build_image(found: Found) -> Outcome:
-    """Return the convolution of an image with the axes that its pixels get behind it."""
+    """Return the convolution of the image that pixels in one axis are behind it."""
     node, wanted, read = found.match.made("pixels"), shape_of(found.top.output), found["x"]
     shape, weight = shape_of(read), node.inputs[1]
     if wanted is None or shape is None or weight is None or weight.data is None:
         return None
-    if len(wanted) <= len(shape) or wanted[1] != weight.data.shape[0] or wanted[0] != shape[0]:
-        return None
+    channels = weight.data.shape[0]
+    if len(shape) != 3 or len(wanted) != 4 or wanted[:2] != (shape[0], channels):
+        return None  # windows that an image is cut into are no image
     before = (*wanted[:1], shape[1], *wanted[2:])
     if sum(not isinstance(size, int) for size in before) > 1:
         return found.refuse(Reason.SHAPE, f"more than one size of {found.top.output.type} varies")

@@ -13,7 +13,7 @@ from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.gather import Gather, ScatterElements, ScatterND
-from ..ops.movement import Concat, Expand, Pad, Slice, Transpose
+from ..ops.movement import Concat, DepthToSpace, Expand, Pad, Slice, Transpose
 from ..ops.shape import RESHAPES, Unsqueeze
 from .driver import Context
 from .editing import Builder, cuts_of, drop, is_static
@@ -282,11 +282,40 @@ def _emit(add: Builder, part: _Part, sizes: list[int], writes: Sequence[_Write])
     (write, *others) = writes
     if not others and [len(places) for places in write.box] == sizes:
         return _placed(add, write)
+    if (image := _interleaved(add, part, sizes, writes)) is not None:
+        return image
     for axis, size in enumerate(sizes):
         for bounds in (_intervals(size, axis, writes), _turns(size, axis, writes)):
             if len(bounds) > 1:
                 return _joined(add, part, sizes, writes, (axis, bounds))
     return None
+
+
+def _interleaved(
+    add: Builder, part: _Part, sizes: Sequence[int], writes: Sequence[_Write]
+) -> Value | None:
+    """Return an image whose blocks of pixels are channels of one that joins what is written.
+
+    None unless that is every k-th pixel of every k-th row, at each place of a block once.
+    """
+    axes = _order(part.axes)
+    order = [*(axis for axis in range(len(sizes)) if axis not in axes), *axes]
+    if len(order) != 4:
+        return None
+    *whole, high, wide = order
+    block = writes[0].box[high].step
+    turns = {i: [range(n, sizes[i], block) for n in range(block)] for i in (high, wide)}
+    for write in writes:
+        if any(len(write.box[i]) != sizes[i] for i in whole):
+            return None
+        if any(sizes[i] % block or write.box[i] not in turns[i] for i in turns):
+            return None
+    if len(writes) != block**2 or block < 2:
+        return None
+    in_order = sorted(writes, key=lambda write: (write.box[high].start, write.box[wide].start))
+    images = [add(Transpose(perm=tuple(order)), _placed(add, write)) for write in in_order]
+    image = add(DepthToSpace(blocksize=block), add(Concat(axis=1), *images))
+    return add(Transpose(perm=tuple(order.index(axis) for axis in range(4))), image)
 
 
 def _intervals(size: int, axis: int, writes: Sequence[_Write]) -> list[range]:

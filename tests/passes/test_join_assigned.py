@@ -166,6 +166,22 @@ def test_places_of_an_axis_are_joined() -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("assign", [written, written_at_once])
+def test_pixels_of_blocks_are_channels(assign: Assign) -> None:
+    """An inverse wavelet (MWCNN): four images are the pixels of one, whose channels are joined."""
+    turns = slice(0, None, 2), slice(1, None, 2)
+    half = slice(3)
+    places = [(ALL, ALL, i, j) for i in turns for j in turns]
+    assignments = [(to, (ALL, ALL, half, half), n) for n, to in enumerate(places)]
+    case = assignments, (2, 5, 6, 6), (2, 5, 6, 6), 0.0
+    graph = make(build(case, assign), case[1])
+    after, log = optimised(graph)
+    assert log.counts["join_assigned"] == 1
+    assert "DepthToSpace" in kinds(after)
+    x = np.random.default_rng(1).standard_normal(case[1]).astype(np.float32)
+    np.testing.assert_array_equal(run(after, x, np.float32), expected(case, x))
+
+
 @pytest.mark.parametrize("name", ["assigned twice", "another tensor", "read in between"])
 def test_what_is_no_new_tensor_stays(name: str) -> None:
     assignments = list(temporal(2))
