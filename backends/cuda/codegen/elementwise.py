@@ -86,8 +86,10 @@ def _mod(op: ops.Mod) -> str:
 #: Faster formulas for 16-bit results, in which the difference is rounded away.
 QUICK: dict[type[Op], Callable[[Any], str]] = {
     ops.Gelu: lambda op: f"quick_gelu{'_tanh' if op.approximate == 'tanh' else ''}(x)",
+    ops.Cos: lambda op: "quick_cos(x)",
     ops.Mish: lambda op: "quick_mish(x)",
     ops.Sigmoid: lambda op: "quick_sigmoid(x)",
+    ops.Sin: lambda op: "quick_sin(x)",
     ops.SwiGLU: lambda op: "x * quick_sigmoid({alpha} * x) * y",
     ops.Swish: lambda op: "x * quick_sigmoid({alpha} * x)",
 }
