@@ -15,6 +15,7 @@ from tercet import bisect, compare_layers
 from tercet.importers.onnx.reading.external import ExternalData
 from tercet.importers.onnx.source.raw import RawNode
 from tercet.importers.onnx.upgrading.rewrite import UPGRADES, NodeSite
+from tercet.runtime.ops.elementwise import Div
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -80,6 +81,33 @@ def test_a_change_that_rounding_might_explain_is_inconclusive(
     found = bisect(onnx.parser.parse_model(CANCELLED), ("onnxruntime", "numpy"), feeds)
     assert (found.fault, found.verdict, found.nodes) == ("none", "inconclusive", ("clip",))
     assert "inconclusive: no mismatch found on numpy; importing changes clip" in str(found)
+
+
+def test_elements_that_are_inferred_wrongly_are_an_error_of_importing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No node computes them, so that each alone is right."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]> g (float[6, 2] x) => (float[6, 2] y)
+        <int64 zero = {0}, int64 one = {1}> {
+          s = Shape (x)
+          a = Gather (s, zero)
+          b = Gather (s, one)
+          c = Div (a, b)
+          d = Cast <to = 1> (c)
+          [scaled] y = Mul (x, d)
+        }"""
+    )
+    feeds = {"x": np.ones((6, 2), np.float32)}
+    assert bisect(proto, ("onnxruntime", "numpy"), feeds).fault == "none"
+    monkeypatch.setattr(Div, "function", staticmethod(lambda a, b: b // a))
+    proto.doc_string = "another file, which no cache has"
+    found = bisect(proto, ("onnxruntime", "numpy"), feeds)
+    assert (found.fault, found.verdict, found.nodes) == ("import", "MISMATCH", ("scaled",))
+    assert [
+        each.agreement.output
+        for each in compare_layers(proto, ("onnxruntime", "numpy"), feeds, optimise=False).imported
+    ] == ["y"]
 
 
 OLD = """<ir_version: 3, opset_import: ["" : 6]>

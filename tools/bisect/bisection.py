@@ -42,7 +42,6 @@ from ..runners.replay import (
     Player,
     Values,
     are_own,
-    as_written,
     open_players,
     prepared,
     run_all,
@@ -290,8 +289,7 @@ class _Trial:
         if foreign is None or self.found.fault != "none":
             return
         self.say(f"{foreign.name}: running the file itself")
-        graph = as_written(imported, feeds)
-        changed = changed_by_import(source, graph, foreign, feeds)
+        changed = changed_by_import(source, imported, foreign, feeds)
         self._note(unread=changed.unread)
         if changed.findings:
             nodes = (changed.node,) if changed.node else ()

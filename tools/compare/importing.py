@@ -16,10 +16,11 @@ from ...runtime.base.record import record
 from ...runtime.errors import LimitError, UnsupportedError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import Array, HostValue
+from ...runtime.options import Options
 from ..common.ended import RunnerEnded
 from ..common.nested import flat
 from ..runners.onnxruntime_runner import with_constants
-from ..runners.replay import FilePlayer, live_values
+from ..runners.replay import FilePlayer, as_written, live_values, prepared
 from ..runners.runners import RunnerSettings, open_runner
 from ..verdict.error_bounds import Finding, Judge
 
@@ -43,26 +44,46 @@ class Imported:
 
 
 def changed_by_import(
-    source: Loadable, graph: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
+    source: Loadable, imported: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
 ) -> Imported:
     """Return what a program gives for a file, and not for what was read of it.
 
     Args:
         source: the file.
-        graph: all that was read of it.
+        imported: all that was read of it.
         player: the program; nothing is found where it does not run what was read.
         feeds: the inputs.
     """
-    if not all(node.op.deterministic for node in graph.walk()):
+    written = as_written(imported, feeds)
+    if not all(node.op.deterministic for node in written.walk()):
         return Imported()
     try:
-        found = player.run(graph, feeds)
+        found = player.run(written, feeds)
     except (UnsupportedError, RunnerEnded):
         return Imported()
     try:
-        results = _of_file(source, graph, player, feeds)
+        results = _of_file(source, written, player, feeds)
     except (UnsupportedError, RunnerEnded) as error:
         return Imported(unread=str(error))
+    changed = _changed(source, written, player, feeds, results, found)
+    folded = prepared(imported, feeds, Options(stop_at=0))
+    if changed.findings or len(folded.nodes) == len(written.nodes):
+        return changed
+    try:  # elements that inference knows are constants there
+        return _changed(source, folded, player, feeds, results, player.run(folded, feeds))
+    except (UnsupportedError, RunnerEnded):
+        return changed
+
+
+def _changed(
+    source: Loadable,
+    graph: Graph,
+    player: FilePlayer,
+    feeds: Mapping[str, HostValue],
+    results: Mapping[str, Any],
+    found: Mapping[str, HostValue],
+) -> Imported:
+    """Return in what the results of a file and of a graph differ."""
     wanted = {name: results[name] for name in graph.outputs if name in results}
     if _same(flat(wanted), flat(found)):
         return Imported()

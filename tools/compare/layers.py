@@ -278,8 +278,7 @@ def compare_layers(
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
-            written = as_written(model.imported, feeds.arrays)
-            imported = changed_by_import(source, written, foreign, feeds.arrays)
+            imported = changed_by_import(source, model.imported, foreign, feeds.arrays)
     if not any(done.values()) and limit.passed:
         raise limit.error()
     head = (*titles, players[0].name)
