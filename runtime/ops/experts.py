@@ -339,6 +339,8 @@ def _mixed(
     if router.shape is not None:
         need_rank(router, (2,), "router_probs")
         same_dim(dim(router, 1), first.experts, f"columns of router_probs {router} and experts")
+        rows = None if x.shape is None else product(x.shape[:-1])
+        same_dim(dim(router, 0), rows, f"rows of router_probs {router} and of input {x}")
     for layer, bias, name in zip(layers, biases, LAYERS, strict=True):
         if layer is None:
             continue

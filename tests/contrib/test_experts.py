@@ -162,3 +162,10 @@ def test_rows_of_packed_experts(hidden: int, inner: int, rows: int, bits: int) -
         for e in range(count)
     )
     assert np.abs(found - exact).max() <= 2e-6 * np.abs(exact).max()
+
+
+def test_logits_of_other_rows_are_refused() -> None:
+    inputs = {"x": floats(ROWS, HIDDEN), "router": floats(1, COUNT)}
+    inputs |= {"fc1": floats(COUNT, INNER, HIDDEN), "b1": None, "fc2": floats(COUNT, HIDDEN, INNER)}
+    with pytest.raises(tercet.ModelError, match="rows of router_probs"):
+        run(inputs)
