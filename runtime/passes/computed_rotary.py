@@ -260,7 +260,7 @@ def _build(found: Found) -> Outcome:
     is_wide = angles[0] == batch
     if not is_wide and not (isinstance(batch, int) and isinstance(length, int)):
         return found.refuse(Reason.SHAPE, f"{batch} samples of {length} positions")
-    if axis == 1 and not isinstance(heads, int):
+    if axis == 1 and not (isinstance(heads, int) and heads):
         return found.refuse(Reason.SHAPE, f"{heads} heads")
     add = found.builder(f"{found.top.name}.angles")
     tables: list[Value] = []

@@ -139,7 +139,7 @@ def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Arr
 def _build(found: Found) -> Outcome:
     x = found["x"]
     sizes, dtype = static_dims(shape_of(x)), dtype_of(x)
-    if sizes is None or len(sizes) != 4 or dtype is None:
+    if sizes is None or len(sizes) != 4 or 0 in sizes or dtype is None:
         return None
     terms = RowSums(x, found.context.places).terms(found.top.output)
     axis, alone = (_by_position(terms) if terms else None) or (2, [])

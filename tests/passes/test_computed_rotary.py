@@ -173,6 +173,11 @@ def test_rows_of_heads_are_rotated_as_they_come(width: int | None) -> None:
     assert rotated.inputs[0] is after.inputs[0]
 
 
+def test_no_heads_are_not_rotated() -> None:
+    """They make no rows."""
+    assert "RotaryEmbedding" not in checked(Computed(rows=1, shape=(2, 5, 0, 8)))
+
+
 @pytest.mark.parametrize("how", [Computed(apart=0.5), Computed(table=True, apart=0.5)], ids=str)
 def test_pairs_of_two_angles_stay(how: Computed) -> None:
     assert "RotaryEmbedding" not in checked(how)
