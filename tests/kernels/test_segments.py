@@ -212,6 +212,18 @@ def test_a_product_stores_the_rows_that_it_computes() -> None:
 
 
 @needs_compiler
+def test_rows_that_are_combined_with_themselves(emulated: CudaBackend) -> None:
+    """They are read where they are: the sums begin with them."""
+    g, x = Edges(), normal(EDGES, 5)
+    rows = apply(g.graph, Relu(), g.feed(x))
+    to = np.arange(EDGES) // 2
+    y = g.combined(rows, g.feed(to[:, None]), rows)
+    sample, _ = g.ending(apply(g.graph, Sigmoid(), y), x)
+    want = sigmoid(np.maximum(x, 0) + summed(np.maximum(x, 0), to, EDGES))
+    np.testing.assert_allclose(results(sample, emulated), want, rtol=0, atol=1e-5)
+
+
+@needs_compiler
 @pytest.mark.parametrize("case", CASES)
 def test_results(case: Callable[[], Case], emulated: CudaBackend) -> None:
     sample, want = case()

@@ -255,10 +255,12 @@ class _Rows:
         return self.folds[0].operands[2].tensor.dims
 
     def _read(self, rows: Set[Node], stages: Mapping[Node, Stage]) -> list[Value]:
-        """Return what nodes of rows read, and what is combined."""
+        """Return what nodes of rows read, and what is combined, but for what is combined with."""
         folds = (*self.folds, *(stage.fold for stage in stages.values()))
         combined = (fold.operands[2] for fold in folds)
-        return list(dict.fromkeys((*combined, *self._operands(rows))))
+        apart = {value for fold in folds for value in fold.operands[:2]}
+        read = dict.fromkeys((*combined, *self._operands(rows)))
+        return [value for value in read if value not in apart]
 
     def _operands(self, rows: Set[Node]) -> list[Value]:
         reads = operands_of([node for node in self.graph.in_order(rows) if in_chains(node)])
