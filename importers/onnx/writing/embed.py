@@ -24,7 +24,9 @@ def self_contained(
     whole.CopyFrom(proto)
     external = ExternalData(source)
     for tensor in _tensors(whole):
-        if tensor.data_location == TensorProto.EXTERNAL:
+        if (apart := source.apart.get(tensor.raw_data)) is not None:
+            tensor.raw_data = apart.tobytes()
+        elif tensor.data_location == TensorProto.EXTERNAL:
             where = f"tensor '{tensor.name}'"
             bits = bits_of(source.dtype(tensor.data_type, where))
             count = 1
