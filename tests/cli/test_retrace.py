@@ -219,3 +219,42 @@ def test_an_output_that_hinges_on_no_decision_is_judged_without() -> None:
     found = api.compare(model, ["numpy", "onnxruntime:cpu:none"], feeds, repeat=0)
     words = [each.verdict for each in found["onnxruntime:cpu:none"].agreements]
     assert words == ["ok", "inconclusive"]
+
+
+def _nearly_equal(rows: int, columns: int) -> tuple[ModelProto, dict[str, Array]]:
+    """Rows of scores that are different in float64, and nearly all equal in float32."""
+    rng = np.random.default_rng(1)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Sigmoid", ["m"], ["s"]),
+        helper.make_node("ArgMax", ["s"], ["i"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["t", "i"], ["y"]),
+    ]
+    weight = 1 + 1e-8 * rng.standard_normal((8, columns))
+    held = [
+        numpy_helper.from_array(weight.astype(np.float32), "w"),
+        numpy_helper.from_array(rng.standard_normal(columns).astype(np.float32), "t"),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 8])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows])
+    graph = helper.make_graph(nodes, "g", [given], [made], held)
+    opset = [helper.make_opsetid("", 21)]
+    x = (rng.standard_normal((rows, 8)) - 1.4).astype(np.float32)
+    return helper.make_model(graph, opset_imports=opset, ir_version=10), {"x": x}
+
+
+def test_of_scores_that_storing_makes_equal_a_runner_takes_the_first() -> None:
+    """That is no error, though noise rarely makes the first of many the greatest."""
+    model, feeds = _nearly_equal(200, 80)
+    with api.load(model, stop_at=0) as loaded:
+        bounds = Bounds(loaded.imported, feeds, Chosen())
+    runner = open_runner("onnxruntime", model, RunnerSettings(("y", "i")), _PROCESS)
+    try:
+        found = flat(runner.run(feeds))
+    finally:
+        runner.close()
+    assert np.mean(found["i"] == 0) > 0.9
+    assert bounds.way(found, "float32").judged("y").word != "MISMATCH"
+    # What follows must be what follows from these decisions.
+    one_wrong = {**found, "i": np.where(np.arange(200) == 7, -1, found["i"])}
+    assert bounds.way(one_wrong, "float32").judged("y").word == "MISMATCH"

@@ -18,6 +18,8 @@ from .operators import BITS, BYTES, WHOLE
 EXACT, FAIR, ROUGH = "exact", "fair", "rough"
 #: No noise, but what exceeds the range of its format is infinite.
 OVERFLOWING = "overflowing"
+#: No noise, but results are rounded to their format, so that what is nearly equal may be equal.
+STORED = "stored"
 #: No noise, but what an operator leaves unspecified is NaN.
 OPEN = "open"
 #: How many times as far as rounding to nearest numbers are moved. Accumulators of half precision
@@ -75,7 +77,7 @@ class Noise:
         """Begin a run.
 
         Args:
-            kind: `EXACT`, `OVERFLOWING`, `OPEN`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `STORED`, `OPEN`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
@@ -88,12 +90,17 @@ class Noise:
     @property
     def is_exact(self) -> bool:
         """Whether nothing moves in this run."""
-        return self._kind in (EXACT, OVERFLOWING, OPEN)
+        return self._kind in (EXACT, OVERFLOWING, STORED, OPEN)
 
     @property
     def overflows(self) -> bool:
         """Whether what exceeds the range of its format is infinite in this run."""
         return self._kind == OVERFLOWING
+
+    @property
+    def stores(self) -> bool:
+        """Whether results are rounded to their format in this run."""
+        return self._kind == STORED
 
     @property
     def opens(self) -> bool:
@@ -156,6 +163,8 @@ def moved(
     """
     if noise.overflows and x.dtype == float64:
         return np.where(np.abs(x) > greatest, np.copysign(np.inf, x), x)
+    if noise.stores and x.dtype == float64 and bits:
+        return _rounded(x, bits)
     share = noise.share(amount)
     if not share:
         return x
@@ -293,6 +302,16 @@ def _stepped(noise: Noise, x: Array) -> Array:
     limits = np.iinfo(x.dtype)
     steps = np.rint(noise(x.shape) * 0.75).astype(np.int16)
     return np.clip(x + steps, limits.min, limits.max).astype(x.dtype)
+
+
+def _rounded(x: Array, bits: int) -> Array:
+    """Return float64 numbers rounded to so many bits, or to float32."""
+    with np.errstate(all="ignore"):
+        if bits == BITS["float32"]:
+            narrow = x.astype(float32)
+            return np.where(np.isfinite(narrow), narrow.astype(float64), x)
+        part, power = np.frexp(x)
+        return np.asarray(np.ldexp(np.rint(np.ldexp(part, bits)), power - bits))
 
 
 def exact(x: Array, bits: int) -> Array:

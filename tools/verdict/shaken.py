@@ -120,7 +120,7 @@ class Shaken:
 
         Args:
             inputs: a value for every input.
-            kind: `EXACT`, `OVERFLOWING`, `OPEN`, `FAIR` or `ROUGH`.
+            kind: `EXACT`, `OVERFLOWING`, `STORED`, `OPEN`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
             times: how much further numbers move than they do by default.
         """
