@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,8 @@ def test_blocks_tell_one_another_their_states(
 def test_one_launch_where_registers_have_room(
     monkeypatch: pytest.MonkeyPatch, hidden: int, batch: int, target: Target, blocks: int, rows: int
 ) -> None:
-    monkeypatch.setattr(recurrent_splits, "FEWEST_TILED", batch + 1)
+    for other in ("TILED", "MULTIPLIED"):
+        monkeypatch.setattr(recurrent_splits, other, inf)
     case = layer("LSTM", hidden=hidden, batch=batch, size=8)
     found = plan(case, target)
     whole = [each for each in found if each.entry == "recurrent_sequence"]
@@ -124,12 +126,12 @@ def test_one_launch_where_registers_have_room(
         constants = dict(each.constants)
         assert (each.cluster[0], constants["BLOCKS"], constants["ROWS"]) == (blocks, blocks, rows)
         assert each.block * 4 * constants["CHUNKS"] >= hidden * constants["UNITS"]
-    assert all(each.entry != "recurrent_step" for each in found) == bool(blocks)
+    assert all(each.entry != "recurrent_cells" for each in found) == bool(blocks)
 
 
 def test_every_kind_compiles(cache: Path) -> None:
     cases = (
-        layer("LSTM", hidden=48, batch=300),
+        layer("LSTM", hidden=48, batch=150),
         layer("LSTM", hidden=256, batch=1, direction="bidirectional"),
         layer("GRU", hidden=128, linear_before_reset=1),
         layer("RNN", hidden=512),

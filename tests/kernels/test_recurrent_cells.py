@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,11 @@ def test_emulated(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch, case: 
     check(case, emulated)
 
 
-def test_only_many_sequences_of_known_weights_are_multiplied() -> None:
+def test_usual_cells_of_known_weights_are_multiplied() -> None:
     many: dict[str, Any] = {"hidden": 1024, "time": 2, "size": 8}
     one, *others = (
         layer("LSTM", batch=4, **many),
-        layer("LSTM", batch=3, **many),
+        replace(layer("LSTM", batch=4, **many), constants=(1,)),
         layer("LSTM", batch=4, peepholes=True, **many),
         layer("GRU", batch=4, **many),
         layer("LSTM", batch=4, dtype=FLOAT64, **many),

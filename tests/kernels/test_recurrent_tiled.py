@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,46 +51,41 @@ SOME = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrent_splits, "FEWEST_TILED", 1)
+    """Make all others take forever."""
+    monkeypatch.setattr(recurrent_splits, "UNTILED", inf)
+    monkeypatch.setattr(recurrent_splits, "MULTIPLIED", inf)
 
 
 @needs_compiler
 @pytest.mark.parametrize("case", SOME.values(), ids=SOME)
-def test_emulated(emulated: CudaBackend, case: Case) -> None:
+def test_emulated(emulated: CudaBackend, tiled: None, case: Case) -> None:
     check(case, emulated)
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
-def test_16_bits(emulated: CudaBackend, op: str, dtype: Any) -> None:
+def test_16_bits(emulated: CudaBackend, tiled: None, op: str, dtype: Any) -> None:
     more = {"linear_before_reset": 1} if op == "GRU" else {}
     check(layer(op, batch=9, hidden=24, direction=BOTH, dtype=dtype, **more), emulated)
 
 
 @needs_compiler
-@pytest.mark.parametrize("low_shared", [False, True], ids=["registers", "shared memory"])
-@pytest.mark.parametrize("cluster", [False, True], ids=["block", "cluster"])
-def test_splits(
-    emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch, low_shared: bool, cluster: bool
+def test_blocks_tell_one_another_their_states(
+    emulated: CudaBackend, tiled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks tell one another their states; second halves of weights are where there is room."""
     monkeypatch.setattr(emulated.device.compiler, "target", CLUSTERS)
-    if low_shared:
-        monkeypatch.setattr(recurrent_splits, "MAX_REGISTERS", 99)
-    if cluster:
-        monkeypatch.setattr(recurrent_splits, "REGISTERS", 3 * 32 * 120)
+    monkeypatch.setattr(recurrent_splits, "REGISTERS", 3 * 32 * 120)
     lengths = (5, 2, 3, 0, 1) * 3 + (4,) * 4
     case = layer("LSTM", batch=19, hidden=37, direction=BOTH, lengths=lengths)
-    constants = dict(plan(case, CLUSTERS)[-1].constants)
-    assert (constants["BLOCKS"] > 1, constants["LOW_SHARED"]) == (cluster, low_shared)
+    assert dict(plan(case, CLUSTERS)[-1].constants)["BLOCKS"] == 2
     check(case, emulated)
 
 
 @needs_compiler
-def test_known_initial_states(emulated: CudaBackend) -> None:
+def test_known_initial_states(emulated: CudaBackend, tiled: None) -> None:
     """They may be beyond what a state can become."""
     case = scaled(layer("GRU", batch=9, hidden=16, linear_before_reset=1, states=True), 1e6, 5)
     case = replace(case, constants=(1, 2, 5))
@@ -98,27 +94,30 @@ def test_known_initial_states(emulated: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "batch", "target", "blocks", "rows"),
+    ("op", "hidden", "batch", "target", "entry", "note"),
     [
-        (48, 1024, H200, 1, 8),
-        (96, 8192, H200, 1, 64),
-        (128, 1024, H200, 2, 24),
-        (256, 256, H200, 4, 16),
-        (96, 1024, A100, 1, 16),
-        (256, 1024, A100, 0, 0),
-        (1024, 1024, H200, 0, 0),
+        ("LSTM", 96, 448, H200, "recurrent_mma", "1 blocks for 8 rows"),
+        ("LSTM", 96, 8192, H200, "recurrent_cells", "lstm 96"),
+        ("LSTM", 128, 1024, H200, "recurrent_mma", "2 blocks for 24 rows"),
+        ("GRU", 64, 2048, A100, "recurrent_mma", "1 blocks for 24 rows"),
+        ("LSTM", 96, 64, H200, "recurrent_sequence", "2 blocks for 2 rows"),
+        ("LSTM", 256, 8, H200, "recurrent_sequence", "8 blocks for 1 rows"),
+        ("LSTM", 256, 1024, H200, "recurrent_cells", "lstm 256"),
+        ("LSTM", 256, 1024, A100, "recurrent_cells", "lstm 256"),
+        ("LSTM", 1024, 1, H200, "recurrent_cells", "lstm 1024"),
     ],
 )
-def test_where_weights_have_room(
-    monkeypatch: pytest.MonkeyPatch, hidden: int, batch: int, target: Target, blocks: int, rows: int
+def test_the_fastest_is_chosen(
+    op: str, hidden: int, batch: int, target: Target, entry: str, note: str
 ) -> None:
-    monkeypatch.undo()
-    found = plan(layer("LSTM", hidden=hidden, batch=batch, size=8), target)
-    tiled = [dict(each.constants) for each in found if each.entry == "recurrent_mma"]
-    assert [(each["BLOCKS"], each["ROWS"]) for each in tiled] == [(blocks, rows)] * (blocks > 0)
+    more = {"linear_before_reset": 1} if op == "GRU" else {}
+    found = plan(layer(op, 3, batch, 8, hidden, **more), target)
+    chosen = [each for each in found if each.entry.startswith("recurrent")]
+    assert {each.entry for each in chosen} - {"recurrent_begin", "recurrent_end"} == {entry}
+    assert {each.note.partition(", ")[2] or each.note for each in chosen if each.note} == {note}
 
 
-def test_unbounded_states_and_computed_weights_are_not_multiplied_there() -> None:
+def test_unbounded_states_and_computed_weights_are_not_multiplied_there(tiled: None) -> None:
     usual = layer("LSTM", batch=64)
     assert plan(usual, H200)[-1].entry == "recurrent_mma"
     for case in (
@@ -127,13 +126,13 @@ def test_unbounded_states_and_computed_weights_are_not_multiplied_there() -> Non
         layer("LSTM", batch=64, activations=["Sigmoid", "Relu", "Tanh"]),
         layer("RNN", batch=64),
     ):
-        assert plan(case, H200)[-1].entry == "recurrent_sequence"
+        assert "recurrent_mma" not in {each.entry for each in plan(case, H200)}
 
 
-def test_every_kind_compiles(cache: Path) -> None:
+def test_every_kind_compiles(tiled: None, cache: Path) -> None:
     cases = [
         layer("LSTM", hidden=96, batch=1024),
-        layer("LSTM", hidden=256, batch=64, direction=BOTH),
+        layer("LSTM", hidden=128, batch=64, direction=BOTH),
         layer("GRU", hidden=128, batch=64, linear_before_reset=1, dtype=FLOAT16),
         layer("GRU", hidden=256, batch=64, linear_before_reset=1, dtype=BFLOAT16),
     ]

@@ -1,9 +1,8 @@
 """Recurrent layers: one product for the inputs of a whole sequence, then one launch for all steps.
 
 That launch keeps the weights of the state in registers of up to eight blocks, and multiplies them
-on tensor cores if sequences are many. Where they do not fit, steps are launched one after another:
-of many sequences a product on tensor cores and a kernel for all cells, of few ones, and for what
-these do not support, one kernel.
+on tensor cores if sequences are many. Where weights do not fit or that takes longer, every step is
+a product on tensor cores and a kernel for all cells; for what these do not support, one kernel.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from .recurrent_layer import (
     layer_of,
     projected,
 )
-from .recurrent_splits import sequence_split, tiled_split
+from .recurrent_splits import multiplied, sequence_split, tiled_split
 
 #: Units per block of the kernel for one step, one warp each.
 UNITS = 8
-#: Sequences from which a product multiplies states, rather than each warp those of its unit.
-FEWEST_MULTIPLIED = 4
 #: Activation functions of -1 to 1.
 BOUNDED = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
+#: Estimated microseconds of a step, and fields of the launch for all steps.
+Way = tuple[float, dict[str, Any]]
 
 
 def recurrent(context: RecipeContext) -> Answer:
@@ -65,15 +64,24 @@ def recurrent(context: RecipeContext) -> Answer:
 
 
 def _sequence(op: Layer, given: Operands, setting: Setting) -> Answer | None:
-    """Return the launch for all steps behind the product, or None if it does not apply."""
+    """Return the launch for all steps behind the product, or None if it does not apply.
+
+    Or the launches of each step, if many sequences have large states, which that would be longer
+    for.
+    """
     x, cell, hidden = given.x, cell_of(op), given.r.dims[2]
     if not _is_usual(op, given, cell):
         return None
-    target = setting.target
-    how = _tiled(op, given, cell, target) or _untiled(op, given, target)
+    ways = (_tiled(op, given, cell, setting.target), _untiled(op, given, setting.target))
+    way = min((way for way in ways if way), key=lambda way: way[0], default=None)
+    directions, width, _ = given.r.dims
+    apart = multiplied(hidden, width, directions, _batch(op, given), x.dtype.itemsize)
+    if way and way[0] > apart and (made := _cells(op, given, setting)):
+        return made
     shares = projected(given, setting)
-    if how is None or isinstance(shares, str):
+    if way is None or isinstance(shares, str):
         return None
+    how = way[1]
     constants, code = how.pop("constants"), how.pop("code", "")
     launch = Launch(
         args={
@@ -83,18 +91,10 @@ def _sequence(op: Layer, given: Operands, setting: Setting) -> Answer | None:
         },
         types=(("T", x.dtype), ("A", float32)),
         constants=(("CELL", KINDS.index(cell.kind)), *constants),
-        code=code + activations_of(op, cell.functions, given.w.dims[0]),
+        code=code + activations_of(op, cell.functions, directions),
         **how,
     )
     return sharing(*shares.launches, replace(launch, note=f"{cell.kind} {hidden}, {launch.note}"))
-
-
-def _batch(op: Layer, given: Operands) -> int:
-    return given.x.dims[0 if op.layout else 1]
-
-
-def _time(op: Layer, given: Operands) -> int:
-    return given.x.dims[1 if op.layout else 0]
 
 
 def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
@@ -105,7 +105,15 @@ def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
     )
 
 
-def _untiled(op: Layer, given: Operands, target: Target) -> dict[str, Any] | None:
+def _batch(op: Layer, given: Operands) -> int:
+    return given.x.dims[0 if op.layout else 1]
+
+
+def _time(op: Layer, given: Operands) -> int:
+    return given.x.dims[1 if op.layout else 0]
+
+
+def _untiled(op: Layer, given: Operands, target: Target) -> Way | None:
     """Return what the launch for few sequences consists of."""
     directions, width, _ = given.w.dims
     hidden = given.r.dims[2]
@@ -114,7 +122,7 @@ def _untiled(op: Layer, given: Operands, target: Target) -> dict[str, Any] | Non
     if split is None:
         return None
     states = split.rows * (2 * split.width + gates * split.units)
-    return dict(
+    return split.microseconds, dict(
         file="sequence/recurrent_sequence.cu",
         entry="recurrent_sequence",
         grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
@@ -130,7 +138,7 @@ def _untiled(op: Layer, given: Operands, target: Target) -> dict[str, Any] | Non
     )
 
 
-def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> dict[str, Any] | None:
+def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> Way | None:
     """Return the launch on tensor cores: weights and initial states are known, states bounded."""
     directions, hidden, dtype = given.w.dims[0], given.r.dims[2], given.x.dtype
     start, batch = given.states[0], _batch(op, given)
@@ -142,7 +150,7 @@ def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> dict[s
     split = tiled_split(hidden, directions, batch, terms, target)
     if split is None:
         return None
-    return dict(
+    return split.microseconds, dict(
         file="sequence/recurrent_mma.cu",
         entry="recurrent_mma",
         grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
@@ -150,7 +158,6 @@ def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> dict[s
         constants=(
             *(("BLOCKS", split.blocks), ("UNITS", split.units), ("ROWS", split.rows)),
             *(("HIDDEN", hidden), ("STEPS", split.steps), ("TERMS", terms)),
-            ("LOW_SHARED", split.low_shared),
         ),
         code=atom_of(float16 if terms == 2 else dtype).code() + "\n",
         shared=split.shared,
@@ -201,11 +208,10 @@ def _steps(op: Layer, given: Operands, setting: Setting) -> Answer:
 def _cells(op: Layer, given: Operands, setting: Setting) -> Answer | None:
     """Return the launches of each step: a product on tensor cores, and one for all cells.
 
-    Or None for few sequences, each of which reads the weights anyway, and for what these do not
-    support.
+    Or None for what these do not support.
     """
     x, r, cell, batch = given.x, given.r, cell_of(op), _batch(op, given)
-    if not _is_usual(op, given, cell) or batch < FEWEST_MULTIPLIED or r.data is None:
+    if not _is_usual(op, given, cell) or r.data is None:
         return None
     directions, width, hidden = r.dims
     states = Tensor(Value("states", TensorType(x.dtype, (directions, batch, hidden))))
@@ -302,11 +308,10 @@ def _between(
         moved("begin", {"state": h, "kept": even, "rounded": rounded}),
         moved("begin", {"state": c, "kept": cells, "rounded": None}),
     ]
+    last = odd if _time(op, given) % 2 else even
     ends = [
         moved("end", {"kept": at, "state": result})
-        for at, result in zip(
-            (odd if _time(op, given) % 2 else even, cells), given.ends, strict=True
-        )
+        for at, result in zip((last, cells), given.ends, strict=True)
         if result is not None
     ]
     return (*begins, *steps, *ends)

@@ -14,8 +14,12 @@ MAX_WORDS, MAX_ROWS = 16, 8
 #: On tensor cores: sequences of a cluster, registers of a block, of a thread, and of these those
 #: that hold no weights.
 MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
-#: Sequences of a cluster from which on tensor cores are faster.
-FEWEST_TILED = 5
+#: Microseconds of a step as measured on an H200: without tensor cores, and more per sequence; on
+#: tensor cores, and more per eight sequences; with a separate product, and more per byte of weights
+#: and per operation.
+UNTILED, OF_ROW = 0.8, 0.3
+TILED, OF_TILE = 1.2, 1.6
+MULTIPLIED, OF_BYTE, OF_OPERATION = 5.5, 1 / 5.5e6, 1 / 3e8
 
 
 @record
@@ -29,6 +33,7 @@ class SequenceSplit:
         slices: lanes that share the sums of a unit.
         chunks: words of four weights per lane and gate.
         threads: of a block.
+        microseconds: of a step, estimated.
     """
 
     blocks: int
@@ -37,6 +42,7 @@ class SequenceSplit:
     slices: int
     chunks: int
     threads: int
+    microseconds: float
 
     @property
     def width(self) -> int:
@@ -65,7 +71,10 @@ def sequence_split(
     # Few sequences wait for sums, for which more lanes are sooner; many have the lanes busy.
     slices = able[-1] if rows < 4 else able[0]
     threads = ceil_div(units * slices, 32) * 32
-    return SequenceSplit(blocks, units, rows, slices, ceil_div(hidden, slices * 4), threads)
+    waves = _waves(ceil_div(batch, rows) * directions, blocks, target)
+    chunks = ceil_div(hidden, slices * 4)
+    time = waves * (UNTILED + OF_ROW * rows)
+    return SequenceSplit(blocks, units, rows, slices, chunks, threads, time)
 
 
 @record
@@ -77,22 +86,22 @@ class TiledSplit:
         units: per block, eight per warp.
         rows: sequences of a cluster, a multiple of eight.
         steps: of sixteen terms.
-        low_shared: whether the second halves of weights are in shared memory.
         shared: bytes of shared memory.
+        microseconds: of a step, estimated.
     """
 
     blocks: int
     units: int
     rows: int
     steps: int
-    low_shared: bool
     shared: int
+    microseconds: float
 
 
 def tiled_split(
     hidden: int, directions: int, batch: int, terms: int, target: Target
 ) -> TiledSplit | None:
-    """Return the split with the fewest blocks, or None if weights do not fit or sequences are few.
+    """Return the split with the fewest blocks, or None if the weights do not fit.
 
     Args:
         hidden: units of the state.
@@ -102,35 +111,49 @@ def tiled_split(
         target: the GPU.
     """
     steps, blocks = ceil_div(hidden, 16), 1
-    while blocks <= (MAX_BLOCKS if target.has_clusters else 1):
+    registers = OTHER_REGISTERS + 8 * steps * terms
+    while True:
         warps = ceil_div(ceil_div(hidden, 8), blocks)
-        for low_shared in (False, True)[:terms]:
-            registers = OTHER_REGISTERS + 8 * steps * (1 if low_shared else terms)
-            low = warps * steps * 2 * 32 * 16 if low_shared else 0
-            row = 2 * (16 * steps + 8) * 4 + warps * 32 + 4
-            room = (target.shared - 16 - low) // (8 * row) * 8
-            if registers > min(MAX_REGISTERS, REGISTERS // (32 * warps)) or room <= 0:
-                continue
-            if _rows(batch, blocks, directions, target) < FEWEST_TILED:
-                return None
-            # Blocks beside each other wait for one another's results less than one with more rows.
-            beside = REGISTERS // (32 * warps * registers)
-            rows = ceil_div(_rows(batch, blocks, directions, target, beside), 8) * 8
-            rows = min(rows, MAX_TILED_ROWS, room)
-            return TiledSplit(blocks, 8 * warps, rows, steps, low_shared, 16 + low + rows * row)
+        if registers <= min(MAX_REGISTERS, REGISTERS // (32 * warps)):
+            break
         blocks *= 2
-    return None
+        if blocks > MAX_BLOCKS or not target.has_clusters:
+            return None
+    # Blocks beside each other wait for one another's results less than one with more rows.
+    beside = REGISTERS // (32 * warps * registers)
+    row = 2 * (16 * steps + 8) * 4 + warps * 32 + 4
+    rows = ceil_div(_rows(batch, blocks, directions, target, beside), 8) * 8
+    rows = min(rows, MAX_TILED_ROWS, (target.shared - 16) // (8 * row) * 8)
+    waves = _waves(ceil_div(batch, rows) * directions, blocks, target, beside)
+    time = waves * (TILED + OF_TILE * rows / 8)
+    return TiledSplit(blocks, 8 * warps, rows, steps, 16 + rows * row, time)
+
+
+def multiplied(hidden: int, width: int, directions: int, batch: int, size: int) -> float:
+    """Return the microseconds of a step whose states are multiplied by another kernel, estimated.
+
+    Args:
+        hidden: units of the state.
+        width: rows of weights of a direction.
+        directions: that run side by side.
+        batch: sequences.
+        size: bytes of a weight; of four bytes, three products are added up.
+    """
+    weights = directions * width * hidden
+    operations = 2 * weights * batch * (3 if size == 4 else 1)
+    return MULTIPLIED + OF_BYTE * weights * size + OF_OPERATION * operations
+
+
+def _resident(blocks: int, target: Target, beside: int = 1) -> int:
+    """Return how many blocks of such clusters run at once, of which `beside` share a processor."""
+    return int(beside * target.processors * (CLUSTERED if blocks > 1 else 1))
 
 
 def _rows(batch: int, blocks: int, directions: int, target: Target, beside: int = 1) -> int:
-    """Return the sequences of a cluster of so many blocks if all clusters run at once.
+    """Return the sequences of a cluster of so many blocks if all clusters run at once."""
+    return ceil_div(batch, max(1, _resident(blocks, target, beside) // (blocks * directions)))
 
-    Args:
-        batch: sequences of a direction.
-        blocks: of a cluster.
-        directions: that run side by side.
-        target: the GPU.
-        beside: blocks per multiprocessor.
-    """
-    resident = int(beside * target.processors * (CLUSTERED if blocks > 1 else 1))
-    return ceil_div(batch, max(1, resident // (blocks * directions)))
+
+def _waves(clusters: int, blocks: int, target: Target, beside: int = 1) -> float:
+    """Return how often as many clusters run as fit at once."""
+    return max(1.0, clusters * blocks / _resident(blocks, target, beside))

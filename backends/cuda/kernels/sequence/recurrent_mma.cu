@@ -9,8 +9,8 @@
 // is computed again, with a scale for each sequence.
 //
 // T is the type of the tensors. Compile-time: CELL, GRU_LINEAR or LSTM; BLOCKS of a cluster; UNITS of the state per block,
-// a multiple of eight; ROWS, too; HIDDEN, all units; STEPS, of sixteen terms; TERMS, the numbers that a weight is the sum of; LOW_SHARED,
-// whether the second ones are in shared memory. Generated: KIND and mma_m16n8k16; and as in cells.cuh.
+// a multiple of eight; ROWS, too; HIDDEN, all units; STEPS, of sixteen terms; TERMS, the numbers that a weight is the sum of.
+// Generated: KIND and mma_m16n8k16; and as in cells.cuh.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -54,11 +54,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, const T* h0, const T* c0, T* y,
               T* h_end, T* c_end, Layer l)
 {
-    // Barriers; second numbers of weights [warp][step][operand][lane]; states of even and odd steps [row][PITCH]; cells; and
-    // the steps of each sequence.
+    // Barriers; states of even and odd steps [row][PITCH]; cells; and the steps of each sequence.
     extern __shared__ float4 memory[];
-    Fragment* lows = (Fragment*)(memory + 1);
-    float* states = (float*)(lows + (LOW_SHARED ? WARPS * STEPS * 2 * 32 : 0));
+    float* states = (float*)(memory + 1);
     float2* cells = (float2*)(states + 2 * ROWS * PITCH) + threadIdx.x;
     int* steps = (int*)(cells - threadIdx.x + TILES * THREADS);
 
@@ -70,7 +68,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
     const int bytes = rows * ((HIDDEN + 3) / 4) * 16;  // of a state, from all blocks
 
     // The weights of this lane's unit, and what their scales are undone by.
-    Fragment high[STEPS][2], low[TERMS == 2 && !LOW_SHARED ? STEPS : 1][2];
+    Fragment high[STEPS][2], low[TERMS == 2 ? STEPS : 1][2];
     float down[4];
 #pragma unroll
     for (int gate = 0; gate < 4; ++gate) {
@@ -95,8 +93,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
                 const int k = step * 16 + part * 8 + column, word = gate % 2 + part * 2;
                 u32 second;
                 cut(weight(k) * up, weight(k + 1) * up, high[step][gate / 2].at[word], second);
-                if (TERMS == 2 && !LOW_SHARED) low[step][gate / 2].at[word] = second;
-                if (LOW_SHARED) lows[((warp * STEPS + step) * 2 + gate / 2) * 32 + lane].at[word] = second;
+                if (TERMS == 2) low[step][gate / 2].at[word] = second;
             }
     }
     grid_dependency_sync();
@@ -163,13 +160,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
             for (int i = 0; i < 2; ++i) {
                 mma_m16n8k16(parts[i], high[step][i].at, b0, b1);
                 mma_m16n8k16(small[i], high[step][i].at, low0, low1);
-                if constexpr (TERMS == 2) {
-                    if constexpr (LOW_SHARED) {
-                        const Fragment second = lows[((warp * STEPS + step) * 2 + i) * 32 + lane];
-                        mma_m16n8k16(small[i], second.at, b0, b1);
-                    } else
-                        mma_m16n8k16(small[i], low[step][i].at, b0, b1);
-                }
+                if constexpr (TERMS == 2) mma_m16n8k16(small[i], low[step][i].at, b0, b1);
             }
             if (step % FLUSH < FLUSH - 1 && step < STEPS - 1) continue;
 #pragma unroll
