@@ -12,11 +12,12 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import sliced_places
 from ..ops.gather import Gather, ScatterElements, ScatterND
-from ..ops.movement import Concat, DepthToSpace, Expand, Pad, Slice, Transpose
+from ..ops.movement import Concat, DepthToSpace, Expand, Pad, Transpose
 from ..ops.shape import RESHAPES, Unsqueeze
 from .driver import Context
-from .editing import Builder, cuts_of, drop, is_static
+from .editing import Builder, drop, is_static
 from .join_written import places_of, rows_of
 
 #: Maximum number of assignments to one tensor.
@@ -157,11 +158,11 @@ def _after(node: Node, known: dict[Value, _Part]) -> _Part | None:
         )
     if isinstance(node.op, Gather):
         return _chosen(part, node, node.op)
-    cuts = cuts_of(node) if isinstance(node.op, Slice) else None
-    for axis, places in cuts or ():
+    cuts = sliced_places(node)
+    for axis, places in (cuts or {}).items():
         if places.step < 1:
             return None
-        part = part.cut(axis, places)
+        part = part.cut(axis, slice(places.start, places.stop, places.step))
     return part if cuts and node.output.tensor.size else None
 
 
