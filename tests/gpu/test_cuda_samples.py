@@ -17,6 +17,7 @@ from ..kernels import (
     index_samples,
     integer_samples,
     norm_samples,
+    recurrent_samples,
     test_chosen,
     test_chunks,
     test_dots,
@@ -71,6 +72,7 @@ def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
     [
         *(*test_chosen.samples(), *test_gathered.samples(), *test_placed_chains.samples()),
         *(*test_segments.samples(), *test_shared_chains.samples()),
+        *(*recurrent_samples.tiled(), *recurrent_samples.multiplied()),
     ],
     ids=lambda sample: sample.graph.name,
 )

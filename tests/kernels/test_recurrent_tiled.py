@@ -16,7 +16,9 @@ from tercet.backends.cuda.recipe.targets import A100, H200, Target
 
 from ..ops.case import BFLOAT16, FLOAT16, Case
 from ..ops.cases_recurrent import layer
+from . import recurrent_samples
 from .cubins import assert_plans_compile
+from .dry import entries_of
 from .emulator import needs_compiler
 from .test_recurrent import CLUSTERS, check, graph_of, plan
 
@@ -115,6 +117,14 @@ def test_the_fastest_is_chosen(
     chosen = [each for each in found if each.entry.startswith("recurrent")]
     assert {each.entry for each in chosen} - {"recurrent_begin", "recurrent_end"} == {entry}
     assert {each.note.partition(", ")[2] or each.note for each in chosen if each.note} == {note}
+
+
+@pytest.mark.parametrize("kernel", ["tiled", "multiplied"])
+def test_samples_are_of_their_kernels(kernel: str) -> None:
+    """A GPU runs these."""
+    usual = {"tiled": "recurrent_mma", "multiplied": "recurrent_cells"}[kernel]
+    found = [entries_of(each.graph) for each in getattr(recurrent_samples, kernel)()]
+    assert sum(usual in entries for entries in found) >= len(found) - 1
 
 
 def test_unbounded_states_and_computed_weights_are_not_multiplied_there(tiled: None) -> None:

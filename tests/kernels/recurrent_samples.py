@@ -1,0 +1,76 @@
+"""Recurrent layers of sizes for which each of their kernels is the fastest on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+
+from .dry import normal
+from .samples import Sample, sample
+
+GATES = {"LSTM": 4, "GRU": 3}
+
+
+def recurrent(
+    operator: str,
+    sizes: tuple[int, int, int, int],
+    dtype: DType = float32,
+    directions: int = 1,
+    lengths: bool = False,
+    scale: float = 1,
+    start: float = 0,
+) -> Sample:
+    """Return a layer whose weights are constants.
+
+    Args:
+        operator: LSTM or GRU.
+        sizes: steps, sequences, inputs, units.
+        dtype: of all.
+        directions: 1 or 2.
+        lengths: whether sequences have different ones.
+        scale: of inputs, without a bias, unless it is 1.
+        start: size of initial states, which are constants; none if 0.
+    """
+    time, batch, size, hidden = sizes
+    width = GATES[operator] * hidden
+    inputs: list[Any] = [
+        normal(time, batch, size, dtype=dtype, scale=scale),
+        normal(directions, width, size, dtype=dtype, scale=size**-0.5),
+        normal(directions, width, hidden, dtype=dtype, scale=hidden**-0.5),
+        normal(directions, 2 * width, dtype=dtype, scale=0.1) if scale == 1 else None,
+        np.arange(batch, dtype=np.int32) % (time + 1) if lengths else None,
+        normal(directions, batch, hidden, dtype=dtype, scale=start) if start else None,
+    ]
+    found = sample(
+        operator,
+        inputs,
+        (1, 2, 3, 5),
+        outputs=3 if operator == "LSTM" else 2,
+        direction="bidirectional" if directions == 2 else "forward",
+        **({"linear_before_reset": 1} if operator == "GRU" else {}),
+    )
+    found.graph.name = f"{operator} {sizes} {dtype.name} {directions} {lengths} {scale} {start}"
+    return found
+
+
+def tiled() -> Iterator[Sample]:
+    """Yield those of `recurrent_mma.cu`: blocks alone and in clusters, and states of any size."""
+    for dtype in (float32, float16, bfloat16):
+        yield recurrent("LSTM", (4, 1001, 8, 61), dtype, 2, lengths=True)
+        yield recurrent("GRU", (3, 2000, 12, 40), dtype)
+    yield recurrent("LSTM", (3, 1100, 8, 125), lengths=True)
+    yield recurrent("GRU", (3, 600, 8, 250), float16)
+    yield recurrent("LSTM", (3, 1000, 8, 32), scale=1e-20)
+    yield recurrent("GRU", (3, 1000, 8, 32), start=1e6)
+
+
+def multiplied() -> Iterator[Sample]:
+    """Yield those of `recurrent_cells.cu`, and inputs whose product is stored by TMA."""
+    for dtype in (float32, float16, bfloat16):
+        yield recurrent("LSTM", (3, 5, 16, 640), dtype, 2, lengths=True)
+        yield recurrent("GRU", (3, 40, 16, 600), dtype, start=1)
+    yield recurrent("GRU", (30, 1024, 64, 64))
