@@ -604,6 +604,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
     Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
     Pass("cut_splits", cut_splits.run, "after it, which moves what Splits cut and Concats join"),
+    Pass("lower_conv", lower_conv.run_bound, "behind to_half, which converts layers"),
     Pass("sum_windows", sum_windows.run, "when it is known which windows are moved from where"),
     Pass("sink_views", sink_views.run, "last of the views, when layers and sums are as they stay"),
     Pass("join_chains", join_chains.run, "behind it, which moves views for the sake of layers"),

@@ -8,13 +8,13 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.conv import Conv
-from ..ops.elementwise import Add, Clip, Unary
+from ..ops.elementwise import Add, Clip, Mul, Unary
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from ..ops.window import window
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, is_static, shape_of
 from .linear import as_linear
 from .transpose_images import IMAGES, to_channels_first, to_channels_last
 
@@ -41,6 +41,41 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield _multiply_pixels(graph, node)
         elif node in graph and (axes := _plain_axes(node)):
             yield _join(graph, node, axes)
+
+
+def run_bound(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace each Conv that multiplies single numbers by Mul and Add, which are elementwise.
+
+    So are convolutions of single pixels of one channel (residual branches at the input of a network
+    of volumes), and depthwise ones. Their types are chosen before, as those of layers.
+    """
+    for node in list(graph.nodes):
+        if node in graph and _scales(node):
+            yield _scale(graph, node)
+
+
+def _scales(node: Node) -> bool:
+    """Whether each result of a Conv is the product of one element and a constant, and a bias."""
+    op, linear = node.op, as_linear(node)
+    if not isinstance(op, Conv) or linear is None or not is_static(node.output):
+        return False
+    outputs, terms, *window = linear.weight.shape
+    padded = any(op.pads or ()) or "SAME" in op.auto_pad
+    if padded or terms != 1 or {*window, *(op.strides or ())} != {1} or not linear.weight.size:
+        return False
+    return op.group in (1, outputs) and node.output.tensor.dtype.kind == "f"
+
+
+def _scale(graph: Graph, node: Node) -> str:
+    x, weight, *bias = node.operands
+    assert weight.data is not None
+    ones = (1,) * (len(weight.data.shape) - 2)
+    add, name = Builder(graph, node, node.name, (node,)), node.name
+    y = add(Mul(), x, add.constant(weight.data.reshape(-1, *ones), weight.name))
+    for addend in bias:
+        y = add(Add(), y, add.shaped(addend, (-1, *ones)))
+    graph.replace(node, (y,))
+    return f"Conv '{name}' multiplies single numbers"
 
 
 def _is_whole(node: Node) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
@@ -15,6 +16,8 @@ from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Options
+from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 from .test_to_half import dtypes_of, halved
@@ -162,3 +165,33 @@ def test_windows_over_three_axes_and_others_stay(kernel: tuple[int, ...]) -> Non
     graph = make(lambda g, x: apply(g, Conv(), x, normal(4, 6, *kernel)), (2, 6, 3, 4, 5, 4))
     after, _ = optimised(graph)
     assert kinds(after) == ["Conv"]
+
+
+SCALES: dict[str, tuple[Conv, tuple[int, ...], bool]] = {
+    "one channel": (Conv(), (6, 1, 1, 1), True),
+    "single channels": (Conv(group=4), (4, 1, 1, 1), True),
+    "several filters of each": (Conv(group=4), (8, 1, 1, 1), False),
+    "several channels": (Conv(), (6, 4, 1, 1), False),
+    "windows": (Conv(pads=(0, 1, 0, 1)), (6, 1, 1, 3), False),
+    "every other pixel": (Conv(strides=(2, 2)), (6, 1, 1, 1), False),
+    "a frame": (Conv(pads=(1, 1, 1, 1)), (6, 1, 1, 1), False),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("name", SCALES)
+def test_products_of_single_numbers_are_no_convolution(name: str, precision: str) -> None:
+    """Branches of a volume of one channel (UNETR); as layers they choose half precision."""
+    conv, shape, lowered = SCALES[name]
+    channels = shape[1] * conv.group
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Relu(), apply(g, conv, x, normal(*shape), normal(shape[0])))
+
+    graph = make(build, (2, channels, 5, 6))
+    after, _ = optimised(graph, precision=precision)
+    optimise(after, STATIC_PASSES, Options(precision=precision), evaluate, Rewrites())
+    found = [node for node in after.nodes if node.kind in ("Conv", "Mul")]
+    assert [node.kind for node in found] == ["Mul" if lowered else "Conv"]
+    assert found[0].output.tensor.dtype == precision
+    assert_same(graph, after, rel=2e-6 if precision == "float32" else 2e-3)
