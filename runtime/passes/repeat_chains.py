@@ -63,9 +63,11 @@ def _widened(graph: Graph, cast: Node) -> list[Node]:
 
 
 def _adds_up(node: Node, x: Value) -> bool:
-    """Whether a node is a product of a value and another one, or a reduction of it."""
-    operands = node.operands[1:] if isinstance(node.op, Reduce) else node.operands
-    return isinstance(node.op, MatMul | Reduce) and operands.count(x) <= isinstance(node.op, MatMul)
+    """Whether a node reduces a value, or multiplies it by another computed one."""
+    if isinstance(node.op, Reduce):
+        return x not in node.operands[1:]
+    others = [value for value in node.operands if value is not x]
+    return isinstance(node.op, MatMul) and len(others) == 1 and others[0].data is None
 
 
 def _is_sum(node: Node, x: Value) -> bool:

@@ -100,4 +100,14 @@ def test_each_product_widens_what_it_reads() -> None:
     x = normal(*SHAPE)
     want, got = run(before, x, np.float32), run(after, x, np.float32)
     assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
-    assert not passed(make(partial(widened, stored=True), SHAPE), repeat_chains.run, "float16")[1]
+
+
+def of_layers(g: Graph, x: Value) -> Value:
+    """Layers in float32, whose kernels widen nothing."""
+    y = rounded(g, x)
+    return apply(g, Add(), *(apply(g, MatMul(), y, normal(8, 8)) for _ in range(2)))
+
+
+@pytest.mark.parametrize("build", [partial(widened, stored=True), of_layers])
+def test_one_cast_serves_others(build) -> None:
+    assert not passed(make(build, SHAPE), repeat_chains.run, "float16")[1]
