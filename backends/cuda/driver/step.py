@@ -71,8 +71,8 @@ class KernelStep:
     ) -> None:
         self.site, self.task = site, task
         self.launches = launches_for(site.nodes, recipe)
-        if site.at_end:
-            self.launches = tuple(replace(o, backwards=o.is_reversible) for o in self.launches)
+        if site.at_end and self.launches and self.launches[0].is_reversible:  # it reads the inputs
+            self.launches = (replace(self.launches[0], backwards=True), *self.launches[1:])
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
