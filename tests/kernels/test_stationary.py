@@ -72,7 +72,7 @@ def convolution(
             {"pads": (1,) * 4},
         ),
         (
-            tile(128, 64, 2, 1),
+            tile(128, 48, 2, 1),
             (2, 72, 18, 20),
             (40, 72, 3, 3),
             "pooled",
@@ -84,8 +84,24 @@ def convolution(
             {"pads": (3, 0, 1, 2), "dilations": (1, 3)},
         ),
         (tile(64, 32, 2, 1), (2, 56, 9, 18), (56, 56, 3, 3), "added", float16, {"pads": (1,) * 4}),
+        (
+            tile(128, 64, 2, 1),
+            (3, 64, 33, 17),
+            (64, 64, 3, 3),
+            "added",
+            float16,
+            {"pads": (1,) * 4},
+        ),
+        (
+            *(tile(128, 64, 3, 1), (2, 64, 18, 20), (128, 64, 3, 3), "pooled", bfloat16),
+            {"pads": (1,) * 4},
+        ),
+        (
+            *(tile(128, 64, 4, 1), (3, 16, 12, 19), (48, 16, 5, 2), "", float16),
+            {"pads": (3, 0, 1, 2), "dilations": (1, 3)},
+        ),
     ],
-    ids=["added", "pooled", "dilated", "parts"],
+    ids=["added", "pooled", "dilated", "parts", "down", "down, pooled", "down, dilated"],
 )
 def test_emulated(
     by: CtaTile,
@@ -114,7 +130,8 @@ def test_compiled(cache: Path) -> None:
     """Every tile compiles, and is what convolutions of as many filters are computed by."""
     device, made = DryDevice(), list[Launch]()
     for by in STATIONARY:
-        net = convolution((32, 64, 56, 56), (by.bn, 64, 3, 3), pads=(1,) * 4)
+        size = 56 if by.bm == 64 else 112
+        net = convolution((32, 64, size, size), (by.bn, 64, 3, 3), pads=(1,) * 4)
         (launch,) = (one for one in launches(planned(net.graph, device)) if "mma" in one.entry)
         made.append(launch)
     assert_arguments(made, H200, cache)

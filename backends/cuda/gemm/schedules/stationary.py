@@ -11,7 +11,7 @@ from math import prod
 from .....runtime.base.record import record
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, ceil_div, divisor
+from ...recipe.operands import Ints, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..resources import Resources
@@ -19,6 +19,9 @@ from ..tables.f16 import STATIONARY
 from ..tile import LAUNCH, TMA_CACHE, BlockWork, Config, CtaTile, TimedConfig, estimate, overlapped
 from .tma import NARROWEST
 from .tma_staging import ALIGNMENT, MAX_ROWS, ROWS, SIDE, TmaProduct, image_map, weights_map
+
+#: Filters of which a warp has the even ones first where filters are the left operand.
+PAIRS = 16
 
 
 @record
@@ -71,11 +74,16 @@ class _Form:
         return self.product.images * prod(self.tiles)
 
     @property
+    def has_filters_down(self) -> bool:
+        """Whether filters are the left operand of products, and a tile of pixels the right one."""
+        return self.tile.bn == ROWS < self.tile.bm
+
+    @property
     def resources(self) -> Resources:
         """What a block takes, with the weights."""
         row, tile = self.product.chunk * 2, self.tile
         stage = ceil_div(prod(self.box) * row, ALIGNMENT) * ALIGNMENT
-        weights = self.taps * self.chunks * tile.bn * row + 8
+        weights = self.taps * self.chunks * tile.bn * row + 8 + 8 * tile.groups
         return Resources(
             threads=tile.groups * 128 + 32,  # one producer warp
             ring=tile.groups * tile.stages * (stage + 16) + weights,
@@ -83,8 +91,22 @@ class _Form:
         )
 
     def fits(self, target: Target) -> bool:
-        """Whether its blocks fit on a multiprocessor, and TMA can load its tiles."""
+        """Whether its blocks fit on a multiprocessor, and TMA can load its tiles and weights."""
+        p = self.product
+        if self.has_filters_down and (p.channels % p.chunk or p.gemm.shape[1] % PAIRS):
+            return False
         return self.resources.fits(target) and max(self.box) <= MAX_ROWS
+
+    @property
+    def weights(self) -> TensorMap:
+        """Where weights of a block are; with filters down, of 16 filters the even ones first."""
+        p = self.product
+        if not self.has_filters_down:
+            return weights_map(p, self.tile.bn)
+        row, filters = self.taps * p.channels, p.gemm.shape[1]
+        dims, strides = (row, PAIRS // 2, 2, filters // PAIRS), (2 * row, row, PAIRS * row)
+        box = p.chunk, PAIRS // 2, 2, self.tile.bn // PAIRS
+        return TensorMap(p.gemm.b, p.gemm.dtype, dims, strides, box)
 
     def microseconds(self, target: Target) -> float:
         """Return the estimate."""
@@ -138,6 +160,7 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
         target: the GPU.
     """
     form, view, filters = _Form(p, tile), p.view, p.gemm.shape[1]
+    down = form.has_filters_down
     of_image, of_row = prod(form.tiles), form.tiles[1]
     block, places = form.resources, tile.resident * target.processors
     plane = {
@@ -153,19 +176,19 @@ def multiply(p: TmaProduct, epilogue: Epilogue, tile: CtaTile, target: Target) -
         block=block.threads,
         args={
             **{"a": image_map(p, (p.chunk, *reversed(form.box), 1))},
-            **{"b": weights_map(p, tile.bn), "c": p.result, "bias": p.gemm.bias, **epilogue.args},
+            **{"b": form.weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
             **{"filters": filters, "ldc": p.ldc, "count": form.count, "p": plane},
         },
         types=(("T", p.gemm.dtype), *epilogue.aliases),
         constants=(
             *(*tile.constants("GROUPS"), ("BLOCKS", form.blocks), *tile.constants("BN")),
-            *(("CHUNK", p.chunk), ("CHUNKS", form.chunks)),
+            *(("FILTERS_DOWN", down), ("CHUNK", p.chunk), ("CHUNKS", form.chunks)),
             *(("KH", view.kernel[0]), ("KW", view.kernel[1])),
             *(("DH", view.dilations[0]), ("DW", view.dilations[1])),
             *(*tile.constants("STAGES", "RESIDENT"), ("POOL", p.pooled is not None)),
             *(("VECTOR_C", 8), *epilogue.flags(p.gemm.bias)),
         ),
-        code="\n".join((atom_of(p.gemm.dtype).code(tile.bn), epilogue.code)),
+        code="\n".join((atom_of(p.gemm.dtype).code(tile.bm if down else tile.bn), epilogue.code)),
         shared=block.shared,
         note=f"{tile} {epilogue.title}".strip(),
         pitched=tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.pitched)),
