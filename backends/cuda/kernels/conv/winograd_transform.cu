@@ -23,7 +23,7 @@ extern "C" __global__ void winograd_results(const float* sums, float* y, const f
                                             const float* z0, const float* z1, long long count,
                                             Plane p)
 {
-    const long long i = in_order(blockIdx.x, gridDim.x) * (long long)blockDim.x + threadIdx.x;
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     grid_dependency_sync();
     if (i >= count) return;
     float m[EDGE][EDGE];
