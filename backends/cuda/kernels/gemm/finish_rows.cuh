@@ -8,28 +8,51 @@ struct Beside {
     Y bias[PRODUCTS], z[2];
 };
 
-// Reads the element of an operand of layout KIND_OF for a result that is at `at` in one.
-template <int KIND_OF> __device__ __forceinline__ Y operand_at(const Y* z, long long at, int m, int column)
+// Where they are; null if there is none.
+struct BesidePlaces {
+    const Y *bias[PRODUCTS], *z[2];
+
+    __device__ __forceinline__ Beside read() const
+    {
+        Beside found = {};
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p)
+            if (BIAS && bias[p]) found.bias[p] = *bias[p];
+        if (Z0 && z[0]) found.z[0] = *z[0];
+        if (Z1 && z[1]) found.z[1] = *z[1];
+        return found;
+    }
+};
+
+// Where the element of an operand of layout KIND_OF is, for a result that is at `at` in one.
+template <int KIND_OF> __device__ __forceinline__ const Y* place_in(const Y* z, long long at, int m, int column)
 {
-    if constexpr (KIND_OF == 0) return {};
-    else return z[KIND_OF == 2 ? column : KIND_OF == 3 ? m : at];
+    if constexpr (KIND_OF == 0) return nullptr;
+    else return z + (KIND_OF == 2 ? column : KIND_OF == 3 ? m : at);
 }
 
-// Reads it for result `i` of a block, if there is one.
-__device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0,
-                                            int n)
+// Returns the places for result `i` of a block.
+__device__ __forceinline__ BesidePlaces places_beside(unsigned i, const Y* bias0, const Y* bias1, const Y* z0, const Y* z1,
+                                                      int n0, int n)
 {
     const int m = i / RESULTS, column = n0 + i % RESULTS;
-    Beside found = {};
+    BesidePlaces found = {};
     if (i >= M * RESULTS || (EDGE && column >= n)) return found;
     const long long at = (long long)m * n + column;
     if constexpr (BIAS) {
-        if (bias0) found.bias[0] = bias0[column];
-        if (PRODUCTS > 1 && bias1) found.bias[PRODUCTS - 1] = bias1[column];
+        if (bias0) found.bias[0] = bias0 + column;
+        if (PRODUCTS > 1 && bias1) found.bias[PRODUCTS - 1] = bias1 + column;
     }
-    found.z[0] = operand_at<Z0>(z0, Z0 == 4 ? place0(at) : at, m, column);
-    found.z[1] = operand_at<Z1>(z1, Z1 == 4 ? place1(at) : at, m, column);
+    found.z[0] = place_in<Z0>(z0, Z0 == 4 ? place0(at) : at, m, column);
+    found.z[1] = place_in<Z1>(z1, Z1 == 4 ? place1(at) : at, m, column);
     return found;
+}
+
+// Reads what is there.
+__device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0,
+                                            int n)
+{
+    return places_beside(i, bias0, bias1, z0, z1, n0, n).read();
 }
 
 // Adds up the sums, times `scale_of(m)`, and stores results. A thread has read what its first result needs while products

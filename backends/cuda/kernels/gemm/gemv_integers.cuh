@@ -272,15 +272,15 @@ __device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block
 template <typename Source> constexpr bool IS_SCALED = false;
 
 // Adds the products of STEPS steps, with the scales of a block's rows. `x.row(group, m)` is where this lane reads row m,
-// of a group of eight columns.
-template <typename Source>
+// of a group of eight columns. Unless it CHECKS, all of these steps are there.
+template <bool CHECKS = true, typename Source>
 __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const Buffer& from, Source& x, int k,
                                          const Masks& masks, const unsigned char* of_rows = scale_memory())
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
-        if (k + s * STEP >= K) break;
+        if (CHECKS && k + s * STEP >= K) break;
         u32 values[4][GROUPS][EACH / 2];
 #pragma unroll
         for (int j = 0; j < 4; ++j)

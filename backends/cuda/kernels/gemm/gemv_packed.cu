@@ -79,15 +79,19 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     if constexpr (SCALED) copy_factors(scale);
     else parameters.keep(scale, shift);
     if constexpr (AHEAD) prefetch_later(w0, w1, now.n0, n);
-    grid_dependency_sync();
+    BesidePlaces places = places_beside(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
+    if constexpr (Z0) pin(places.z[0]);
+    if constexpr (Z1) pin(places.z[1]);
     cp_async_wait<0>();
-    Beside beside = beside_of(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
+    __syncthreads();  // scales and factors are there
+    grid_dependency_sync();
+    Beside beside = places.read();
     float back = 1;  // what sums are multiplied by
     const X* from = row_memory();
     if constexpr (DEFERS) back = scale_words(x, parameters, squares_of_row);
     else from = rows_of(x, parameters, epsilon);
     auto values = rows_to_multiply(from);
-    if constexpr (!NORMALIZED || DEFERS) __syncthreads();  // scales are there
+    if constexpr (DEFERS) __syncwarp();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     int half = 0;
@@ -96,7 +100,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
         if (PERSISTENT && next < n) copy_scales(scales0, scales1, next, n, scale_memory(to));
     };
     const auto multiply_step = [&](Buffer& buffer) {
-        multiply(sums, buffer, values, first + now.k, masks, scale_memory(half));
+        multiply<K != STRIDE>(sums, buffer, values, first + now.k, masks, scale_memory(half));
         load_later(buffer);
         now.k += STRIDE;
     };
