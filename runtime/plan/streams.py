@@ -143,8 +143,8 @@ def _bring_back(rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, 
 
     They would be done in time, but a device starts a row that waits for another stream late, where
     it could have read much while the one before it ended. On an H200, a step of Llama-3.2-1B with
-    4-bit weights takes 426 us then instead of 428 to 432, of 8 sequences 524 instead of 529; networks
-    whose rows are all small take up to a tenth longer if these are brought back.
+    4-bit weights takes 426 us then instead of 428 to 432, of 8 sequences 524 instead of 529;
+    networks whose rows are all small take up to a tenth longer if these are brought back.
     """
     readers: dict[int, list[int]] = {}
     for number in numbers:
