@@ -14,7 +14,7 @@ from .parallel import MAX_THREADS, Array, usable_cpus
 
 #: Bytes from which several threads copy an array, and those that one copies at a time: of less, it
 #: would wait for the GIL as long as it copies.
-LARGE, PIECE = 4 << 20, 1 << 20
+LARGE, PIECE = 4 << 20, 3 << 19
 
 Call = Callable[[], None]
 

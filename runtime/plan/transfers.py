@@ -26,8 +26,9 @@ from .result_memory import ResultMemory
 if TYPE_CHECKING:
     from .rows import Layout, Row
 
-#: Minimum size in bytes: the copy on the host then takes longer than the additional call.
-MIN_BYTES = 1 << 17
+#: Minimum sizes in bytes of inputs and of results: copies on the host then take longer than the
+#: additional calls, as does its look for infinities and NaN in a result.
+MIN_UPLOAD, MIN_DOWNLOAD = 1 << 19, 1 << 16
 
 
 class Upload:
@@ -154,16 +155,18 @@ def set_apart(layout: Layout, ends: IOPlacement) -> tuple[dict[str, Row], dict[s
     inputs = {slot: name for name, slot in layout.inputs.items()}
     outputs = {slot: name for name, slot in layout.outputs.items() if name not in ends.kept}
     for row in layout.rows:
-        if row.kind != "copy" or row.inputs[0].nbytes < MIN_BYTES:
+        if row.kind != "copy":
             continue
         (source,), (target,) = row.inputs, row.outputs
         if source.pitch or target.pitch or {source.format, target.format} != {Format.CONTIGUOUS}:
             continue
-        if source in inputs and source.device is HOST and reads[source] == 1:
+        is_input = source in inputs and source.device is HOST and reads[source] == 1
+        is_result = target in outputs and gives[target] == 1 and not reads[target]
+        if is_input and source.nbytes >= MIN_UPLOAD:
             uploads[inputs[source]] = row
             target.first = -1
             row.apart = True
-        elif target in outputs and gives[target] == 1 and not reads[target]:
+        elif is_result and source.nbytes >= MIN_DOWNLOAD:
             downloads[outputs[target]] = row
             source.root.last = source.last = len(layout.rows)
             row.apart = True

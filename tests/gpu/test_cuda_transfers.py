@@ -13,15 +13,15 @@ import pytest
 import tercet
 from tercet.runtime.options import Precision
 from tercet.runtime.plan.exchange import exchange_of
-from tercet.runtime.plan.transfers import MIN_BYTES
+from tercet.runtime.plan.transfers import MIN_UPLOAD
 
 from ..passes.test_overflow import network
 
 pytestmark = pytest.mark.gpu
 
-COUNT = MIN_BYTES // 2
+COUNT = MIN_UPLOAD // 2
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y) { y = Mul(x, x) }'
-ROWS = MIN_BYTES // 8
+ROWS = MIN_UPLOAD // 8
 
 
 @pytest.fixture

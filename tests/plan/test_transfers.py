@@ -20,14 +20,14 @@ from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import View
 from tercet.runtime.plan.host import HostBuffer
 from tercet.runtime.plan.result_memory import MAX_PINNED
-from tercet.runtime.plan.transfers import MIN_BYTES
+from tercet.runtime.plan.transfers import MIN_DOWNLOAD, MIN_UPLOAD
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.overflow import Watch
 
 from .fakes import FakeBackend, elements
 from .lazy import LazyDevice, LazyStream
 
-COUNT = MIN_BYTES // 4
+COUNT = MIN_UPLOAD // 4
 
 
 def graph_of(count: int = COUNT) -> Graph:
@@ -110,7 +110,7 @@ def test_a_loop_alternates_between_two_buffers() -> None:
 def test_memory_that_cannot_be_pinned_is_replaced() -> None:
     class Stingy(LazyDevice):
         def staging(self, nbytes: int) -> HostBuffer:
-            if nbytes == MIN_BYTES:
+            if nbytes == MIN_UPLOAD:
                 raise DeviceOutOfMemory("no more pinned memory")
             return super().staging(nbytes)
 
@@ -185,7 +185,7 @@ def test_the_device_looks_for_what_half_precision_made_infinite() -> None:
 def test_inputs_of_another_layout_are_copied() -> None:
     device = LazyDevice()
     with model_of(device) as model:
-        wide = device.staging(2 * MIN_BYTES).memory.view(np.float32)
+        wide = device.staging(2 * MIN_UPLOAD).memory.view(np.float32)
         wide[...] = np.random.default_rng(0).standard_normal(wide.size, np.float32)
         feeds = {"x": wide[::2], "late": wide[::-2]}
         check(model.run(feeds), feeds)
@@ -203,13 +203,24 @@ def test_a_fault_waits_for_the_readers_of_pinned_inputs() -> None:
 
 def test_small_tensors_are_part_of_the_recording() -> None:
     device = LazyDevice()
-    count = COUNT - 1
+    count = MIN_DOWNLOAD // 4 - 1
     with model_of(device, graph_of(count)) as model:
         feeds = data(0, count)
         results = model.run(feeds)
         check(results, feeds)
         assert not is_pinned(device, results["y"])
         assert device.copied == []
+
+
+def test_results_are_written_to_the_caller_from_fewer_bytes_on_than_inputs_are_read() -> None:
+    device = LazyDevice()
+    count = MIN_DOWNLOAD // 4
+    with model_of(device, graph_of(count)) as model:
+        feeds = data(0, count)
+        results = model.run(feeds)
+        check(results, feeds)
+        assert all(is_pinned(device, array) for array in results.values())
+        assert {target for _, target, _ in device.copied} == {"cpu"}
 
 
 def test_a_tensor_given_twice_and_one_read_by_the_host() -> None:
@@ -234,8 +245,8 @@ def test_a_tensor_given_twice_and_one_read_by_the_host() -> None:
 
 
 def test_pieces_of_inputs_are_sent_while_others_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "LARGE", MIN_BYTES)
-    monkeypatch.setattr(copying, "PIECE", MIN_BYTES // 3)
+    monkeypatch.setattr(copying, "LARGE", MIN_UPLOAD)
+    monkeypatch.setattr(copying, "PIECE", MIN_UPLOAD // 3)
     monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
     device = LazyDevice()
     with model_of(device) as model:
