@@ -219,13 +219,13 @@ def _assigned(node: Node) -> list[slice] | None:
         return None
     found = list[slice]()
     for axis, size in enumerate(places.shape[:-1]):
-        along = places[..., axis]
-        line = np.moveaxis(along, axis, -1).reshape(-1, size)[0]
-        step = int(line[1] - line[0]) if size > 1 else 1
-        wanted = line[0] + step * np.arange(size)
-        if step < 1 or (np.moveaxis(along, axis, -1) != wanted).any():
+        lines: list[list[int]] = np.moveaxis(places[..., axis], axis, -1).reshape(-1, size).tolist()
+        line = lines[0]
+        step = line[1] - line[0] if size > 1 else 1
+        wanted = slice(line[0], line[0] + size * step, step)
+        if step < 1 or any(each != [*range(wanted.start, wanted.stop, step)] for each in lines):
             return None
-        found.append(slice(int(line[0]), int(line[0]) + size * step, step))
+        found.append(wanted)
     return found
 
 

@@ -99,10 +99,10 @@ def _sequence(op: Layer, given: Operands, setting: Setting) -> Answer | None:
 
 def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
     """Whether a cell is that of `cells.cuh`, with sums of float32."""
-    special = given.peepholes is not None or getattr(op, "input_forget", 0) or cell.kind == "gru"
-    return (
-        not special and arithmetic(given.x.dtype) == float32 and given.x.size and given.r.size > 0
-    )
+    x, r = given.x, given.r
+    if given.peepholes is not None or getattr(op, "input_forget", 0) or cell.kind == "gru":
+        return False
+    return arithmetic(x.dtype) == float32 and x.size > 0 and r.size > 0
 
 
 def _batch(op: Layer, given: Operands) -> int:
