@@ -56,6 +56,7 @@ _AVERAGED = Finder("conv.averaged", "averaged_conv_at", ("tail",))
 _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
+_NORMALIZED = Finder("gemm.normalized", "normalized_product_at", ("tail",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
@@ -98,9 +99,10 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("attention.weighted", "weighted_heads_at"),
         _FEW_ROWS,
         _GATED,
+        _NORMALIZED,
         Finder("gemm.chosen", "chosen_matrices_at"),
     ),
-    Gemm: (_FEW_ROWS, _GATED),
+    Gemm: (_FEW_ROWS, _GATED, _NORMALIZED),
     MatMulNBits: (_FEW_ROWS, _GATED),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
     ScatterElements: (_PLACED,),

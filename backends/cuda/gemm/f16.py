@@ -85,7 +85,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
         return "b is not constant"
     if setting.form:
         return named(linear_forms(layer, epilogue, setting.target), setting.form)
-    gemm = _linear(layer)
+    gemm = gemm_of(layer)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     few = None if half_sums else swapped(swap_ab.SwapAb(gemm), epilogue, setting)
     fed = few or (None if half_sums else fed_by_tma(gemm, epilogue, setting))
@@ -94,7 +94,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
 
 def linear_forms(layer: Linear, epilogue: Epilogue, target: Target) -> tuple[Form, ...]:
     """Return the forms of `linear` that are worth measuring; `b` is constant."""
-    gemm = _linear(layer)
+    gemm = gemm_of(layer)
     kernels = [by_multistage(Source(gemm), epilogue, target)]
     if gemm.shape[2] % 8 == 0 and target.has_wgmma:
         kernels.append(by_persistent(gemm, epilogue, target))
@@ -103,7 +103,7 @@ def linear_forms(layer: Linear, epilogue: Epilogue, target: Target) -> tuple[For
     return worth_measuring(*kernels)
 
 
-def _linear(layer: Linear) -> GemmArguments:
+def gemm_of(layer: Linear) -> GemmArguments:
     """Return the product of a linear layer with packed weights."""
     a, b, (_, n, k) = layer.a, layer.b, layer.shape
     return GemmArguments(

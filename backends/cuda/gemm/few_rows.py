@@ -93,25 +93,41 @@ def _packing(product: Node) -> tuple[int, ...]:
 
 
 def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
-    """Return the normalization whose only readers are these products, if it can be fused."""
+    """Return the normalization whose only readers are products of few rows, if it can be fused."""
+    norm = norm_of_rows(graph, products)
+    if norm is None:
+        return None
+    y = norm.output.tensor
+    few = y.size == y.dims[-1] or isinstance(products[0].op, MatMulNBits)
+    return norm if few and y.dims[-1] <= MAX_NORMALIZED // y.dtype.itemsize else None
+
+
+def norm_of_rows(graph: Graph, products: Sequence[Node], *, alone: bool = True) -> Node | None:
+    """Return the normalization of rows, by constants, whose readers are these products.
+
+    Args:
+        graph: the graph.
+        products: the products.
+        alone: whether nothing else may read it; else no other product may.
+    """
     y = products[0].inputs[0]
     norm = None if y is None else y.producer
     if y is None or norm is None or not isinstance(norm.op, LayerNormalization | RMSNormalization):
         return None
     x, *parameters = norm.operands
-    size, rank = y.tensor.dims[-1], len(y.tensor.dims)
-    alone = y.consumers.keys() == set(products) and not graph.is_output(y)
+    rank = len(y.tensor.dims)
+    others = y.consumers.keys() - set(products)
+    fits = not any(isinstance(node.op, PRODUCTS) for node in others)
+    fits = fits and not (alone and (others or graph.is_output(y)))
     unread = all(not v.consumers and not graph.is_output(v) for v in norm.outputs[1:])
     rows = normalize_axis(norm.op.axis, rank) == rank - 1 and x.tensor == y.tensor
-    few = y.tensor.size == size or isinstance(products[0].op, MatMulNBits)
-    few = few and size <= MAX_NORMALIZED // y.tensor.dtype.itemsize
     whole = all(
         v.is_constant
         and are_of_rows(y.tensor.dims, -1, v.tensor.dims)
         and v.tensor.dtype == x.tensor.dtype
         for v in parameters
     )
-    return norm if alone and unread and rows and few and whole else None
+    return norm if fits and unread and rows and whole else None
 
 
 def few_rows_at(

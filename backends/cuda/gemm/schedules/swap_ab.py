@@ -14,7 +14,7 @@ from .....runtime.base.record import record
 from .....runtime.ir.dtypes import uint8
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import TensorMap, ceil_div
+from ...recipe.operands import Operand, Packed, Scratch, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..packed_weights import CHUNK, STRIP, PackedWeights
@@ -73,6 +73,8 @@ AROUND_FEW, OF_ROW, OF_PROCESSOR, OF_CACHE = 0.95, 0.016, 105e3, 11e6
 #: more than few rows all, or, of large weights, fewer, as memory takes longer to deliver them than
 #: the kernel before still runs: ViT-B's first product of the feed-forward layer takes 0.25 us less.
 EARLY_PACKED, EARLY, EARLY_LARGE, SMALL_WEIGHTS = 2, 6, 2, 2 << 20
+#: Bytes of the mean and the deviation of a row that is normalized.
+MOMENTS = 8
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
 
@@ -136,12 +138,39 @@ def fits(block: Resources, target: Target) -> bool:
 
 
 @record
+class RowsNorm:
+    """A normalization of the rows of A; see `normalized_rows.cuh`.
+
+    Attributes:
+        weights: of the product, with the scale of the rows.
+        columns: factors, sums and shifts of all columns of the product, in float32.
+        scale, shift: those of the rows; None if there is no shift.
+        kept: where normalized rows are stored as well; None if nowhere.
+        epsilon: added to the variance.
+        centred: whether the mean is subtracted.
+        kind: the operator, for reports.
+    """
+
+    weights: Packed
+    columns: Packed
+    scale: Tensor
+    shift: Tensor | None
+    kept: Tensor | None
+    epsilon: float
+    centred: bool
+    kind: str
+
+
+@record
 class SwapAb:
     """A product with constant weights.
 
     Attributes:
         gemm: the product; without packed weights, its `b` is [n][ldb].
         packed: the packed weights; None for 16-bit floats.
+        norm: the normalization of its rows; None if there is none.
+        moments: where those of rows of A are, if these are normalized, or else those of results are
+            stored; None if nowhere.
         products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
     """
@@ -149,6 +178,8 @@ class SwapAb:
     gemm: GemmArguments
     packed: PackedWeights | None = None
     products: int = 1
+    norm: RowsNorm | None = None
+    moments: Scratch | None = None
 
     @property
     def weights(self) -> Weights:
@@ -240,8 +271,18 @@ class SwapAb:
                 if tile and whole and resources(tile, self.weights, 1).shared <= room:
                     yield Config(tile)
 
+    def holds_moments(self, config: Config, target: Target) -> bool:
+        """Whether one block has all terms of its rows, and room for what normalizes them."""
+        block, tile = resources(config.tile, self.weights, config.splits), config.tile
+        has_columns = block.threads % (tile.bn // 8) == 0
+        room = block.shared + tile.bm * MOMENTS <= target.shared
+        return config.splits == 1 and has_columns and room
+
     def choose(self, target: Target) -> TimedConfig | None:
         """Return the tile and splits with the lowest estimate; None if nothing fits."""
+        if self.norm is not None:
+            whole = (c for c in self.few_rows(target) if self.holds_moments(c, target))
+            return next(iter(ranked(whole, self._expected_of_few)), None)
         found = ranked(self.configs(target), lambda config: self.expected(config, target))
         if self._more_rows and target.has_wgmma and self.gemm.a.vector >= VECTOR:
             found += ranked(self.few_rows(target), self._expected_of_few)
@@ -285,13 +326,29 @@ class SwapAb:
             return EARLY
         return tile.stages if self.weights.nbytes <= SMALL_WEIGHTS else EARLY_LARGE
 
+    @property
+    def _norm_args(self) -> dict[str, Operand | float | None]:
+        """The arguments that say how rows are normalized, and where they are stored."""
+        args: dict[str, Operand | float | None] = {"epsilon": 0.0}
+        args |= dict.fromkeys(("columns", "rows", "scale", "shift", "kept"))
+        if self.norm is not None:
+            args |= {"columns": self.norm.columns, "epsilon": self.norm.epsilon}
+        if self.norm is not None and self.norm.kept is not None:
+            args |= {"rows": self.gemm.a.data, "kept": self.norm.kept}
+            args |= {"scale": self.norm.scale, "shift": self.norm.shift}
+        return args
+
     def launch(self, epilogue: Epilogue, config: Config, target: Target) -> Launch:
         """Return the launch of the product, with `epilogue` applied to every result."""
         gemm, weights, tile = self.gemm, self.weights, config.tile
         block, tiles = resources(tile, weights, config.splits), tile.count(*gemm.shape[:2])
+        norm, moments = self.norm, tile.bm * MOMENTS if self.norm else 0
         alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
         pair = f", {self.products} products" if self.products > 1 else ""
+        measured = norm is None and self.moments is not None
+        after = f"after {norm.kind}, " if norm else ""
+        before = ", moments" if measured else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
         if packed is None:
             w = factors = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
@@ -308,6 +365,7 @@ class SwapAb:
                 "factors": factors,
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
+                **{"moments": self.moments, **self._norm_args},
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
@@ -317,6 +375,8 @@ class SwapAb:
                 *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
                 *(packed.constants if packed else ()),
                 ("PRODUCTS", self.products),
+                *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
+                *(("MEASURED", measured), ("KEPT", bool(norm and norm.kept))),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
             ),
             code="\n".join(
@@ -326,9 +386,9 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=target.alone(block.shared) if alone else block.shared,
+            shared=target.alone(block.shared + moments) if alone else block.shared + moments,
             cluster=(1, config.splits, 1),
-            note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
+            note=f"{after}{config}{pair}{before}, {weights.bits} bits {epilogue.title}".strip(),
         )
 
 

@@ -11,6 +11,12 @@ constexpr int ITEMS = BM * BN / 8;  // of eight sums
 #include "gemm/add_slices.cuh"
 #include "gemm/inbox.cuh"
 
+// What a kernel does to eight adjacent sums of a row before the epilogue, and to its results: nothing.
+struct AsTheyAre {
+    __device__ __forceinline__ void before(float (&values)[8], int row) const {}
+    template <typename Results> __device__ __forceinline__ void after(const Results& results, int row, int column) const {}
+};
+
 // The epilogue of a tile, eight adjacent results at a time.
 template <int PRODUCTS> struct FinishProducts {
     static constexpr int RESULTS = ITEMS / PRODUCTS;  // items
@@ -45,9 +51,9 @@ template <int PRODUCTS> struct FinishProducts {
     }
 
     // Stores the results from item `begin` to `end`; `found` gives an item of sums. The first ones have been read.
-    template <typename Found>
+    template <typename Found, typename Around = AsTheyAre>
     __device__ __forceinline__ void store_all(Several& some, int begin, int end, const Block& block,
-                                              const Found& found) const
+                                              const Found& found, const Around& around = {}) const
     {
         int first = begin + threadIdx.x;
         do {
@@ -64,7 +70,10 @@ template <int PRODUCTS> struct FinishProducts {
                         if (column + q < n) to[q] = values[0][q];
                 } else {
                     if constexpr (PRODUCTS > 1 && BIAS) add_biases(values, bias + column * PRODUCTS);
-                    epilogue_all((R*)c, values, some.of[i], some.at[i], n - column);
+                    if constexpr (PRODUCTS == 1) around.before(values[0], row_of_item(item));
+                    const auto results = with_epilogue(values, some.of[i]);
+                    around.after(results, row_of(item, block), column);
+                    keep((R*)c + some.at[i], results, n - column);
                 }
             }
             if constexpr (ONCE) return;
@@ -88,9 +97,9 @@ template <int PRODUCTS> struct FinishProducts {
     }
 
     // The same; READS: the operands of the first items, too.
-    template <bool READS>
+    template <bool READS, typename Around = AsTheyAre>
     __device__ __forceinline__ void store(Several& some, unsigned char* shared, const Inbox<BM, BN / 8>& inbox,
-                                          const Block& block) const
+                                          const Block& block, const Around& around = {}) const
     {
         __syncthreads();
         if constexpr (SPLIT == CLUSTER) {
@@ -107,7 +116,7 @@ template <int PRODUCTS> struct FinishProducts {
         store_all(some, first, last, block, [&](float (&values)[8], int item) {
             if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
             else read_sums(values, (const float*)shared + row_of_item(item) * PITCH + column_of_item(item));
-        });
+        }, around);
     }
 
     static __device__ __forceinline__ void read_sums(float (&values)[8], const float* from)

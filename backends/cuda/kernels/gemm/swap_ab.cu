@@ -10,6 +10,8 @@
 // sixteen rows has, of some terms, a word of 16 bytes for each lane of a warp, and for each block of terms the scales of
 // upper and lower rows side by side. Two fragments are unpacked while the two before are multiplied.
 //
+// If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_rows.cuh.
+//
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
@@ -17,7 +19,7 @@
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
 // consumers with rows of their own; SLICES; STAGES; EARLY, steps whose weights are requested first; RESIDENT, blocks per multiprocessor; LAUNCHES, whether the next kernel may start before this one stops waiting; WIDTH, bytes of a row of weights
 // in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
-// whose weights take turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
+// whose weights take turns, see store_tile.cuh; those of normalized_rows.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
 // BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
 #include "ptx/pdl.cuh"
@@ -49,11 +51,12 @@ constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS
 // Parities tell adjacent phases apart. Copies may end in another order than they begin, so a slice that shared barriers with
 // others could be two phases ahead of one. So each is a single slice's: the steps take turns among that many.
 constexpr int PHASED = (STAGES + SLICES - 1) / SLICES * SLICES;
-constexpr int INBOX = BARRIERS + PHASED * 16;
+constexpr int INBOX = BARRIERS + PHASED * 16, MOMENTS = INBOX;  // of rows that are normalized, whose tile is one block's
 
 #include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
+#include "gemm/normalized_rows.cuh"
 
 // Operands of the epilogue are read before the products, if registers are left.
 constexpr bool EARLY_OPERANDS = FinishProducts<PRODUCTS>::ONCE && !PACKED;
@@ -255,7 +258,8 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
         const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
-        int tiles_m)
+        int tiles_m, float2* moments, const float* columns, const T* rows, const T* scale, const T* shift, T* kept,
+        float epsilon)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -270,6 +274,7 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         ring.begin(1, GROUPS * 4);
         requests.begin();
     }
+    const Around around(columns, (const float2*)(shared + MOMENTS), moments, block.n0, n);
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
     if constexpr (SPLIT == CLUSTER) inbox.open();
     __syncthreads();
@@ -278,6 +283,10 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         grid_dependency_sync();
         if (requesting) requests.bring_all();
         __syncwarp();
+        if constexpr (NORMALIZED) {
+            const Kept all{rows, scale, shift, kept, block.n0 / BN, (n + BN - 1) / BN};
+            RowMoments::find((float2*)(shared + MOMENTS), moments, all, block.m0, m, epsilon);
+        }
         if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
@@ -285,5 +294,5 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
         multiply(shared, block);
     }
-    finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block);
+    finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block, around);
 }

@@ -1,0 +1,290 @@
+"""Two products with a normalization of rows in between, as two kernels: `swap_ab.cu`.
+
+The first one stores its results and their moments, and the second one normalizes rows as it
+multiplies them, where both have 65 to 256 rows of 16-bit floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from ....runtime.base.record import record
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.matmul import Gemm, MatMul
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.selection import SELECTORS
+from ..codegen.elementwise import in_chains
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Stored
+from ..recipe.targets import Target
+from . import f16
+from .atoms import HALVES
+from .few_rows import norm_of_rows
+from .linear import linear_of
+from .multiplication import multiplication
+from .pack import EIGHTS, rows_of
+from .problem import GemmArguments
+from .schedules.swap_ab import FEW_ROWS, MOMENTS, RowsNorm, SwapAb
+
+#: Elements of a part of a row, whose moments are stored; exponent of the greatest weight of a
+#: column as it is multiplied.
+OF_PART, TOP = 64, 8
+#: Microseconds that the normalization takes as a kernel of its own.
+SAVED = 1.0
+#: Bytes between what begins in the workspace.
+ALIGNED = 1024
+
+
+@record
+class NormalizedProduct(Whole):
+    """A product of rows that another one has computed, normalized in between.
+
+    Attributes:
+        first: the product in front.
+        tail: the elementwise nodes behind it, in topological order, whose result may be read
+            elsewhere as well.
+        norm: the normalization of its rows.
+        product: the product behind.
+        epilogue: its elementwise nodes in topological order.
+        stores_rows: whether something else reads the rows as they are.
+        keeps_rows: whether something else reads the normalized rows.
+    """
+
+    first: Node
+    tail: tuple[Node, ...]
+    norm: Node
+    product: Node
+    epilogue: tuple[Node, ...]
+    stores_rows: bool
+    keeps_rows: bool
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset((self.first, *self.tail, self.norm, self.product, *self.epilogue))
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return normalized_product(self, y, operand, setting)
+
+
+def normalized_product_at(
+    graph: Graph, product: Node, free: Set[Node], tail: Tail
+) -> NormalizedProduct | None:
+    """Return a product, the normalization that no other product reads, and the product before.
+
+    Args:
+        graph: the graph.
+        product: the product behind.
+        free: nodes that may be taken.
+        tail: returns the epilogue of a node.
+    """
+    norm = norm_of_rows(graph, (product,), alone=False) if _is_of_some_rows(product) else None
+    if product not in free or norm is None or norm not in free:
+        return None
+    x = norm.operands[0]
+    first = _product_of(x)
+    if first is None or first not in free or not _is_of_some_rows(first):
+        return None
+    before = tail(graph, first, free)
+    if (first, *before)[-1].output is not x:
+        return None
+    epilogue = tail(graph, product, free)
+    made = {node.output for node in (product, *epilogue)}
+    others = {v for node in epilogue for v in node.distinct_reads} - made
+    if not all(v.is_constant for v in others):  # they might wait for what reads x elsewhere
+        return None
+    stores = len(x.consumers) > 1 or graph.is_output(x)
+    keeps = len(norm.output.consumers) > 1 or graph.is_output(norm.output)
+    return NormalizedProduct(first, before, norm, product, epilogue, stores, keeps)
+
+
+def _is_of_some_rows(product: Node) -> bool:
+    """Whether a node is a product of 16-bit rows, neither few nor many, by constants."""
+    if not isinstance(product.op, MatMul | Gemm):
+        return False
+    x, *others = product.inputs
+    if x is None or x.is_constant or x.tensor.dtype not in HALVES:
+        return False
+    constant = all(v is None or v.is_constant for v in others)
+    return constant and FEW_ROWS < prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
+
+
+def _product_of(x: Value) -> Node | None:
+    """Return the product whose elementwise nodes compute a value, if there is a single one."""
+    todo, found = [x], list[Node]()
+    while todo:
+        node = todo.pop().producer
+        if node is None:
+            continue
+        if node.output is not x and len(node.output.consumers) > 1:
+            continue
+        if isinstance(node.op, MatMul | Gemm):
+            found.append(node)
+        elif in_chains(node):
+            todo += node.distinct_reads
+    return found[0] if len(found) == 1 else None
+
+
+@record
+class _Layer:
+    """One of the products.
+
+    Attributes:
+        gemm: its arguments as a product of its own.
+        form: how its right matrix is packed; see `Linear.form`.
+        b: the right matrix.
+        epilogue: what is applied to its results.
+    """
+
+    gemm: GemmArguments
+    form: tuple[float, bool]
+    b: Tensor
+    epilogue: Epilogue
+
+
+def normalized_product(
+    found: NormalizedProduct, y: Tensor, operand: Operand, setting: Setting
+) -> Answer:
+    """Return the launches of both products, or why the normalization is a kernel of its own.
+
+    Args:
+        found: the nodes.
+        y: the result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+    """
+    x = operand(found.norm.operands[0])
+    if setting.for_node(found.norm).asked:
+        return "an algorithm that was asked for"
+    if x.row != x.dims[-1]:
+        return "rows that are apart"
+    first = _layer(found.first, found.tail, x, operand, setting)
+
+    def not_normalized(value: Value) -> Tensor:
+        return x if value is found.norm.output else operand(value)
+
+    second = _layer(found.product, found.epilogue, y, not_normalized, setting)
+    if isinstance(first, str) or isinstance(second, str):
+        return first if isinstance(first, str) else str(second)
+    norm = _norm_of(found, second, operand)
+    if isinstance(norm, str):
+        return norm
+    return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
+
+
+def _layer(
+    product: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
+) -> _Layer | str:
+    """Return a product and its epilogue, if tensor cores would compute it."""
+    own = setting.for_node(product)
+    if own.asked or own.choices:
+        return "an algorithm that was asked for, or is measured"
+    epilogue = epilogue_of(nodes, y, product.output)
+    if isinstance(epilogue, str):
+        return epilogue
+    inputs = tuple(value and operand(value) for value in product.inputs)
+    context = RecipeContext(product.op, y, inputs, own, epilogue=epilogue)
+    task, selector = multiplication(context), SELECTORS.get(type(product.op))
+    if isinstance(task, str) or selector is None:
+        return task if isinstance(task, str) else f"{product.kind} has one algorithm"
+    taken, layer = selector.pick(task).algorithm, linear_of(task)
+    if isinstance(layer, str) or taken != "tensor_cores":
+        return layer if isinstance(layer, str) else f"algorithm '{taken}'"
+    if epilogue.stored != layer.a.dtype:
+        return f"results of {epilogue.stored.name}"
+    if any(size % OF_PART for size in layer.shape[1:]):
+        return f"columns or terms that are no multiples of {OF_PART}"
+    gemm, end = f16.gemm_of(layer), task.epilogue
+    if f16.swapped(SwapAb(gemm), end, own) is None:
+        return "another kernel of a product is faster"
+    return _Layer(gemm, layer.form, layer.b, end)
+
+
+def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> RowsNorm | str:
+    """Return the normalization as the kernel of the product behind it takes it."""
+    norm = found.norm
+    assert isinstance(norm.op, LayerNormalization | RMSNormalization)
+    scale, *shift = (operand(value) for value in norm.operands[1:])
+    constants = (behind.b, scale, *shift)
+    if not all(_is_finite(each) for each in constants):
+        return "infinities or NaNs among the weights"
+    values, form = tuple(each.value for each in constants), behind.form
+    return RowsNorm(
+        weights=Packed(
+            values[:2], ("scaled columns in eights", *form), partial(_weights, form=form)
+        ),
+        columns=Packed(values, ("columns of a norm", *form), partial(_columns, form=form)),
+        scale=scale,
+        shift=shift[0] if shift else None,
+        kept=operand(norm.output) if found.keeps_rows else None,
+        epsilon=norm.op.epsilon,
+        centred=isinstance(norm.op, LayerNormalization),
+        kind=norm.kind,
+    )
+
+
+def _is_finite(constant: Tensor) -> bool:
+    data = constant.data
+    return data is not None and bool(np.isfinite(data.astype(np.float32)).all())
+
+
+def _launches(
+    first: _Layer, second: _Layer, norm: RowsNorm, target: Target, *, stores_rows: bool
+) -> Answer:
+    """Return the launches, unless the second product is estimated to take too much longer.
+
+    The workspace has the moments, and the rows if nothing else reads these.
+    """
+    m, n, _ = first.gemm.shape
+    scratch = m * n // OF_PART * MOMENTS
+    one, other = first.gemm, replace(second.gemm, b=norm.weights)
+    if not stores_rows:
+        rows = Scratch(ceil_div(scratch, ALIGNED) * ALIGNED)
+        scratch = rows.offset + m * n * first.gemm.dtype.itemsize
+        one, other = replace(one, c=rows), replace(other, a=replace(other.a, data=rows))
+    before, behind = SwapAb(one, moments=Scratch(0)), SwapAb(other, norm=norm, moments=Scratch(0))
+    products = before, behind, SwapAb(second.gemm)
+    storing, normalizing, alone = (each.choose(target) for each in products)
+    if storing is None or normalizing is None or alone is None:
+        return "no blocks have all terms of their rows"
+    more = normalizing.microseconds - alone.microseconds
+    if more > SAVED:
+        return f"blocks with all terms of their rows are estimated to take {more:.1f} us more"
+    launch = before.launch(first.epilogue, storing.config, target)
+    return (
+        replace(launch, scratch=scratch),
+        behind.launch(second.epilogue, normalizing.config, target),
+    )
+
+
+def _scaled(b: Array, scale: Array, form: tuple[float, bool]) -> tuple[Array, Array]:
+    """Return weights in rows, times the scale of the terms, as mantissas and powers of two."""
+    rows = rows_of(b, *form)
+    wide = rows.astype(np.float32) * scale.reshape(-1).astype(np.float32)
+    factors = np.exp2(np.frexp(np.abs(wide).max(-1, keepdims=True))[1].astype(np.float32) - TOP)
+    return (wide / factors).astype(rows.dtype), factors[..., 0]
+
+
+def _weights(b: Array, scale: Array, form: tuple[float, bool]) -> Array:
+    """Return the mantissas of scaled weights in rows of whole words."""
+    return EIGHTS(_scaled(b, scale, form)[0])
+
+
+def _columns(b: Array, scale: Array, *shift: Array, form: tuple[float, bool]) -> Array:
+    """Return factors, sums and shifts of the columns; see `normalized_rows.cuh`."""
+    rounded, factors = _scaled(b, scale, form)
+    sums = rounded.astype(np.float64).sum(-1) * factors
+    shifts = np.zeros_like(sums)
+    if shift:
+        shifts = rows_of(b, *form).astype(np.float64) @ shift[0].reshape(-1).astype(np.float64)
+    return np.stack((factors, sums, shifts)).astype(np.float32)

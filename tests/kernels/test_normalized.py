@@ -1,0 +1,187 @@
+"""Products of rows that another one stores with moments, normalized: which are, and results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.gemm import f16
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Add, Gelu
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.session.model import Model
+
+from .cubins import assert_arguments
+from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product, a normalization of its rows of this many terms, and a product behind it.
+
+    Attributes:
+        rows: the axes of the rows.
+        columns: of the product behind.
+        terms: of a row.
+        inner: terms of the product in front.
+        centred: LayerNormalization, else RMSNormalization.
+        shifted: whether it has a shift.
+        gemm: Gemms with transposed weights and a factor, else MatMuls.
+        ends: whether the rows as they are are a result as well.
+        offset: of the rows' elements.
+        size: of the scale.
+        bias: whether a bias is added.
+        is_read: whether something else reads the normalized rows.
+    """
+
+    rows: tuple[int, ...]
+    columns: int = 128
+    terms: int = 768
+    inner: int = 128
+    centred: bool = True
+    shifted: bool = True
+    gemm: bool = False
+    ends: bool = True
+    offset: float = 0.0
+    size: float = 1.0
+    bias: bool = True
+    is_read: bool = False
+
+
+CASES = {
+    "plain": Case((1, 70)),
+    "several samples": Case((3, 33), columns=192),
+    "far from zero": Case((1, 65), offset=4.0, shifted=False),
+    "root mean square": Case((1, 72), centred=False, shifted=False, offset=1.0),
+    "factor, transposed": Case((130,), columns=64, gemm=True, ends=False),
+    "small weights": Case((1, 70), size=1e-3, shifted=False, bias=False),
+    "sums of several blocks": Case((1, 80), columns=768, inner=1536, ends=False),
+    "normalized rows are read as well": Case((2, 40), ends=False, is_read=True),
+    "both are, without a shift": Case((1, 150), columns=1536, shifted=False, is_read=True),
+}
+OTHERS = {
+    "few rows": Case((1, 64)),
+    "many rows": Case((1, 257)),
+    "terms that are no parts": Case((1, 70), terms=776),
+    "few terms": Case((1, 70), terms=128),
+}
+
+
+def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, dict[str, Array]]:
+    """Return the graph, with constants rounded to `stored`, and its inputs."""
+    graph, k, n = Graph(), case.terms, case.columns
+    feeds = {
+        "x": normal(*case.rows, case.inner),
+        "z": normal(*case.rows, k) + np.float32(case.offset),
+    }
+    feeds = {name: data.astype(stored).astype(dtype) for name, data in feeds.items()}
+    x, z = (graph.add_input(name, TensorType(dtype, d.shape)) for name, d in feeds.items())
+
+    def constant(data: Array) -> Value:
+        return graph.constant(data.astype(stored).astype(dtype))
+
+    def product(value: Value, terms: int, columns: int) -> Value:
+        w = normal(columns, terms) if case.gemm else normal(terms, columns)
+        op = Gemm(alpha=0.5, transB=1) if case.gemm else MatMul()
+        value = graph.insert(op, [value, constant(w / np.sqrt(terms))]).output
+        if case.bias:
+            value = graph.insert(Add(), [value, constant(normal(columns))]).output
+        return value
+
+    rows = graph.insert(Add(), [product(x, case.inner, k), z]).output
+    scale, shift = constant(case.size * (1 + normal(k) / 4)), constant(normal(k) / 2)
+    kind = LayerNormalization if case.centred else RMSNormalization
+    norm = graph.insert(kind(), [rows, scale, *([shift] if case.shifted else [])]).output
+    value = graph.insert(Gelu(), [product(norm, k, n)]).output
+    ends = {"rows": rows} if case.ends else {}
+    graph.set_outputs({"y": value, **ends, **({"norm": norm} if case.is_read else {})})
+    infer(graph)
+    return graph, feeds
+
+
+def notes(case: Case, dtype: DType = float16, target: Target = H200) -> list[str]:
+    device = DryDevice(compiler=DryCompiler(target))
+    return [one.title for one in launches(planned(graph_of(case, dtype, dtype)[0], device))]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, float16) for name in CASES), ("plain", bfloat16)]
+)
+def test_results(
+    name: str, dtype: DType, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f16, "MARGIN", 10.0)
+    case = CASES[name]
+    graph, feeds = graph_of(case, dtype, dtype)
+    with Model(graph, [h200], OPTIONS, evaluate) as model:
+        (kernel,) = (row.kernel for row in model.prepare().rows if row.kind == "step")
+        assert "after" in kernel
+        found = model.run(feeds)
+    wide, _ = graph_of(case, float64, dtype)
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        exact = model.run({name: data.astype(float64) for name, data in feeds.items()})
+    for result, want in exact.items():
+        got = found[result].astype(float64)
+        np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("case", "fused"),
+    [
+        (Case((1, 197), columns=3072, inner=768), True),  # ViT-B's
+        (Case((1, 197), columns=2304, inner=3072), True),
+        (Case((1, 197), columns=3072, inner=768, ends=False, is_read=True), True),
+        (Case((1, 128), columns=3072, inner=768), False),  # TMA feeds the product behind
+    ],
+)
+def test_layers(case: Case, fused: bool) -> None:
+    titles = notes(case)
+    assert len(titles) == (2 if fused else 3)
+    assert ("moments" in titles[0], "after LayerNormalization" in titles[-1]) == (fused, fused)
+
+
+def test_what_waits_for_the_rows_elsewhere_is_added_by_a_kernel_of_its_own() -> None:
+    """The second product would wait for itself if it added what others compute of the rows."""
+    graph, _ = graph_of(Case((1, 197), columns=768, inner=768), float16, float16)
+    y, rows = graph.outputs["y"], graph.outputs["rows"]
+    other = graph.insert(Gelu(), [rows]).output
+    graph.set_outputs({"y": graph.insert(Add(), [y, other]).output, "rows": rows})
+    infer(graph)
+    assert not any("moments" in one.title for one in launches(planned(graph)))
+
+
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_others_are_two_kernels(case: Case) -> None:
+    assert not any("after" in note for note in notes(case))
+
+
+@pytest.mark.parametrize(("dtype", "target"), [(float32, H200), (float16, A100)], ids=str)
+def test_where_no_kernel_has_it(dtype: DType, target: Target) -> None:
+    assert len(notes(CASES["plain"], dtype, target)) > 1
+
+
+def test_they_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f16, "MARGIN", 10.0)
+    graphs = (graph_of(case, t, t)[0] for case in CASES.values() for t in (float16, bfloat16))
+    made = [launch for graph in graphs for launch in launches(planned(graph))]
+    assert {launch.file for launch in made} == {"gemm/swap_ab.cu"}
+    assert_arguments(made, H200, cache)
