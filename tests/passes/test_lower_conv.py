@@ -16,7 +16,7 @@ from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -180,7 +180,7 @@ SCALES: dict[str, tuple[Conv, tuple[int, ...], bool]] = {
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", SCALES)
-def test_products_of_single_numbers_are_no_convolution(name: str, precision: str) -> None:
+def test_products_of_single_numbers_are_no_convolution(name: str, precision: Precision) -> None:
     """Branches of a volume of one channel (UNETR); as layers they choose half precision."""
     conv, shape, lowered = SCALES[name]
     channels = shape[1] * conv.group
