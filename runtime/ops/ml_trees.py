@@ -138,6 +138,11 @@ class TreeEnsembleClassifier(NodeLists):
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         ints, strings = self.classlabels_int64s, self.classlabels_strings
+        if not ints and not strings:
+            raise ShapeError(
+                "has no class labels (CatBoost writes models of several targets so: save a model "
+                "for each target)"
+            )
         classes = one_of(ints, strings, "classlabels_int64s and classlabels_strings")
         need_lengths("nodes_*", *self.node_lists)
         need_features(self.features, x)

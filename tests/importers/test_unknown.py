@@ -1,13 +1,16 @@
 """Unknown operators: all of them are named, and the rest of the model can be seen."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, parser
 
 import tercet
 from tercet.importers.onnx import load
+from tercet.runtime.errors import ModelError
 from tercet.runtime.ir.unknown import UnknownOperators
 
 MODEL = """
@@ -135,3 +138,30 @@ def test_operators_of_others_have_a_remedy(name: str, domain: str, remedy: str) 
     imports = [onnx.helper.make_opsetid(each, 1) for each in {"", domain}]
     with pytest.raises(UnknownOperators, match=remedy):
         load(onnx.helper.make_model(graph, opset_imports=imports, producer_name="pytorch"))
+
+
+def test_what_a_converter_left_can_be_defined() -> None:
+    """As the message says: an operator without a domain is one like any other."""
+    node = onnx.helper.make_node("Erfc", ["x"], ["y"])
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    proto = onnx.helper.make_model(graph, producer_name="tf2onnx")
+    with pytest.raises(UnknownOperators, match=r"define this one \(operators="):
+        load(proto)
+
+    def erfc(x: np.ndarray) -> np.ndarray:
+        return np.vectorize(math.erfc)(x).astype(x.dtype)
+
+    with tercet.load(proto, operators={("", "Erfc"): erfc}) as model:
+        (found,) = model(np.array([0.5, -1], np.float32))
+    np.testing.assert_allclose(found, [math.erfc(0.5), math.erfc(-1)], rtol=1e-6)
+
+
+def test_a_forest_of_several_targets_of_catboost_has_a_remedy() -> None:
+    """MultiRMSE and others become a classifier without labels, which no runtime loads."""
+    node = onnx.helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "z"], domain="ai.onnx.ml")
+    x, y, z = (onnx.helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xyz")
+    graph = onnx.helper.make_graph([node], "g", [x], [y, z])
+    imports = [onnx.helper.make_opsetid(*each) for each in (("", 9), ("ai.onnx.ml", 1))]
+    with pytest.raises(ModelError, match=r"no class labels \(CatBoost .* save a model for each"):
+        load(onnx.helper.make_model(graph, opset_imports=imports))

@@ -124,7 +124,10 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
     if not domain and name.startswith(PLUGIN):
         domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
-        return f"ONNX has no such operator: {producer} left it as it was in the framework"
+        return (
+            f"ONNX has no such operator: {producer} left it as it was in the framework; write the "
+            "layer with operators that it converts, or define this one (operators=, --operators)"
+        )
     if not domain and onnx.defs.has(name) and (last := onnx.defs.get_schema(name)).deprecated:
         since = last.since_version
         return f"ONNX dropped it in opset {since}; import opset {since - 1}, or use its successor"
