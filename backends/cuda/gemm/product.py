@@ -236,7 +236,9 @@ def det(op: Det, y: Tensor, x: Tensor) -> Answer:
     return replace(launch, scratch=x.size * compute.itemsize)
 
 
-def products_with(target: Tensor | Scratch, dtype: DType, x: Tensor, w: Tensor, width: int) -> Answer:
+def products_with(
+    target: Tensor | Scratch, dtype: DType, x: Tensor, w: Tensor, width: int
+) -> Answer:
     """Return x @ w' of every matrix of w [count, width, k], into [count, rows of x, width].
 
     Args:
