@@ -270,8 +270,7 @@ def epilogue_of(
     rows = None if others else _row_axis(first, y)
     by_sample, by_plane = (not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES))
     repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
-    masks = isinstance(head, MatMul) and first.producer is not None
-    masks = masks and not others and first.producer.operands[1].data is None
+    masks = not others and _is_of_two(first)
     places = _Places(axis, rows, by_sample, by_plane, repeats, masks, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str):
@@ -342,6 +341,12 @@ def _row_axis(sums: Value, y: Tensor) -> int | None:
         return None
     ranks = [len(value.tensor.dims) for value in node.operands]
     return -2 if min(ranks) >= 2 and (ranks[0] == 2 or prod(y.dims[:-2]) == 1) else None
+
+
+def _is_of_two(sums: Value) -> bool:
+    """Whether a product has two computed factors."""
+    node = sums.producer
+    return node is not None and isinstance(node.op, MatMul) and node.operands[1].data is None
 
 
 def _is_stacked(sums: Value) -> bool:
