@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.gemm import f16
+from tercet.backends.cuda.gemm import normalized
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -129,7 +129,7 @@ def notes(case: Case, dtype: DType = float16, target: Target = H200) -> list[str
 def test_results(
     name: str, dtype: DType, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f16, "MARGIN", 10.0)
+    monkeypatch.setattr(normalized, "SAVED", 100.0)
     case = CASES[name]
     graph, feeds = graph_of(case, dtype, dtype)
     with Model(graph, [h200], OPTIONS, evaluate) as model:
@@ -150,7 +150,8 @@ def test_results(
         (Case((1, 197), columns=3072, inner=768), True),  # ViT-B's
         (Case((1, 197), columns=2304, inner=3072), True),
         (Case((1, 197), columns=3072, inner=768, ends=False, is_read=True), True),
-        (Case((1, 128), columns=3072, inner=768), False),  # TMA feeds the product behind
+        (Case((1, 128), columns=3072, inner=768), True),  # BERT-base's
+        (Case((1, 256), columns=3072, inner=768), False),
     ],
 )
 def test_layers(case: Case, fused: bool) -> None:
@@ -180,7 +181,7 @@ def test_where_no_kernel_has_it(dtype: DType, target: Target) -> None:
 
 
 def test_they_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f16, "MARGIN", 10.0)
+    monkeypatch.setattr(normalized, "SAVED", 100.0)
     graphs = (graph_of(case, t, t)[0] for case in CASES.values() for t in (float16, bfloat16))
     made = [launch for graph in graphs for launch in launches(planned(graph))]
     assert {launch.file for launch in made} == {"gemm/swap_ab.cu"}

@@ -127,10 +127,7 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> La
         return None
     if not few and (m > MORE_ROWS or product.products > 1):
         return None
-    key = ("swap_ab", gemm.shape, gemm.ldb, gemm.a.vector, product.products)
-    if key not in setting.tiles:
-        setting.tiles[key] = product.choose(target)
-    best: TimedConfig | None = setting.tiles[key]
+    best = _best_swapped(product, setting)
     if best is None:
         return None
     many = best.tile.count(m, n) * best.config.splits > target.processors
@@ -141,6 +138,22 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> La
     else:
         others = MARGIN * _time_of_others(gemm, epilogue, setting)
     return product.launch(epilogue, best.config, target) if best.microseconds < others else None
+
+
+def _best_swapped(product: swap_ab.SwapAb, setting: Setting) -> TimedConfig | None:
+    """Return the best tile of `swap_ab.cu`."""
+    gemm = product.gemm
+    key = ("swap_ab", gemm.shape, gemm.ldb, gemm.a.vector, product.products)
+    if key not in setting.tiles:
+        setting.tiles[key] = product.choose(setting.target)
+    return setting.tiles[key]
+
+
+def time_of_some_rows(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> float:
+    """Return the estimate of `linear` for rows that are neither few nor many."""
+    others = _time_of_others(gemm, epilogue, setting)
+    best = _best_swapped(swap_ab.SwapAb(gemm), setting)
+    return others if best is None else min(others, best.microseconds)
 
 
 def _time_of_others(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> float:

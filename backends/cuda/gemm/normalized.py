@@ -144,12 +144,14 @@ class _Layer:
         form: how its right matrix is packed; see `Linear.form`.
         b: the right matrix.
         epilogue: what is applied to its results.
+        microseconds: the estimate of the fastest kernel for it alone.
     """
 
     gemm: GemmArguments
     form: tuple[float, bool]
     b: Tensor
     epilogue: Epilogue
+    microseconds: float
 
 
 def normalized_product(
@@ -205,9 +207,7 @@ def _layer(
     if any(size % OF_PART for size in layer.shape[1:]):
         return f"columns or terms that are no multiples of {OF_PART}"
     gemm, end = f16.gemm_of(layer), task.epilogue
-    if f16.swapped(SwapAb(gemm), end, own) is None:
-        return "another kernel of a product is faster"
-    return _Layer(gemm, layer.form, layer.b, end)
+    return _Layer(gemm, layer.form, layer.b, end, f16.time_of_some_rows(gemm, end, own))
 
 
 def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> RowsNorm | str:
@@ -241,7 +241,7 @@ def _is_finite(constant: Tensor) -> bool:
 def _launches(
     first: _Layer, second: _Layer, norm: RowsNorm, target: Target, *, stores_rows: bool
 ) -> Answer:
-    """Return the launches, unless the second product is estimated to take too much longer.
+    """Return the launches, if they are estimated to be faster than three kernels.
 
     The workspace has the moments, and the rows if nothing else reads these.
     """
@@ -253,18 +253,16 @@ def _launches(
         scratch = rows.offset + m * n * first.gemm.dtype.itemsize
         one, other = replace(one, c=rows), replace(other, a=replace(other.a, data=rows))
     before, behind = SwapAb(one, moments=Scratch(0)), SwapAb(other, norm=norm, moments=Scratch(0))
-    products = before, behind, SwapAb(second.gemm)
-    storing, normalizing, alone = (each.choose(target) for each in products)
-    if storing is None or normalizing is None or alone is None:
+    ways = before.choose(target), behind.choose(target)
+    if ways[0] is None or ways[1] is None:
         return "no blocks have all terms of their rows"
-    more = normalizing.microseconds - alone.microseconds
-    if more > SAVED:
-        return f"blocks with all terms of their rows are estimated to take {more:.1f} us more"
-    launch = before.launch(first.epilogue, storing.config, target)
-    return (
-        replace(launch, scratch=scratch),
-        behind.launch(second.epilogue, normalizing.config, target),
-    )
+    together = ways[0].microseconds + ways[1].microseconds
+    apart = first.microseconds + second.microseconds + SAVED
+    if together > apart:
+        return f"estimated to take {together:.1f} us, and {apart:.1f} apart"
+    launch = before.launch(first.epilogue, ways[0].config, target)
+    behind_it = behind.launch(second.epilogue, ways[1].config, target)
+    return replace(launch, scratch=scratch), behind_it
 
 
 def _scaled(b: Array, scale: Array, form: tuple[float, bool]) -> tuple[Array, Array]:

@@ -266,7 +266,7 @@ class SwapAb:
                 if blocks > target.processors or rows > MAX_ROWS:
                     continue
                 tile = self._fitted(groups, slices, 1, 1, target, rows)
-                room = ROOMY if m <= MAX_ROWS else target.shared
+                room = ROOMY if m <= MAX_ROWS and self.norm is None else target.shared
                 whole = tile is not None and ceil_div(k, tile.bk) <= NEARLY * tile.stages
                 if tile and whole and resources(tile, self.weights, 1).shared <= room:
                     yield Config(tile)
