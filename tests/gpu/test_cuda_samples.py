@@ -89,6 +89,11 @@ def test_short_products(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 
 
+@pytest.mark.parametrize("sample", recurrent_samples.large(), ids=lambda sample: sample.graph.name)
+def test_large_recurrent_layers(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS))
+
+
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 127, 1009])
 def test_edges(n: int) -> None:
     backends = open_backends("cuda", OPTIONS)

@@ -15,11 +15,11 @@ MAX_WORDS, MAX_ROWS = 16, 8
 #: that hold no weights.
 MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
 #: Microseconds of a step as measured on an H200: without tensor cores, and more per sequence; on
-#: tensor cores, and more per eight sequences; with a separate product, and more per byte of weights
-#: and per operation.
+#: tensor cores, and more per eight sequences; with a separate product, and more per byte of
+#: weights, per operation, and per unit of a sequence, of which sums are stored and read.
 UNTILED, OF_ROW = 0.8, 0.3
 TILED, OF_TILE = 1.2, 1.6
-MULTIPLIED, OF_BYTE, OF_OPERATION = 5.5, 1 / 5.5e6, 1 / 3e8
+MULTIPLIED, OF_BYTE, OF_OPERATION, OF_UNIT = 5.5, 1 / 5.5e6, 1 / 3e8, 1.5e-5
 
 
 @record
@@ -141,7 +141,8 @@ def multiplied(hidden: int, width: int, directions: int, batch: int, size: int) 
     """
     weights = directions * width * hidden
     operations = 2 * weights * batch * (3 if size == 4 else 1)
-    return MULTIPLIED + OF_BYTE * weights * size + OF_OPERATION * operations
+    stored = OF_UNIT * directions * batch * hidden
+    return MULTIPLIED + OF_BYTE * weights * size + OF_OPERATION * operations + stored
 
 
 def _resident(blocks: int, target: Target, beside: int = 1) -> int:
