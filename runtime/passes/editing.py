@@ -148,8 +148,12 @@ class Builder:
         return self(to_sizes(known), value, self.integers(known, name))
 
     def view(self, value: Value, shape: Shape) -> Value:
-        """Return a value in another shape, whose unknown sizes are those of the value's axes."""
-        sizes = [size if isinstance(size, int) else 0 for size in shape]
+        """Return a value in another shape; a single unknown size may be that of another axis."""
+        own = shape_of(value) or shape
+        sizes = [
+            size if isinstance(size, int) else 0 if own[axis : axis + 1] == (size,) else -1
+            for axis, size in enumerate(shape)
+        ]
         op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
         return self(op, value, self.integers(sizes, "shape"))
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: Kernels that this module compiles, and samples.py has not.
 COMPILES = {"image/pool_columns.cu"}
 SHAPE = (2, 8, 9, 7)
+#: For layers of single numbers, which remain convolutions.
+DEPTHWISE = replace(OPTIONS, conv="depthwise", skip=(*OPTIONS.skip, "lower_conv"))
 POOLS: dict[str, Op] = {
     "max": MaxPool(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
     "pairs": MaxPool(kernel_shape=(2, 2), strides=(2, 2), ceil_mode=1),
@@ -67,7 +69,7 @@ def test_several_channels(
 ) -> None:
     """NaN and infinities go through, and stay in their channel."""
     monkeypatch.setattr(pool, "MUCH", 0)
-    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    options = DEPTHWISE if last else OPTIONS
     graph = graph_of(POOLS[kind], last=last)
     x = normal(*SHAPE)
     x[0, 1, 2, 3], x[1, 5, 0, 0], x[1, 6, 8, 6] = np.nan, -np.inf, np.inf
@@ -105,7 +107,7 @@ def test_what_follows_a_mean_is_its_epilogue(
 ) -> None:
     """It reads the image, as it is or in the pixels of its rows."""
     error = {float16: 4e-3, float32: 1e-6, float64: 1e-12}[dtype]
-    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    options = DEPTHWISE if last else OPTIONS
     graph = mixed_by_pooling(MEAN, last=last and dtype != float64, dtype=dtype)
     x = normal(*SHAPE).astype(dtype)
     with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
@@ -137,7 +139,7 @@ def test_windows_that_overlap_are_read_by_rows(
     graph = graph_of(OVERLAPPING[kind], last=True, dtype=dtype)
     x = normal(*SHAPE).astype(dtype)
     x[0, 1, 2, 3], x[1, 5, 0, 0], x[1, 6, 8, 6] = np.nan, -np.inf, np.inf
-    with Model(graph.clone(), [emulated], replace(OPTIONS, conv="depthwise"), evaluate) as model:
+    with Model(graph.clone(), [emulated], DEPTHWISE, evaluate) as model:
         assert any(row.kernel.startswith("pool_columns") for row in model.prepare().rows)
         got = model.run({"x": x})["y"]
     with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
@@ -163,7 +165,7 @@ WHOLE: dict[str, tuple[Op, bool]] = {
 def test_a_window_over_all_of_an_image(case: str, last: bool, emulated: CudaBackend) -> None:
     """Padding does not count: GoogLeNet pools 6 x 6 pixels by a padded window of 7 x 7."""
     op, shared = WHOLE[case]
-    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    options = DEPTHWISE if last else OPTIONS
     for dtype, error in ((float16, 1e-3), (float32, 1e-6)):
         graph = graph_of(op, last=last, dtype=dtype)
         x = normal(*SHAPE).astype(dtype)

@@ -85,7 +85,10 @@ def test_cuda_leaves_nothing(name: str) -> None:
 KERNELS = {
     "jax_attention": {"Attention": 1, "Transpose": 0},
     "jax_vision": {"Attention": 1, "LayerNormalization": 2},
-    "paddle_ernie": {"Attention": 1, "LayerNormalization": 3, "Transpose": 0},
+    "paddle_ernie": {
+        **{"Attention": 1, "LayerNormalization": 2, "LayerNormalization + Tanh": 1},
+        "Transpose": 0,
+    },
     "paddle_reader": {"LSTM": 1, "Conv + HardSwish": 2},
     "tf2onnx_attention": {"Attention": 1, "LayerNormalization": 1, "Transpose": 0},
     "tf2onnx_masked": {"LayerNormalization": 1},
