@@ -89,7 +89,9 @@ def test_short_products(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 
 
-@pytest.mark.parametrize("sample", recurrent_samples.large(), ids=lambda sample: sample.graph.name)
+@pytest.mark.parametrize(
+    "sample", [*recurrent_samples.large()], ids=lambda sample: sample.graph.name
+)
 def test_large_recurrent_layers(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 

@@ -19,7 +19,7 @@ MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
 #: weights, per operation, and per unit of a sequence, of which sums are stored and read.
 UNTILED, OF_ROW = 0.8, 0.3
 TILED, OF_TILE = 1.2, 1.6
-MULTIPLIED, OF_BYTE, OF_OPERATION, OF_UNIT = 5.5, 1 / 5.5e6, 1 / 3e8, 1.5e-5
+MULTIPLIED, OF_BYTE, OF_OPERATION, OF_UNIT = 5.5, 1 / 5.5e6, 1 / 3e8, 2e-5
 
 
 @record
