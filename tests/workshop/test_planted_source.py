@@ -18,12 +18,11 @@ from tercet.tools.workshop.planted_source import (
     FOOLED,
     FOUND,
     UNSEEN,
-    Error,
     Sample,
-    error_at,
     samples_of,
     tried,
 )
+from tercet.tools.workshop.source_errors import Error, error_at
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
