@@ -45,13 +45,14 @@ def recurrent(
         np.arange(batch, dtype=np.int32) % (time + 1) if lengths else None,
         normal(directions, batch, hidden, dtype=dtype, scale=start) if start else None,
     ]
+    more: dict[str, Any] = {"linear_before_reset": 1} if operator == "GRU" else {}
     found = sample(
         operator,
         inputs,
         (1, 2, 3, 5),
         outputs=3 if operator == "LSTM" else 2,
         direction="bidirectional" if directions == 2 else "forward",
-        **({"linear_before_reset": 1} if operator == "GRU" else {}),
+        **more,
     )
     found.graph.name = f"{operator} {sizes} {dtype.name} {directions} {lengths} {scale} {start}"
     return found

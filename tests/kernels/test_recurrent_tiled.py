@@ -70,7 +70,7 @@ def test_emulated(emulated: CudaBackend, tiled: None, case: Case) -> None:
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_16_bits(emulated: CudaBackend, tiled: None, op: str, dtype: Any) -> None:
-    more = {"linear_before_reset": 1} if op == "GRU" else {}
+    more: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
     check(layer(op, batch=9, hidden=24, direction=BOTH, dtype=dtype, **more), emulated)
 
 
@@ -112,7 +112,7 @@ def test_known_initial_states(emulated: CudaBackend, tiled: None) -> None:
 def test_the_fastest_is_chosen(
     op: str, hidden: int, batch: int, target: Target, entry: str, note: str
 ) -> None:
-    more = {"linear_before_reset": 1} if op == "GRU" else {}
+    more: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
     found = plan(layer(op, 3, batch, 8, hidden, **more), target)
     chosen = [each for each in found if each.entry.startswith("recurrent")]
     assert {each.entry for each in chosen} - {"recurrent_begin", "recurrent_end"} == {entry}

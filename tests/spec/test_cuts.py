@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -19,7 +21,7 @@ RNG = restarting(11)
 FAR = [-(2**31), -7, -6, -5, -4, -2, -1, 0, 1, 2, 4, 5, 6, 10**6]
 
 
-def node_of(kind: str, *numbers: np.ndarray, **attributes: int) -> tuple[Node, np.ndarray]:
+def node_of(kind: str, *numbers: np.ndarray, **attributes: Any) -> tuple[Node, np.ndarray]:
     """Return a node of a file, and the places of its input that onnxruntime takes."""
     names = [f"c{i}" for i in range(len(numbers))]
     graph = helper.make_graph(
@@ -34,7 +36,7 @@ def node_of(kind: str, *numbers: np.ndarray, **attributes: int) -> tuple[Node, n
     (taken,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
     with tercet.load(proto, stop_at=0) as model:
         (node,) = model.imported.nodes
-    return node, taken
+    return node, np.asarray(taken)
 
 
 def window(node: Node) -> np.ndarray:

@@ -164,7 +164,9 @@ class _Closed:
         places = _with_views(n.operands[1] for n in nodes if _updates(n) or self._gathers(n))
         for value in given:
             maker = value.producer
-            if maker in self.free and maker not in nodes and self._only(value, nodes):
+            if maker is None or maker not in self.free or maker in nodes:
+                continue
+            if self._only(value, nodes):
                 of_updates = all(_updates(node) for node in value.consumers)
                 computes = self._computes(maker) or self._gathers(maker)
                 if (maker.op.view and of_updates) or (computes and value not in places):
@@ -210,11 +212,13 @@ def _updates(node: Node) -> bool:
 def _updates_few(node: Node) -> bool:
     """Whether a node replaces few elements, each by at most one other."""
     op, (x, indices, updates) = node.op, node.operands
-    if op.reduction != "none" or not 0 < updates.tensor.size <= MAX_ELEMENTS:
+    if not isinstance(op, ScatterElements | ScatterND) or op.reduction != "none":
+        return False
+    if not 0 < updates.tensor.size <= MAX_ELEMENTS:
         return False
     if isinstance(op, ScatterND):
         return indices.tensor.size == indices.tensor.dims[-1] == 1
-    axis = normalize_axis(op.axis, x.tensor.rank)
+    axis = normalize_axis(op.axis, len(x.tensor.dims))
     return indices.tensor.dims[axis] == 1 and _has_line(indices)
 
 
