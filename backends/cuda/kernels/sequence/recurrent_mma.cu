@@ -1,6 +1,6 @@
 // Recurrent layers of many sequences, all steps in one launch, on tensor cores; recurrent_sequence.cu is for few. The products of
-// inputs and gate weights are computed beforehand: `shares` [direction][row][gate][hidden]. The blocks of a cluster share the
-// units of a direction for ROWS sequences, and tell each other their states after every step, in float32.
+// inputs and gate weights are computed beforehand: `shares` [gate][hidden] of each row and direction. The blocks of a cluster share
+// the units of a direction for ROWS sequences, and tell each other their states after every step, in float32.
 //
 // A warp has eight units, whose gates are the rows of two left operands (m16n8k16): a lane gets all gates of one unit for two
 // sequences at a time, and computes their states. Weights stay in registers. They are multiplied as 16-bit numbers: float32 as the
