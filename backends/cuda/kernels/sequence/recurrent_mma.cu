@@ -18,6 +18,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "sequence/cells.cuh"
+#include "sequence/exchange.cuh"
 
 constexpr int WARPS = UNITS / 8, THREADS = 32 * WARPS, TILES = ROWS / 8;
 // Floats from one state to the next: a warp reads eight of them without conflicts.
@@ -64,8 +65,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     const int j = rank * UNITS + warp * 8 + row, rows = min(ROWS, l.batch - first), tiles = (rows + 7) / 8;
     const bool exists = j < HIDDEN, reversed = l.backward || direction == 1;
-    const u32 barriers = shared_address(memory);
-    const int bytes = rows * ((HIDDEN + 3) / 4) * 16;  // of a state, from all blocks
+    const Exchange exchange = {shared_address(memory), rows * ((HIDDEN + 3) / 4) * 16};
 
     // The weights of this lane's unit, and what their scales are undone by.
     Fragment high[STEPS][2], low[TERMS == 2 ? STEPS : 1][2];
@@ -134,17 +134,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
         }
     };
     if (l.time > 0) load_shares(0, 0);
-    if constexpr (BLOCKS > 1) {
-        if (threadIdx.x == 0) {
-            for (int odd = 0; odd < 2; ++odd) mbarrier_init(barriers + 8 * odd, 1);
-            mbarrier_init_fence();
-            for (int odd = 0; odd < 2; ++odd) mbarrier_expect_tx(barriers + 8 * odd, bytes);
-        }
-        __syncthreads();
-        cluster_arrive();
-        cluster_wait();  // all blocks have begun
-    } else
-        __syncthreads();
+    exchange.begin();
 
     // Adds the product of this warp's weights with eight states to sums; returns the largest number of this lane's state.
     const auto multiply = [&](float (&sums)[2][4], const float* h, float scale) {
@@ -234,17 +224,12 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
                 if (n < rows && unit < HIDDEN)
 #pragma unroll
                     for (int block = 0; block < BLOCKS; block += 2) {
-                        dsmem_send(there, barriers + 8 * (1 - t % 2), block + half, four);
+                        dsmem_send(there, exchange.behind(t), block + half, four);
                     }
             } else if (n < rows && j - odd < HIDDEN)
                 *(float2*)(later + n * PITCH + j - odd) = two;
         }
-        if constexpr (BLOCKS > 1) {
-            const u32 barrier = barriers + 8 * (1 - t % 2);
-            dsmem_wait(barrier, t / 2 % 2);
-            if (threadIdx.x == 0) mbarrier_expect_tx(barrier, bytes);
-        } else
-            __syncthreads();
+        exchange.end(t);
     }
 
     for (int tile = 0; tile < tiles; ++tile) {

@@ -12,6 +12,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "sequence/cells.cuh"
+#include "sequence/exchange.cuh"
 
 constexpr int LINES = GATES * UNITS;
 constexpr int WIDTH = CHUNKS * SLICES * 4, ITEMS = (ROWS * UNITS + THREADS - 1) / THREADS;
@@ -34,8 +35,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
     const int rank = blockIdx.x % BLOCKS, first = blockIdx.x / BLOCKS * ROWS, direction = blockIdx.y;
     const int slice = threadIdx.x % SLICES, unit = threadIdx.x / SLICES;
     const bool reversed = l.backward || direction == 1;
-    const u32 barriers = shared_address(memory);
-    const int bytes = min(ROWS, l.batch - first) * l.hidden * 4;  // of a state, from all blocks
+    const Exchange exchange = {shared_address(memory), min(ROWS, l.batch - first) * l.hidden * 4};
 
     // The weights of this lane: of all gates of a unit, every SLICES-th word.
     float w[GATES][CHUNKS][4];
@@ -85,16 +85,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         biases[i].load(b, l, direction, u.j, u.exists);
         if (u.exists && l.time > 0) load_shares(i, 0);
     }
-    if constexpr (BLOCKS > 1) {
-        if (threadIdx.x == 0) {
-            for (int odd = 0; odd < 2; ++odd) mbarrier_init(barriers + 8 * odd, 1);
-            mbarrier_init_fence();
-            for (int odd = 0; odd < 2; ++odd) mbarrier_expect_tx(barriers + 8 * odd, bytes);
-        }
-        cluster_arrive();
-        cluster_wait();  // all blocks have begun
-    } else
-        __syncthreads();
+    exchange.begin();
 
     // A block sends states of the next step when it has those of this one from all others, which have read the
     // states before by then: two buffers are enough.
@@ -147,7 +138,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
             if constexpr (BLOCKS > 1)
 #pragma unroll
                 for (int block = 0; block < BLOCKS; ++block) {
-                    dsmem_send(shared_address(there), barriers + 8 * (1 - t % 2), block, state);
+                    dsmem_send(shared_address(there), exchange.behind(t), block, state);
                 }
             else
                 *there = state;
@@ -161,12 +152,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
             if (!y) continue;
             y[l.result(direction, u.n, l.step(t, u.length, reversed)) + u.j] = T(results[i]);
         }
-        if constexpr (BLOCKS > 1) {
-            const u32 barrier = barriers + 8 * (1 - t % 2);
-            dsmem_wait(barrier, t / 2 % 2);
-            if (threadIdx.x == 0) mbarrier_expect_tx(barrier, bytes);
-        } else
-            __syncthreads();
+        exchange.end(t);
     }
 
 #pragma unroll
