@@ -126,6 +126,11 @@ def launches(layout: Layout) -> list[Launch]:
     ]
 
 
+def files_of(graph: Graph) -> list[str]:
+    """Return the file of every launch of a graph's plan, in order."""
+    return [launch.source.file for launch in launches(planned(graph))]
+
+
 def entries_of(graph: Graph, device: DryDevice | None = None, **options: Any) -> list[str]:
     """Return the entry point of every launch of a graph's plan, in order; see `planned`."""
     return [launch.entry for launch in launches(planned(graph, device, **options))]

@@ -48,6 +48,12 @@ def sample_of(build: Callable[[Net], Value]) -> Sample:
     return Sample(net.outputs(build(net)), net.feeds)
 
 
+def sample_of_graph(build: Callable[[Net], Graph]) -> Sample:
+    """Return the graph that is built of a net with normal numbers, and arrays for its inputs."""
+    net = Net(1)
+    return Sample(build(net), net.feeds)
+
+
 def sample(
     operator: str,
     inputs: Sequence[Any],

@@ -30,7 +30,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
@@ -94,9 +94,19 @@ NO_WORDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
-    """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers."""
-    shape, kernel, how = (CASES | ROWS | VOLUMES | NO_WORDS)[case]
+#: Shape of the image, sides of the window, and attributes.
+DepthwiseCase = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
+
+
+def layer_of(case: DepthwiseCase, dtype: DType, *, adds: bool = False) -> tuple[Graph, Array]:
+    """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers.
+
+    Args:
+        case: the sizes.
+        dtype: of all numbers; float64 has those of float16.
+        adds: whether the image is added to the result, too.
+    """
+    shape, kernel, how = case
     low = float16 if dtype == float64 else dtype
     x, w, b = (
         normal(*dims).astype(low).astype(dtype)
@@ -106,9 +116,14 @@ def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     image = graph.add_input("x", TensorType(dtype, shape))
     inputs = [image, graph.constant(w), graph.constant(b)]
     y = graph.insert(Conv(group=shape[1], **how), inputs).output
+    y = graph.insert(Add(), [y, image]).output if adds else y
     graph.set_outputs({"y": graph.insert(Relu(), [y]).output})
     infer(graph)
     return graph, x
+
+
+def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
+    return layer_of((CASES | ROWS | VOLUMES | NO_WORDS)[case], dtype)
 
 
 def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,13 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import launches, normal, planned
+from .dry import launches, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
+from .test_depthwise import DepthwiseCase, layer_of
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"conv/depthwise_mma.cu"}
@@ -36,8 +36,7 @@ COMPILES = {"conv/depthwise_mma.cu"}
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
-#: Shape of the image, sides of the window, and attributes.
-CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+CASES: dict[str, DepthwiseCase] = {
     "same": ((2, 40, 15, 17), (7, 7), {"pads": (3, 3, 3, 3)}),
     "uneven": ((1, 8, 12, 17), (5, 4), {"pads": (0, 2, 3, 0)}),
     "inside": ((1, 72, 20, 13), (3, 6), {}),
@@ -47,27 +46,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 
 def graph_of(case: str, dtype: DType, *, adds: bool = False) -> tuple[Graph, Array]:
-    """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers.
-
-    Args:
-        case: of `CASES`.
-        dtype: of all numbers; float64 has those of float16.
-        adds: whether the image is added to the result, too.
-    """
-    shape, kernel, how = CASES[case]
-    low = float16 if dtype == float64 else dtype
-    x, w, b = (
-        normal(*dims).astype(low).astype(dtype)
-        for dims in (shape, (shape[1], 1, *kernel), shape[1:2])
-    )
-    graph = Graph()
-    image = graph.add_input("x", TensorType(dtype, shape))
-    inputs = [image, graph.constant(w), graph.constant(b)]
-    y = graph.insert(Conv(group=shape[1], **how), inputs).output
-    y = graph.insert(Add(), [y, image]).output if adds else y
-    graph.set_outputs({"y": graph.insert(Relu(), [y]).output})
-    infer(graph)
-    return graph, x
+    return layer_of(CASES[case], dtype, adds=adds)
 
 
 def always(tile: DiagonalTile, monkeypatch: pytest.MonkeyPatch) -> None:

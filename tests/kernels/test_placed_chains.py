@@ -20,9 +20,9 @@ from tercet.runtime.ops.reduce import ArgMax
 from tercet.runtime.ops.shape import Reshape
 
 from .cubins import all_compile
-from .dry import Net, launches, planned
+from .dry import Net, files_of, launches, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample_of_graph
 
 COMPILES = {"elementwise/placed.cu"}
 (FILE,) = COMPILES
@@ -90,29 +90,20 @@ GRAPHS: dict[str, Callable[[Net], Graph]] = {
 }
 
 
-def sample(name: str) -> Sample:
-    net = Net(1)
-    return Sample(GRAPHS[name](net), net.feeds)
-
-
 def samples() -> list[Sample]:
     """Return what runs under compute-sanitizer on a GPU; see tests/gpu/test_cuda_samples.py."""
-    return [sample(name) for name in GRAPHS]
-
-
-def files(graph: Graph) -> list[str]:
-    return [launch.source.file for launch in launches(planned(graph))]
+    return [sample_of_graph(build) for build in GRAPHS.values()]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_one_kernel(name: str) -> None:
-    assert files(sample(name).graph).count(FILE) == 1
+    assert files_of(sample_of_graph(GRAPHS[name]).graph).count(FILE) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_all_at_the_end_of_a_step(batch: int) -> None:
     """But the ArgMax, and copies of what is replaced: inputs are not overwritten."""
-    found = [file for file in files(step(Net(1), batch)) if file != FILE]
+    found = [file for file in files_of(step(Net(1), batch)) if file != FILE]
     assert {file.partition("/")[0] for file in found} == {"reduce", "move"}
     assert not any("scatter" in file or "gather" in file for file in found)
 
@@ -120,7 +111,7 @@ def test_all_at_the_end_of_a_step(batch: int) -> None:
 @needs_compiler
 @pytest.mark.parametrize("name", GRAPHS)
 def test_results(name: str, emulated: CudaBackend) -> None:
-    compare(sample(name), emulated)
+    compare(sample_of_graph(GRAPHS[name]), emulated)
 
 
 @needs_compiler
@@ -158,7 +149,7 @@ def test_others_are_kernels_of_their_own(
 ) -> None:
     net = Net(1)
     graph = updated(net, len(places), 3, places, read=read)
-    assert FILE not in files(graph)
+    assert FILE not in files_of(graph)
     compare(Sample(graph, net.feeds), emulated)
 
 
@@ -166,7 +157,7 @@ def test_others_are_kernels_of_their_own(
 def test_repeated_elements_are_computed_before(emulated: CudaBackend) -> None:
     net = Net(1)
     graph = rows(net)
-    assert FILE not in files(graph)
+    assert FILE not in files_of(graph)
     compare(Sample(graph, net.feeds), emulated)
 
 
@@ -177,7 +168,7 @@ def test_indices_that_are_computed_are_read(emulated: CudaBackend) -> None:
     places = net.apply(Sub(), indices(net, [[1], [2]]), np.array(1))
     x, made = net.input(2, 3), net.apply(Neg(), net.input(2, 1))
     graph = net.outputs(net.apply(ScatterElements(axis=1), x, places, made))
-    assert files(graph).count(FILE) == 1
+    assert files_of(graph).count(FILE) == 1
     compare(Sample(graph, net.feeds), emulated)
 
 

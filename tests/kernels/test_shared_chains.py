@@ -31,9 +31,9 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMax
 
 from .cubins import all_compile
-from .dry import Net, launches, normal, planned
+from .dry import Net, files_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample_of_graph
 
 COMPILES = {"elementwise/shared.cu"}
 (FILE,) = COMPILES
@@ -88,23 +88,14 @@ GRAPHS: dict[str, Callable[[Net], Graph]] = {
 }
 
 
-def sample(name: str) -> Sample:
-    net = Net(1)
-    return Sample(GRAPHS[name](net), net.feeds)
-
-
 def samples() -> list[Sample]:
     """Return what runs under compute-sanitizer on a GPU; see tests/gpu/test_cuda_samples.py."""
-    return [sample(name) for name in GRAPHS]
-
-
-def files(graph: Graph) -> list[str]:
-    return [launch.source.file for launch in launches(planned(graph))]
+    return [sample_of_graph(build) for build in GRAPHS.values()]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_one_kernel(name: str) -> None:
-    found = files(GRAPHS[name](Net(1)))
+    found = files_of(GRAPHS[name](Net(1)))
     assert found.count(FILE) == 1
     assert not any(file.startswith("elementwise/") and file != FILE for file in found)
 
@@ -112,7 +103,7 @@ def test_one_kernel(name: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("name", GRAPHS)
 def test_results(name: str, emulated: CudaBackend) -> None:
-    compare(sample(name), emulated, error=2e-3 if "16" in name else 1e-5)
+    compare(sample_of_graph(GRAPHS[name]), emulated, error=2e-3 if "16" in name else 1e-5)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
@@ -128,7 +119,7 @@ def test_no_kernel_waits_for_itself(emulated: CudaBackend) -> None:
     net = Net(1)
     x = net.apply(Exp(), net.input(*DIMS))
     graph = net.outputs(net.apply(Add(), net.apply(Softmax(axis=-1), x), x))
-    assert FILE not in files(graph)
+    assert FILE not in files_of(graph)
     compare(Sample(graph, net.feeds), emulated)
 
 
@@ -142,7 +133,7 @@ def test_kernels_do_not_wait_for_each_other(emulated: CudaBackend) -> None:
     b = net.apply(Mul(), a, tops[1])
     q = net.apply(Mul(), p, tops[0])
     graph = net.outputs(b, q)
-    assert files(graph).count(FILE) <= 1
+    assert files_of(graph).count(FILE) <= 1
     compare(Sample(graph, net.feeds), emulated)
 
 
