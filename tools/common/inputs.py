@@ -328,7 +328,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if text in ("", "[]", "()"):
         return ()
     if not re.fullmatch(r"\d+([x,]\d+)*", text):
-        raise UsageError(f"--shape {text} is not a shape such as 1x3x224x224")
+        raise UsageError(f"--shape {text} is not a shape such as 1x3x224x224 or x=1x3x224x224")
     return tuple(map(int, re.split("[x,]", text)))
 
 
