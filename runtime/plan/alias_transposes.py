@@ -85,6 +85,8 @@ def renamed(
 ) -> tuple[Format, Format] | None:
     """Return formats of a Transpose's input and output in which both have the same bytes.
 
+    Single pixels have them in any format: channels last, so that what is computed with them may be.
+
     Args:
         node: any node; only a Transpose has such formats.
         given: formats of the input.
@@ -94,7 +96,7 @@ def renamed(
         return None
     source, result = node.distinct_reads[0].tensor, node.output.tensor
     perm = node.op.order(len(source.dims))
-    formats = {format for format in Format if format.is_plain}
+    formats = [format for format in reversed(Format) if format.is_plain]
     for before in given:
         if not before.is_plain:
             continue

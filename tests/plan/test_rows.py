@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tercet.runtime.ir.dtypes import float32
-from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.plan.alias_transposes import renamed
 from tercet.runtime.plan.format import Format
 from tercet.runtime.plan.host import HOST
 from tercet.runtime.plan.rows import Slot
@@ -24,3 +27,13 @@ def test_a_slot_in_a_slot_in_a_slot() -> None:
     for i in (0, 10, 4999):
         assert (slots[i].root, slots[i].offset_in_root) == (whole, 64 + 4999 - i)
     assert (whole.root, whole.offset_in_root) == (whole, 0)
+
+
+def test_single_pixels_are_channels_last_if_readers_want_any_format() -> None:
+    """The same in every process: formats in a set have an order that changes."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (1, 1, 1, 3)))
+    node = graph.insert(Transpose(perm=(0, 3, 1, 2)), [x])
+    infer(graph)
+    both = Format.CONTIGUOUS, Format.CHANNELS_LAST
+    assert renamed(node, [Format.CONTIGUOUS], set(both)) == both
