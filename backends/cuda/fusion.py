@@ -238,10 +238,11 @@ class _PlainGroups:
             if node not in self.left or not in_chains(node):
                 continue
             chain = _chain(self.graph, node, self.left)
+            inside = set(chain)
             read = tuple(
                 each
                 for each in joining
-                if each in self.moved and each.y.consumers.keys() <= set(chain)
+                if each in self.moved and not self.graph.is_read_outside(each.y, inside)
             )
             shared = None
             if self.formed is not None and not read:
@@ -453,7 +454,7 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
     from .conv.pools import pools_squares  # with the kernels of convolutions
 
     fits = _is_packed(head) or pools_squares(follower.op, Tensor(value))
-    unread = all(not v.consumers and not graph.is_output(v) for v in follower.outputs[1:])
+    unread = not any(map(graph.is_read, follower.outputs[1:]))
     return (follower,) if fits and unread else ()
 
 
@@ -474,8 +475,7 @@ def _closed(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
             source = value.producer
             if source is None or source not in free or not in_chains(source):
                 continue
-            inside = all(reader in chain for reader in value.consumers)
-            if not inside or graph.is_output(value) or not _suits(source, shape):
+            if graph.is_read_outside(value, chain) or not _suits(source, shape):
                 continue
             if len(operands_of([*chain, source])) <= most:
                 chain.append(source)

@@ -240,7 +240,7 @@ def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> No
     q, k, v, mask = (*node.inputs, None)[:4]
     if not isinstance(node.op, Attention) or q is None or k is None or v is None:
         raise ValueError(f"'{node.name}' is not an attention of queries, keys and values")
-    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
+    if any(map(graph.is_read, node.outputs[1:])):
         return "keys, values or scores are read in addition to the result"
     pattern = AttentionPattern(node, node.op, q, k, v, mask)
     refused = pattern.refused or (None if is_wanted_anyway(node, options) else pattern.slower)

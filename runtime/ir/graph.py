@@ -82,6 +82,14 @@ class Graph:
         """Whether `value` is one of the graph's results."""
         return value in self._labels
 
+    def is_read(self, value: Value) -> bool:
+        """Whether a node reads `value`, or it is one of the graph's results."""
+        return bool(value.consumers) or self.is_output(value)
+
+    def is_read_outside(self, value: Value, nodes: Container[Node]) -> bool:
+        """Whether others than `nodes` read `value`, or it is one of the graph's results."""
+        return self.is_output(value) or any(reader not in nodes for reader in value.consumers)
+
     def sole_consumer(self, value: Value) -> Node | None:
         """Return the only reader of `value`; None if it is read twice or is an output."""
         if len(value.consumers) != 1 or self.is_output(value):

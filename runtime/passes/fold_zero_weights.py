@@ -108,5 +108,5 @@ def _hand_on(graph: Graph, expand: Node, bias: Value) -> None:
         full = other.type if other is not None else None
         if isinstance(full, TensorType) and full.shape == wide.tensor.shape:
             graph.set_inputs(reader, [bias if v is wide else v for v in reader.inputs])
-    if not wide.consumers and not graph.is_output(wide):
+    if not graph.is_read(wide):
         graph.remove(expand)

@@ -171,7 +171,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     """Whether a 4-D Attention has no cache, and no outputs besides the first and the scores."""
     if not isinstance(node.op, Attention) or any(node.inputs[4:]):
         return False
-    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:3]):
+    if any(map(graph.is_read, node.outputs[1:3])):
         return False
     return len(shape_of(node.inputs[0]) or ()) == 4
 
@@ -222,7 +222,7 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
     inside |= {node for each in all_ for node in each.heads.nodes}
     inside |= {node for each in all_ for node in _images_of(each.heads)}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
-    if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
+    if any(graph.is_read_outside(value, inside) for value in between):
         return False
     if one.heads.is_image:
         return _conv_of(one.source) is not None

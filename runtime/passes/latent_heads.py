@@ -118,7 +118,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _latent(graph: Graph, attention: Node) -> _Latent | None:
     if len(attention.inputs) < 3 or any(attention.inputs[4:]):
         return None
-    if any(v.consumers or graph.is_output(v) for v in attention.outputs[1:]):
+    if any(map(graph.is_read, attention.outputs[1:])):
         return None
     values = _part(graph, attention.operands[2])
     joins = [value.producer for value in attention.operands[:2]]
@@ -218,7 +218,7 @@ def _is_alone(graph: Graph, nodes: Set[Node], attention: Node) -> bool:
     """Whether nothing but an attention reads what some nodes compute."""
     values = [value for node in nodes for value in node.outputs]
     inside = {*nodes, attention}
-    return not any(graph.is_output(v) or not inside.issuperset(v.consumers) for v in values)
+    return not any(graph.is_read_outside(value, inside) for value in values)
 
 
 def _rewrite(graph: Graph, attention: Node, found: _Latent) -> None:

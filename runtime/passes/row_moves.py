@@ -121,7 +121,7 @@ def move_to(graph: Graph, node: Node, places: MovedPlaces) -> Move | None:
             maker = value.producer
             if maker is None or maker in nodes or not moves_rows(maker):
                 continue
-            if any(_is_read_elsewhere(graph, v, nodes) for v in maker.outputs):
+            if any(graph.is_read_outside(v, nodes) for v in maker.outputs):
                 continue
             nodes.add(maker)
             grown = True
@@ -151,10 +151,6 @@ def _moved(node: Node) -> Sequence[Value]:
     """Return the operands whose rows a node moves."""
     data = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
     return [value for value in data if value is not None]
-
-
-def _is_read_elsewhere(graph: Graph, value: Value, nodes: set[Node]) -> bool:
-    return graph.is_output(value) or any(reader not in nodes for reader in value.consumers)
 
 
 def _index(source: Value, last: Node, places: MovedPlaces) -> Array | None:

@@ -68,7 +68,7 @@ def _batch_of_heads(graph: Graph, node: Node) -> _Batch | None:
     assert isinstance(node.op, Attention)
     if node.op.q_num_heads is not None or any(node.inputs[4:]):
         return None
-    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
+    if any(map(graph.is_read, node.outputs[1:])):
         return None
     mask = shape_of(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else ()
     if mask is None or any(size != 1 for size in mask[:-2]):
@@ -104,7 +104,7 @@ def _samples(graph: Graph, node: Node) -> int | None:
     assert isinstance(node.op, Attention)
     if node.op.q_num_heads != 1 or node.op.kv_num_heads != 1 or any(node.inputs[4:]):
         return None
-    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
+    if any(map(graph.is_read, node.outputs[1:])):
         return None
     shapes: list[Shape] = [shape_of(value) or () for value in node.inputs[:3]]
     if any(len(shape) != 3 or None in shape for shape in shapes):

@@ -447,7 +447,7 @@ def _module_of(node: Node) -> str:
 
 def _is_read(graph: Graph, node: Node) -> bool:
     """Whether a result depends on a node: views in front of which Casts were put are left."""
-    return any(graph.is_output(v) or v.consumers for v in node.outputs)
+    return any(map(graph.is_read, node.outputs))
 
 
 def _has_sinks(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -240,12 +240,8 @@ def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:
     return tuple(v for v in seen if v not in inside and not v.is_constant)
 
 
-def results_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
-    """Return the values of these nodes that other nodes read."""
+def results_of(graph: Graph, nodes: Iterable[Node]) -> tuple[Value, ...]:
+    """Return the values of these nodes that other nodes read, or that are results of the graph."""
     inside = set(nodes)
-    return tuple(
-        value
-        for node in nodes
-        for value in node.outputs
-        if graph.is_output(value) or any(c not in inside for c in value.consumers)
-    )
+    made = (value for node in nodes for value in node.outputs)
+    return tuple(value for value in made if graph.is_read_outside(value, inside))

@@ -313,7 +313,7 @@ def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, .
     """Return the nodes between tensors known by name and the next such tensors."""
     units: list[tuple[Node, ...]] = []
     for node in graph.nodes:
-        live = (value for value in node.outputs if value.consumers or graph.is_output(value))
+        live = (value for value in node.outputs if graph.is_read(value))
         if not any(value.name in values for value in live):
             continue
         inside, waiting = {node}, [node]

@@ -96,7 +96,7 @@ def lint(
 
 
 def _unread(graph: Graph) -> Iterator[Finding]:
-    unread = [v for v in graph.inputs if not v.consumers and not graph.is_output(v)]
+    unread = [v for v in graph.inputs if not graph.is_read(v)]
     if unread:
         yield Finding(
             "unread input",

@@ -318,7 +318,7 @@ def _without_sizes(graph: Graph) -> Graph:
 def live_values(graph: Graph) -> list[Value]:
     """Return the values of the nodes that are read, in order."""
     computed = (value for node in graph.nodes for value in node.outputs)
-    return [value for value in computed if value.consumers or graph.is_output(value)]
+    return [value for value in computed if graph.is_read(value)]
 
 
 def are_own(*players: Player) -> bool:
@@ -346,11 +346,7 @@ def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
     )
     inputs = [value for value in reads if value.producer not in inside]
     made = [value for node in nodes for value in node.outputs]
-    results = [
-        value
-        for value in made
-        if graph.is_output(value) or any(reader not in inside for reader in value.consumers)
-    ]
+    results = [value for value in made if graph.is_read_outside(value, inside)]
     return graph.cut(inputs, {value.name: value for value in results})
 
 

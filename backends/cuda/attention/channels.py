@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import gcd, prod
 
 import numpy as np
@@ -26,6 +26,7 @@ from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import Softmax
 from ....runtime.ops.shape import RESHAPES
 from ....runtime.plan.format import Format
+from ....runtime.plan.partition import results_of
 from ..algorithms.registry import Answer
 from ..codegen.moves import Movement, linear, movement, moves
 from ..gemm.atoms import HALVES, atom_of
@@ -188,8 +189,7 @@ def _whole(
     if len(floors) > 1 or len(types) > 1 or not types <= HALVES or not plain:
         return None
     nodes = found.nodes.union(*(part.nodes for part in parts))
-    inner = chain.from_iterable(node.outputs for node in nodes)
-    if any(graph.is_output(x) or not nodes.issuperset(x.consumers) for x in inner if x != y.value):
+    if set(results_of(graph, nodes)) - {y.value}:
         return None
     dims, factors = found.top.output.tensor.dims, found.factors * q.factors * k.factors
     return ChannelAttention(nodes, *parts, dims, factors, floors.pop())
@@ -217,7 +217,7 @@ def _attention(graph: Graph, node: Node) -> _Products | None:
     assert isinstance(op, Attention)
     dims = q.tensor.dims
     scale = dims[3] ** -0.5 if op.scale is None else op.scale
-    unread = not any(v.consumers or graph.is_output(v) for v in node.outputs[1:])
+    unread = not any(map(graph.is_read, node.outputs[1:]))
     if replace(op, scale=None, softmax_precision=None) != Attention() or others or op.is_wide:
         return None
     factors = np.full(dims[1], scale, np.float32)

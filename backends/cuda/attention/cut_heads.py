@@ -69,7 +69,7 @@ def cut_attention_at(graph: Graph, attention: Node) -> CutAttention | None:
     op = attention.op
     if not isinstance(op, Attention) or any(attention.inputs[INPUTS:]):
         return None
-    if any(x.consumers or graph.is_output(x) for x in attention.outputs[1:]):
+    if any(map(graph.is_read, attention.outputs[1:])):
         return None
     parts = attention.operands[:3]
     if any(x.tensor.rank != 3 or x.tensor.dtype != float32 for x in parts):

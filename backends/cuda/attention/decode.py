@@ -20,6 +20,7 @@ from ....runtime.ops.norm import RMSNormalization
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
+from ..codegen.readers import are_together
 from ..gemm.atoms import atom_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
@@ -29,7 +30,7 @@ from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, source_of_heads
-from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike, are_together
+from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike
 from .sink import Sink, SinkAttention, sink_behind
 
 #: Maximum number of new tokens per sample; threads per warp.
@@ -160,13 +161,13 @@ def _suits(graph: Graph, attention: Node, *, has_sink: bool) -> bool:
     rows = q.tensor.dims[-2]
     past = (*attention.inputs, None, None, None)[4:6]
     others = attention.outputs[1 : 3 if has_sink else None]
-    unread = all(not v.consumers and not graph.is_output(v) for v in others)
+    unread = not any(map(graph.is_read, others))
     return 0 < rows <= MAX_NEW and past == (None, None) and unread
 
 
 def _stays(graph: Graph, cache: Value, attention: Node) -> bool:
     """Whether a cache has readers besides the attention."""
-    return graph.is_output(cache) or any(reader is not attention for reader in cache.consumers)
+    return graph.is_read_outside(cache, (attention,))
 
 
 def _rotations(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] | None:

@@ -20,6 +20,7 @@ from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Pad, Transpose
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.format import Format
+from ....runtime.plan.partition import results_of
 from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
@@ -128,8 +129,7 @@ def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear 
 
 def _is_closed(graph: Graph, nodes: frozenset[Node], y: Value) -> bool:
     """Whether only these nodes read their values, except for the result."""
-    inner = (value for node in nodes for value in node.outputs if value is not y)
-    return all(nodes.issuperset(v.consumers) and not graph.is_output(v) for v in inner)
+    return not set(results_of(graph, nodes)) - {y}
 
 
 def _sum_of(value: Value | None) -> tuple[Node, Value, float] | None:

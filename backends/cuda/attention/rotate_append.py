@@ -19,6 +19,7 @@ from ....runtime.ops.gather import TensorScatter
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
+from ..codegen.readers import are_together
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
 from ..recipe.pattern import Grouping, Operand, Whole
@@ -125,12 +126,6 @@ def are_appended_alike(keys: Node, values: Node) -> bool:
         and dims == values.output.tensor.dims
         and normalize_axis(keys.op.axis, 4) == normalize_axis(values.op.axis, 4) == 2
     )
-
-
-def are_together(graph: Graph, nodes: frozenset[Node]) -> bool:
-    """Whether no reader of their results precedes the last of the nodes."""
-    readers = {reader for node in nodes for reader in node.output.consumers} - nodes
-    return nodes.issuperset(graph.in_order(nodes | readers)[: len(nodes)])
 
 
 def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> Answer:

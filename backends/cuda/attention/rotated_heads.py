@@ -18,11 +18,11 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
+from ..codegen.readers import are_together
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .rotate_append import are_together
 
 #: Maximum elements per thread, threads per block of several groups, and warps per group.
 KEPT, TOGETHER, MAX_WARPS = 32, 128, 16
@@ -133,7 +133,7 @@ def _rotated(graph: Graph, value: Value, free: Set[Node]) -> Rotated | None:
     found = Rotated(cut, norm, join, rotation)
     inner = [node for node in (cut, norm, join) if node is not None]
     alone = all(graph.sole_consumer(node.output) in found.nodes for node in inner)
-    unread = not any(v.consumers or graph.is_output(v) for v in norm.outputs[1:])
+    unread = not any(map(graph.is_read, norm.outputs[1:]))
     dims, rank = norm.output.tensor.dims, len(norm.output.tensor.dims)
     size = x.tensor.dims[2] // found.heads
     whole = dims[-1] == (x.tensor.dims[2] if cut is None else size)

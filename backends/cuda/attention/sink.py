@@ -149,7 +149,7 @@ def sink_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> SinkAtt
     q, _, v, *_ = attention.operands
     is_able = q.tensor.dtype in (float16, bfloat16, float32) and v.tensor.dtype == q.tensor.dtype
     caches = attention.outputs[1:3]
-    if sink is None or not is_able or any(graph.is_output(x) or x.consumers for x in caches):
+    if sink is None or not is_able or any(map(graph.is_read, caches)):
         return None
     return SinkAttention(attention, sink)
 

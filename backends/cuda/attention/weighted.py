@@ -15,6 +15,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import MatMul
 from ..algorithms.registry import Answer, Setting
 from ..codegen.elementwise import ElementwiseChain, chain_of, in_chains
+from ..codegen.readers import readers_outside
 from ..gemm.atoms import HALVES, TF32, atom_of
 from ..gemm.problem import widest
 from ..gemm.strided import StridedProduct, landing, moved_behind
@@ -119,9 +120,8 @@ def _weights(graph: Graph, scores: Node, free: Set[Node]) -> tuple[Node, ...] | 
     """Return the elementwise nodes from scores to the product that reads the last one."""
     dims, values, found = scores.output.tensor.dims, [scores.output], list[Node]()
     while len(found) <= MAX_NODES:
-        readers = {node for value in values for node in value.consumers}.difference(found)
-        # The first reader in order does not depend on later ones.
-        node = next(iter(graph.in_order(readers)), None)
+        readers = readers_outside(graph, values, found)
+        node = next(iter(readers), None)
         if node is None or node not in free or any(graph.is_output(value) for value in values):
             return None
         if isinstance(node.op, MatMul):

@@ -38,6 +38,7 @@ from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ..recipe.source import C_TYPES, SMALL, literal
+from .readers import readers_outside
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
@@ -210,16 +211,14 @@ def closed_after(
     """Yield ever more elementwise nodes after results, whenever only the last is read elsewhere."""
     values, found = [*results], list[Node]()
     while len(found) < MAX_CHAINED:
-        # The first reader in order does not depend on later ones.
-        readers = {node for value in values for node in value.consumers}.difference(found)
-        node = next(iter(graph.in_order(readers)), None)
+        node = next(iter(readers_outside(graph, values, found)), None)
         if node is None or node not in free or not in_chains(node):
             return
         if node.output.tensor.dims != results[0].tensor.dims:
             return
         found.append(node)
         values.append(node.output)
-        if [v for v in values if graph.is_output(v) or v.consumers.keys() - found] == values[-1:]:
+        if [v for v in values if graph.is_read_outside(v, found)] == values[-1:]:
             yield tuple(found)
 
 

@@ -74,12 +74,12 @@ def gathered_chain_at(
     if root is None:
         return None
     nodes = chain(graph, root, free)
-    makers = [value.producer for value in operands_of(nodes)]
+    inside, makers = set(nodes), [value.producer for value in operands_of(nodes)]
     gathers = [
         node
         for node in makers
         if node is not None and node in free and chooses(node)
-        if node.output.consumers.keys() <= set(nodes) and not graph.is_output(node.output)
+        if not graph.is_read_outside(node.output, inside)
     ]
     reader = graph.sole_consumer(root.output)
     reduces = reader is not None and isinstance(reader.op, Reduce)

@@ -166,16 +166,13 @@ class _Closed:
             maker = value.producer
             if maker is None or maker not in self.free or maker in nodes:
                 continue
-            if self._only(value, nodes):
+            if not self.graph.is_read_outside(value, nodes):
                 of_updates = all(_updates(node) for node in value.consumers)
                 computes = self._computes(maker) or self._gathers(maker)
                 if (maker.op.view and of_updates) or (computes and value not in places):
                     return maker
         readers = (node for value in given for node in self.graph.in_order(value.consumers))
         return next((node for node in readers if node not in nodes and self._ends(node)), None)
-
-    def _only(self, value: Value, nodes: Set[Node]) -> bool:
-        return not self.graph.is_output(value) and value.consumers.keys() <= nodes
 
     def _computes(self, node: Node) -> bool:
         """Whether a node computes an element each of one or one each of its operands."""

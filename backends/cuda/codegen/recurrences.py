@@ -325,7 +325,7 @@ class _Unrolled:
         """Whether only these nodes read the results of all but the last one, which joins."""
         join = self._rows[0].nodes[-1]
         return nodes <= self._free and all(
-            node is join or (v.consumers.keys() <= nodes and not self._graph.is_output(v))
+            node is join or not self._graph.is_read_outside(v, nodes)
             for node in nodes
             for v in node.outputs
         )

@@ -14,6 +14,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.plan.format import Format
+from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand
@@ -21,8 +22,9 @@ from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, reduced_axes
 from .moves import Movement
+from .readers import readers_outside
 from .shared_chains import Formed
-from .stages import MovedChain, is_read_outside
+from .stages import MovedChain
 
 #: Maximum numbers of reductions of a kernel, each of which waits for the one before, of nodes, and
 #: of tensors that they read.
@@ -136,7 +138,7 @@ def row_chain_at(
     uses = sum(type(node.op) in FOLDS for node in nodes)
     if uses + any(node.output.tensor.dims == rows.dims for node in behind) < 2:
         return None
-    results = tuple(n.output for n in graph.in_order(nodes) if is_read_outside(graph, n, nodes))
+    results = results_of(graph, graph.in_order(nodes))
     if any(each.is_order and each.x in results for each in moved):
         return None  # a chain stores them in that order
     reads = operands_of(nodes)
@@ -144,7 +146,7 @@ def row_chain_at(
         each
         for each in moved
         if each.y in reads and _fits(each, rows)
-        if not is_read_outside(graph, each.nodes[-1], nodes)
+        if not graph.is_read_outside(each.y, nodes)
     )
     return RowChain(graph.in_order(nodes), results, joined)
 
@@ -181,9 +183,7 @@ def _behind(
     found, more = _beside(graph, fold, rows, free, formed), True
     fitting = len(found)
     while len(found) < MAX_NODES:
-        # The first reader in order does not depend on later ones.
-        readers = {node for each in found for node in each.output.consumers}.difference(found)
-        node = next(iter(graph.in_order(readers)), None)
+        node = next(iter(readers_outside(graph, (each.output for each in found), found)), None)
         if node is None or node not in free or not _joins(node, rows, found):
             break
         read = {*operands_of(found), *(each.output for each in found)}
@@ -191,8 +191,8 @@ def _behind(
         if not _is_small(found, rows):
             break
         more = more and read.issuperset(operands_of([node]))
-        results = [n for n in found if is_read_outside(graph, n, found)]
-        if results == [node]:
+        results = results_of(graph, found)
+        if results == node.outputs:
             fitting, more = len(found), True
         elif more and len(results) <= MAX_RESULTS and formed and formed.may_join(set(found)):
             fitting = len(found)
@@ -217,7 +217,7 @@ def _before(graph: Graph, nodes: Sequence[Node], rows: Rows, free: Set[Node]) ->
         sources = {value.producer for value in operands_of(found)}
         for source in graph.in_order(node for node in sources if node is not None):
             fits = source in free and source.output not in made and _joins(source, rows, ())
-            fits = fits and not is_read_outside(graph, source, found)
+            fits = fits and not graph.is_read_outside(source.output, found)
             fits = fits and source.output.tensor.dims != rows.dropped
             if fits and _is_small([*found, source], rows):
                 found.append(source)

@@ -9,13 +9,15 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.reduce import Cumulative
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
+from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
-from .stages import MovedChain, is_read_outside
+from .readers import readers_outside
+from .stages import MovedChain
 
 #: Maximum number of scans of a kernel, each of which waits for the one before.
 MAX_SCANS = 4
@@ -96,15 +98,13 @@ def _behind(graph: Graph, scan: Node, free: Set[Node]) -> list[Node]:
     """Return a scan and nodes behind it, of which only the last one's result is read elsewhere."""
     found, fitting = [scan], 1
     while len(found) < MAX_NODES:
-        # The first reader in order does not depend on later ones.
-        readers = {node for each in found for node in each.output.consumers}.difference(found)
-        node = next(iter(graph.in_order(readers)), None)
+        node = next(iter(readers_outside(graph, (each.output for each in found), found)), None)
         if node is None or node not in free or not _joins(node, scan):
             break
         found.append(node)
         if not _is_small(found):
             break
-        if [n for n in found if is_read_outside(graph, n, found)] == [node]:
+        if results_of(graph, found) == node.outputs:
             fitting = len(found)
     return found[:fitting]
 
@@ -117,7 +117,7 @@ def _before(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
         sources = {value.producer for value in _operands(found)}
         for source in graph.in_order(node for node in sources if node is not None):
             fits = source in free and source.output not in made and _joins(source, nodes[0])
-            fits = fits and not is_read_outside(graph, source, found)
+            fits = fits and not graph.is_read_outside(source.output, found)
             if fits and _is_small([*found, source]):
                 found.append(source)
                 break

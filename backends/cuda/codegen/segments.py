@@ -8,8 +8,9 @@ node does (GAT). What it reads through a Gather (the other end of each edge) is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from math import prod
 
@@ -125,8 +126,9 @@ def segment_reduction_at(
         behind = _behind(graph, fold if view is None else view, free, chain)
         others = [v.producer for v in operands_of(behind)]
         like = [other for other in others if other is not None and _is_like(other, fold)]
-        folds = [each for each in like if each in free and _is_inside(graph, each.output, behind)]
-        if view is not None and behind and _is_inside(graph, view.output, behind):
+        outside = partial(graph.is_read_outside, nodes=behind)
+        folds = [each for each in like if each in free and not outside(each.output)]
+        if view is not None and behind and not outside(view.output):
             folds = [fold]
         elif fold not in folds or view is not None:
             behind, folds, view = (), [fold], None
@@ -184,11 +186,6 @@ def _root(graph: Graph, fold: Node, free: Set[Node]) -> Node | None:
     return found
 
 
-def _is_inside(graph: Graph, value: Value, nodes: Sequence[Node] | Set[Node]) -> bool:
-    """Whether only some nodes read a value."""
-    return not graph.is_output(value) and value.consumers.keys() <= set(nodes)
-
-
 def _keeps_rank(value: Value) -> bool:
     """Whether elementwise nodes that read a value have as many axes: their first are rows."""
     readers = (node for node in value.consumers if in_chains(node))
@@ -226,7 +223,7 @@ class _Rows:
                 node = value.producer
                 if node is None or node not in self.free or node in inside:
                     continue
-                if not _is_inside(self.graph, value, inside) or not _keeps_rank(value):
+                if self.graph.is_read_outside(value, inside) or not _keeps_rank(value):
                     continue
                 stage = self._stage(node)
                 if stage is not None:
@@ -244,7 +241,7 @@ class _Rows:
             node
             for value, node in makers
             if node is not None and node in self.free and node not in {*inside, *stages}
-            if self._chooses_rows(node) and _is_inside(self.graph, value, inside)
+            if self._chooses_rows(node) and not self.graph.is_read_outside(value, inside)
         )
         early = tuple(stages[node] for node in self.graph.in_order(stages))
         in_order = tuple(self.graph.in_order(rows))

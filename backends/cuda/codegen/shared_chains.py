@@ -12,6 +12,7 @@ from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.plan.partition import results_of
 from ..recipe.launch import Launch, Recipe
 from ..recipe.operands import (
     Given,
@@ -154,7 +155,7 @@ def shared_chain_at(
     if len(found) == len(nodes):
         return None
     chain = graph.in_order(found)
-    return SharedChain(chain, _results(graph, chain))
+    return SharedChain(chain, results_of(graph, chain))
 
 
 def _beside(graph: Graph, nodes: Set[Node], free: Set[Node], dims: Ints) -> Iterator[Node]:
@@ -173,21 +174,11 @@ def _beside(graph: Graph, nodes: Set[Node], free: Set[Node], dims: Ints) -> Iter
 def _fits(graph: Graph, nodes: Set[Node]) -> bool:
     """Whether one kernel can have these nodes: nodes of fewer elements have no results."""
     chain = graph.in_order(nodes)
-    results = _results(graph, chain)
+    results = results_of(graph, chain)
     dims = {value.tensor.dims for value in results}
     few = prod(next(iter(dims))) <= FEW_ELEMENTS
     read, written = len(operands_of(chain)), len(results)
     return len(dims) == 1 and read <= MAX_OPERANDS[few] and written <= MAX_RESULTS[few]
-
-
-def _results(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """Return what other nodes read, or what are results of the graph."""
-    inside = set(nodes)
-    return tuple(
-        node.output
-        for node in nodes
-        if graph.is_output(node.output) or node.output.consumers.keys() - inside
-    )
 
 
 def shared_chain(found: SharedChain, operand: Operand) -> Launch | str:

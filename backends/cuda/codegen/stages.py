@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....runtime.base.record import record
-from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.graph import Node, Value
 from ..recipe.pattern import Grouping, Whole
 from .elementwise import ElementwiseChain, chain_of
 from .moves import Movement
@@ -97,8 +97,3 @@ def stage_of(
     combined = [node.output for node in combining if node.output in reads]
     chain = chain_of(own, name, combined, rounds=rounds)
     return chain if isinstance(chain, str) else Stage(name, value, chain)
-
-
-def is_read_outside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether a node's result is one of the graph, or others than these read it."""
-    return graph.is_output(node.output) or bool(node.output.consumers.keys() - nodes)

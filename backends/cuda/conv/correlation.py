@@ -118,11 +118,8 @@ def _of(
     if len(sources) > 1 or not all(parts):
         return None
     (b,) = sources
-    inside = all(
-        value.consumers.keys() <= nodes and not graph.is_output(value)
-        for slices in parts
-        for value in (node.output for node in slices)
-    )
+    cuts = (node.output for slices in parts for node in slices)
+    inside = not any(graph.is_read_outside(value, nodes) for value in cuts)
     (total,) = {type(node.op) for node in taken if not isinstance(node.op, Concat)}
     scale = 1 / max(*channels, 1) if total is ReduceMean else 1.0
     return Correlation(frozenset(nodes), a, b, tuple(parts), y, scale) if inside else None

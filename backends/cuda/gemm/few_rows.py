@@ -119,7 +119,7 @@ def norm_of_rows(graph: Graph, products: Sequence[Node], *, alone: bool = True) 
     others = y.consumers.keys() - set(products)
     fits = not any(isinstance(node.op, PRODUCTS) for node in others)
     fits = fits and not (alone and (others or graph.is_output(y)))
-    unread = all(not v.consumers and not graph.is_output(v) for v in norm.outputs[1:])
+    unread = not any(map(graph.is_read, norm.outputs[1:]))
     rows = normalize_axis(norm.op.axis, rank) == rank - 1 and x.tensor == y.tensor
     whole = all(
         v.is_constant

@@ -21,6 +21,7 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.readers import are_together
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
@@ -80,7 +81,7 @@ def gathered_rows_at(graph: Graph, norm: Node, free: Set[Node], tail: Tail) -> G
     """
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     dims = norm.operands[0].tensor.dims
-    alone = not any(v.consumers or graph.is_output(v) for v in norm.outputs[1:])
+    alone = not any(map(graph.is_read, norm.outputs[1:]))
     alone = alone and are_of_rows(dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
     if not alone or norm.op.axis not in (-1, len(dims) - 1):
         return None
@@ -100,10 +101,10 @@ def _gathered_before(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> Ga
     if node is None or not _gathers_rows(node, norm.operands[0]):
         return None
     between, inside = [value, *(view.output for view in views)], {*views, norm}
-    read = [v for v in between if graph.is_output(v) or not inside.issuperset(v.consumers)]
+    read = [v for v in between if graph.is_read_outside(v, inside)]
     own = tuple(takewhile(lambda each: set(between).isdisjoint(each.operands), epilogue))
     found = GatheredRows(node, tuple(views), norm, own, next(iter(read), None))
-    return found if len(read) < 2 and _are_together(graph, found) else None
+    return found if len(read) < 2 and are_together(graph, found.nodes) else None
 
 
 def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> GatheredRows | None:
@@ -132,13 +133,6 @@ def _gathers_rows(node: Node, rows: Value) -> bool:
         return False
     exist = indices_of(node) is not None and places.size > 0 and int(places.min()) >= 0
     return exist and places.dtype == np.int64
-
-
-def _are_together(graph: Graph, found: GatheredRows) -> bool:
-    """Whether what others read of gathered rows is not read before the last of the nodes."""
-    readers = set(found.moved.consumers) - found.nodes if found.moved is not None else set[Node]()
-    count = len(found.nodes)
-    return found.nodes.issuperset(graph.in_order(found.nodes | readers)[:count])
 
 
 def gathered_rows(

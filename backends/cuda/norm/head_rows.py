@@ -71,7 +71,7 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
     """
     if isinstance(node.op, LayerNormalization | RMSNormalization):
         norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
-        alone = not any(v.consumers or graph.is_output(v) for v in node.outputs[1:])
+        alone = not any(map(graph.is_read, node.outputs[1:]))
         dims, parameters = x.tensor.dims, (v.tensor.dims for v in node.operands[1:])
         alone = alone and are_of_rows(dims, -1, *parameters)
         if node.op.axis not in (-1, len(dims) - 1) or not alone:
@@ -99,7 +99,7 @@ def _is_of_rows(graph: Graph, found: HeadRows, x: Value) -> bool:
         return False
     if part.operands[0].tensor.dims[:-1] != rows[:-1]:
         return False
-    inside = set(x.consumers) <= found.nodes and not graph.is_output(x)
+    inside = not graph.is_read_outside(x, found.nodes)
     return inside and rows == joined == (*lead, heads * size)
 
 

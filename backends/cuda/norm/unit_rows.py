@@ -104,7 +104,7 @@ def unit_rows_at(
     if x.producer is not None and _widens(x.producer) and x.consumers.keys() == {length, quotient}:
         before, x = (x.producer, *before), x.producer.distinct_reads[0]
     inner = [node.output for node in before[:-1]]
-    if any(graph.is_output(v) or not v.consumers.keys() <= set(before) for v in inner):
+    if any(graph.is_read_outside(v, before) for v in inner):
         return None
     if not all(node in free for node in before):
         return None
