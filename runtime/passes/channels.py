@@ -131,10 +131,6 @@ def _of_reduction(node: Node) -> Parts:
     return _of_first(node)
 
 
-def _of_pool(node: Node) -> Parts:
-    return _of_first(node) if not any(value.consumers for value in node.outputs[1:]) else None
-
-
 def _of_resize(node: Node) -> Parts:
     """Sizes may count channels, but only all axes together."""
     assert isinstance(node.op, Resize)
@@ -201,7 +197,7 @@ _RULES: Mapping[type[Op], Callable[[Node], Parts]] = {
     ConvTranspose: _of_transposed,
     **dict.fromkeys(_FUNCTIONS, _of_function),
     **dict.fromkeys((BatchNormalization, InstanceNormalization), _of_norm),
-    **dict.fromkeys((MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool), _of_pool),
+    **dict.fromkeys((MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool), _of_first),
     **dict.fromkeys((ReduceMean, ReduceMax), _of_reduction),
     Resize: _of_resize,
     Pad: _of_pad,
@@ -261,11 +257,11 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
     fixed = set(graph.outputs.values())
     joined, cut = list[Part](), list[Part]()
     for node in graph.nodes:
-        found = parts_of(node)
+        found = None if _finds_places(graph, node) else parts_of(node)
         if found is None:
             fixed.update((*node.distinct_reads, *node.outputs))
             continue
-        for value in (*node.distinct_reads, *node.outputs):
+        for value in (*node.distinct_reads, *filter(graph.is_read, node.outputs)):
             if value.producer is None or (channels_of(value) or 1) == 1:
                 fixed.add(value)
             leader.setdefault(value, value)
@@ -294,6 +290,11 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
     for group in groups.values():
         group.settle()
         yield group
+
+
+def _finds_places(graph: Graph, node: Node) -> bool:
+    """Whether places of maxima are read, which count the elements of all channels."""
+    return isinstance(node.op, MaxPool) and any(map(graph.is_read, node.outputs[1:]))
 
 
 def touching(graph: Graph, values: Iterable[Value]) -> tuple[Node, ...]:

@@ -134,7 +134,7 @@ def _is_of_joined(graph: Graph, node: Node) -> bool:
     if not isinstance(node.op, LayerNormalization | RMSNormalization):
         return False
     reader, dims = graph.sole_consumer(node.output), shape_of(node.operands[0])
-    alone = all(not value.consumers for value in node.outputs[1:])
+    alone = not any(map(graph.is_read, node.outputs[1:]))
     vectors = all(len(shape_of(value) or (0, 0)) == 1 for value in node.operands[1:])
     if reader is None or not isinstance(reader.op, Concat) or dims is None or len(dims) != 4:
         return False

@@ -77,7 +77,7 @@ def _found(graph: Graph, node: Node) -> tuple[list[_Layer], Node, tuple[int, int
     op, read = node.op, [value for value in node.inputs if value is not None]
     if not isinstance(op, Attention) or op.is_wide or not op.q_num_heads or not op.kv_num_heads:
         return None
-    if len(read) > 4 or len(node.inputs) > 4 or any(v.consumers for v in node.outputs[1:]):
+    if len(read) > 4 or len(node.inputs) > 4 or any(map(graph.is_read, node.outputs[1:])):
         return None
     q, k, v = node.operands[:3]
     shapes = [shape_of(value) for value in (q, k, v)]

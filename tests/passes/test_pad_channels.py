@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.gather import Gather
@@ -242,6 +244,18 @@ def test_parts_without_channels(build: Build, precision: Precision) -> None:
 @pytest.mark.parametrize("build", [few, in_fours, normalized, broadcast, read_by_a_layer])
 def test_what_stays_as_it_is(build: Build) -> None:
     assert padded(make(build, SHAPE))[1] == []
+
+
+def test_images_whose_maxima_are_found_stay_as_they_are() -> None:
+    """Their places count the elements of all channels."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, SHAPE))
+    pool = graph.insert(MaxPool(kernel_shape=(3, 3), **WINDOW), [conv(graph, x, 50)], 2)
+    graph.set_outputs({"y": conv(graph, pool.output, 8), "places": pool.outputs[1]})
+    infer(graph)
+    assert padded(graph)[1] == []
+    graph.set_outputs({"y": graph.outputs["y"]})
+    assert len(padded(graph)[1]) == 1
 
 
 def test_narrow_images_of_many_pixels_stay_as_they_are() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import MatMul
@@ -102,6 +104,16 @@ def same(g: Graph, x: Value) -> Value:
 @pytest.mark.parametrize("build", [words, tiny, read_elsewhere, same])
 def test_others_stay(build: Build) -> None:
     assert not padded(make(build, SHAPE))[1]
+
+
+def test_keys_that_are_results_stay() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, SHAPE))
+    op = Attention(q_num_heads=3, kv_num_heads=3)
+    node = graph.insert(op, joined(graph, x, (30, 30, 30)), 3)
+    graph.set_outputs({"y": layer(graph, node.output, 12), "keys": node.outputs[1]})
+    infer(graph)
+    assert not padded(graph)[1]
 
 
 def test_float32_reads_elements() -> None:
