@@ -16,9 +16,10 @@ from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
 from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, is_elementwise, rank_of, shape_of
+from .editing import Builder, drop, dtype_of, rank_of, shape_of
 from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
+from .pointwise import is_elementwise
 
 Order = tuple[int, ...]
 _VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)

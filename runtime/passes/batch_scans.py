@@ -16,17 +16,15 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.control import Scan
-from ..ops.elementwise import BitCast, CastLike, Clip, PRelu, SwiGLU
 from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Identity
 from .driver import Context
-from .editing import Builder, is_elementwise, shape_of, static_dims
+from .editing import Builder, shape_of, static_dims
+from .pointwise import aside, broadcasts, by_place
 
 #: Maximum number of elements of a batched value; a Scan needs memory for one element only.
 ROOM = 1 << 24
-#: Elementwise operators that do not broadcast all their inputs.
-_RIGID = (BitCast, CastLike, Clip, PRelu, SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -90,12 +88,15 @@ class _Batch:
 
     def _learn(self, node: Node) -> bool:
         """Note the shape of a node's result; False if the node cannot be batched."""
-        made = [self._made(value) for value in node.inputs]
+        read = by_place(node) if broadcasts(node) else node.distinct_reads
+        made = [self._made(value) for value in read]
         given = [each for each in made if each is not None]
         if len(given) < len(made) or not given or len(node.outputs) != 1:
             return False
+        if any((each := self._made(value)) is None or each.is_batched for value in aside(node)):
+            return False
         is_batched = any(each.is_batched for each in given)
-        if isinstance(node.op, Identity) or _broadcasts(node):
+        if isinstance(node.op, Identity) or broadcasts(node):
             shape = np.broadcast_shapes(*(each.shape for each in given))
         elif isinstance(node.op, Reduce):
             shape, axes = given[0].shape, _axes(node, node.op, len(given[0].shape))
@@ -139,20 +140,16 @@ class _Batch:
 
     def _write(self, write: Builder, node: Node, image: dict[Value, Value]) -> None:
         made = self._known[node.output]
-        reads = [(value, self._image(write, value, image)) for value in node.operands]
+        reads = {value: self._image(write, value, image) for value in node.distinct_reads}
         if isinstance(node.op, Reduce) and made.is_batched:
             rank = len(self._known[node.operands[0]].shape)
             axes = _axes(node, node.op, rank) or ()
             op = replace(node.op, noop_with_empty_axes=1)
             inner = write.integers(axis + 1 for axis in axes)
-            image[node.output] = write(op, reads[0][1], inner)
+            image[node.output] = write(op, reads[node.operands[0]], inner)
             return
-        rank = len(made.shape)
-        inputs = [
-            self._aligned(write, value, outer, rank) if _broadcasts(node) else outer
-            for value, outer in reads
-        ]
-        image[node.output] = write(node.op, *inputs)
+        reads |= {v: self._aligned(write, v, reads[v], len(made.shape)) for v in by_place(node)}
+        image[node.output] = write(node.op, *(value and reads[value] for value in node.inputs))
 
     def _aligned(self, write: Builder, value: Value, outer: Value, rank: int) -> Value:
         """Return a batched value with axes of size 1 after the first, up to `rank` behind it."""
@@ -171,10 +168,6 @@ def _source(value: Value) -> Value:
     while value.producer is not None and isinstance(value.producer.op, Identity):
         value = value.producer.distinct_reads[0]
     return value
-
-
-def _broadcasts(node: Node) -> bool:
-    return is_elementwise(node.op) and not isinstance(node.op, _RIGID)
 
 
 def _axes(node: Node, op: Reduce, rank: int) -> tuple[int, ...] | None:

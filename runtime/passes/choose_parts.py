@@ -8,13 +8,14 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.elementwise import BitCast, Equal, SwiGLU, Where
+from ..ops.elementwise import Equal, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Expand, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, limits_of, shape_of, static_dims
+from .editing import Builder, drop, shape_of, static_dims
+from .pointwise import by_place, inputs_with, is_elementwise
 
 _VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 #: What parts may be computed of: other nodes compute what follows them as they store results.
@@ -111,11 +112,11 @@ class _Lifting:
             if node is None or node in nodes or len(nodes) > _NODES:
                 continue
             readers = set(node.output.consumers)
-            apart = not is_elementwise(node.op) or isinstance(node.op, BitCast | SwiGLU)
-            if apart or self.graph.is_output(node.output) or not readers <= nodes | self._ends:
+            read = by_place(node)
+            if not read or self.graph.is_output(node.output) or not readers <= nodes | self._ends:
                 continue
             nodes.add(node)
-            todo += _read_by(node)
+            todo += read
         return nodes
 
     def fits(self, nodes: Set[Node]) -> bool:
@@ -123,7 +124,7 @@ class _Lifting:
 
         That has the same shape, or is repeated along axes that all have already.
         """
-        reads = {v for node in nodes for v in _read_by(node) if v.producer not in nodes}
+        reads = {v for node in nodes for v in by_place(node) if v.producer not in nodes}
         if len(nodes) > _NODES or not all(map(_is_moved, reads)):
             return False
         shape, *others = {_dims(node.output) for node in nodes}
@@ -142,8 +143,8 @@ class _Lifting:
         node = value.producer
         if node is not None and node in nodes:
             add = Builder(self.graph, self.stack, node.name, (node,))
-            own = {v: self.lifted(v, nodes) for v in _read_by(node)}
-            return add(node.op, *(v if v is None else own.get(v, v) for v in node.inputs))
+            own = {v: self.lifted(v, nodes) for v in by_place(node)}
+            return add(node.op, *inputs_with(node, own))
         dims = _dims(value)
         if dims is None or dims == self.dims or prod(dims) < prod(self.dims):
             return value
@@ -152,12 +153,6 @@ class _Lifting:
             if _dims(source) == self.dims:
                 return source
         return Builder(self.graph, self.stack, f"{value.name}.lifted").shaped(value, self.dims)
-
-
-def _read_by(node: Node) -> list[Value]:
-    """Return what a node reads, but for what is a scalar in any case."""
-    limits = limits_of(node)
-    return [value for value in node.distinct_reads if value not in limits]
 
 
 def _repeats(dims: tuple[int, ...] | None, whole: tuple[int, ...]) -> bool:

@@ -11,22 +11,21 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
 from ..ir.types import Array
-from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import RESHAPES
 from .cut_before_transposes import cut_for_products
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, shape_of
+from .editing import Builder, drop, shape_of
 from .keep_pixels import keep_pixels
+from .pointwise import by_place, is_elementwise
 from .row_forms import known_sizes, slice_places, stack_rows
 from .row_moves import Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
 _position = attrgetter("position")
 _NORMS = (LayerNormalization, RMSNormalization)
 #: Elementwise operators that depend on the last axis, or on positions.
-_ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -377,7 +376,8 @@ class _RowRegion:
 def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
     """Whether each row of a node's result depends on one row inside the region."""
     op, out = node.op, Rows.of(node.output)
-    data = [value for value in node.distinct_reads if value.data is None]
+    read = by_place(node) or node.distinct_reads
+    data = [value for value in read if value.data is None]
     if len(node.outputs) != 1 or out is None or any(value not in inside for value in data):
         return False
     rows = {Rows.of(value) for value in data}
@@ -390,9 +390,9 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
         return True
     if not is_elementwise(op):
         return False
-    if isinstance(op, _ORDERED) or any(shape_of(v) != shape_of(node.output) for v in data):
+    if any(shape_of(v) != shape_of(node.output) for v in data):
         return False
-    return all(_is_row(v.data, out.width) for v in node.distinct_reads if v.data is not None)
+    return all(_is_row(v.data, out.width) for v in read if v.data is not None)
 
 
 def _is_norm(node: Node) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import fold_known, infer, known_elements
 from ..ir.types import Array
-from ..ops import elementwise
 from ..ops.control import If, Loop
 from ..ops.elementwise import Add, Sub
 from ..ops.gather import Gather
@@ -24,6 +23,7 @@ from ..ops.movement import Slice
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import number, rank_of
+from .pointwise import is_elementwise
 
 #: Maximum number of iterations examined.
 _ROUNDS = 1 << 16
@@ -159,7 +159,7 @@ class Rounds:
             return self.at(node.inputs[0])
         if isinstance(node.op, Gather | Slice):
             return self._element(value)
-        if type(node.op).__module__ != elementwise.__name__ or len(node.outputs) != 1:
+        if not is_elementwise(node.op) or len(node.outputs) != 1:
             return None
         arrays = [None if each is None else self.at(each) for each in node.inputs]
         if any(array is None for array in arrays):

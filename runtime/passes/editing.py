@@ -13,7 +13,6 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Dim, Shape, TensorType
-from ..ops import elementwise
 from ..ops.movement import Split
 from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axis
@@ -69,20 +68,6 @@ def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
     shapes = [shape_of(part) for part in node.outputs]
     sizes = static_dims(None if shape is None else shape[axis] for shape in shapes)
     return None if sizes is None else (axis, sizes)
-
-
-def is_elementwise(op: Op) -> bool:
-    """Whether an element of the result depends on elements of the operands at its place alone.
-
-    BitCast and SwiGLU are among them, although they change the length of rows.
-    """
-    return type(op).__module__ == elementwise.__name__
-
-
-def limits_of(node: Node) -> frozenset[Value]:
-    """Return the limits of a Clip, which are scalars whatever shape its input has."""
-    given = node.inputs[1:] if isinstance(node.op, elementwise.Clip) else ()
-    return frozenset(value for value in given if value is not None)
 
 
 def number(value: Value | None, rank: int | None = None) -> float | None:
@@ -193,7 +178,7 @@ def drop(graph: Graph, node: Node | None) -> None:
     """Remove an unread node, and the inputs that only it used."""
     if node is None or node not in graph:
         return
-    if any(value.consumers or graph.is_output(value) for value in node.outputs):
+    if any(map(graph.is_read, node.outputs)):
         return
     sources = [value.producer for value in node.distinct_reads]
     graph.remove(node)

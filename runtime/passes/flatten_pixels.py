@@ -15,13 +15,13 @@ from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import Flatten, Reshape
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
-from .sink_transposes import FREE
+from .pointwise import is_elementwise
 from .transpose_images import IMAGES, Order, to_channels_last
 
 #: Maximum number of weights that are permuted: with more, planning takes longer than runs gain.
 MAX_WEIGHTS = 1 << 24
-#: Operators that store images with channels last, and those that keep the order of their operands.
-_STORING, _KEEPING = (Conv, ConvTranspose, MaxPool, AveragePool), (*FREE, Concat)
+#: Operators that store images with channels last.
+_STORING = Conv, ConvTranspose, MaxPool, AveragePool
 #: Maximum number of nodes between a convolution and the view of its image.
 _NEAR = 4
 
@@ -105,7 +105,7 @@ def is_stored(image: Value, near: int = _NEAR) -> bool:
         return False
     if isinstance(node.op, _STORING):
         return True
-    if not isinstance(node.op, _KEEPING):
+    if not isinstance(node.op, Concat) and not is_elementwise(node.op):
         return False
     computed = [value for value in node.distinct_reads if value.data is None]
     same = all(shape_of(value) is not None for value in computed)

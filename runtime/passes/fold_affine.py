@@ -15,10 +15,11 @@ from ..ops.norm import BatchNormalization
 from ..ops.shape import RESHAPES
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import is_elementwise, rank_of
+from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import exact_product, layer_of, rebuilt
 from .pattern import Apply, Var
+from .pointwise import is_elementwise
 from .rounding import check, rounded_bias
 
 _LAYER = Apply((Conv, ConvTranspose, Gemm, BatchNormalization), name="layer")

@@ -7,7 +7,7 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import BitCast, Cast, CastLike, SwiGLU
+from ..ops.elementwise import Cast
 from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.norm import BatchNormalization
@@ -16,15 +16,14 @@ from ..ops.reduce import Cumulative
 from ..ops.resize import Resize
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, is_static, limits_of
+from .editing import Builder, drop, is_static
+from .pointwise import by_place, inputs_with, is_elementwise
 from .sink_transposes import layer_before
 
 Dims = tuple[int, ...]
 
 #: Operators of images, which are channels-last in memory.
 _IMAGES = (Conv, ConvTranspose, BatchNormalization, AveragePool, MaxPool, Resize)
-#: Operators whose results have other rows than an operand.
-_OTHER_ROWS = BitCast | CastLike | SwiGLU
 #: Maximum number of nodes before another operand that are viewed with it, or looked at.
 _DEPTH = 6
 
@@ -48,9 +47,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a node is elementwise, with the rows of its operands."""
-    known = len(node.outputs) == 1 and all(map(is_static, (*node.outputs, *node.distinct_reads)))
-    return is_elementwise(node.op) and not isinstance(node.op, _OTHER_ROWS) and known
+    """Whether a node is elementwise, and all sizes are known."""
+    read = by_place(node)
+    return bool(read) and all(map(is_static, (node.output, *read)))
 
 
 def _widens(node: Node) -> bool:
@@ -112,9 +111,9 @@ def _is_image(value: Value) -> bool:
 def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
     """Compute a node before the views of an operand, if the other ones can be read there."""
     dims, before = node.output.tensor.dims, source.tensor.dims
-    limits = limits_of(node)
-    others = [v for v in node.distinct_reads if v is not value and v not in limits]
-    if value in limits or value.tensor.dims != dims:
+    read = by_place(node)
+    others = [v for v in read if v is not value]
+    if value not in read or value.tensor.dims != dims:
         return False
     if not all(_fits(v, dims, before) for v in others):
         return False
@@ -123,8 +122,7 @@ def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
         return False  # a layer computes this node as it stores its results
     add = Builder(graph, node, node.name, (node,))
     known = {v: _as_before(add, v, dims, before) for v in others} | {value: source}
-    made = add(node.op, *(v if v is None else known.get(v, v) for v in node.inputs))
-    graph.redirect(node.output, add.shaped(made, dims))
+    graph.redirect(node.output, add.shaped(add(node.op, *inputs_with(node, known)), dims))
     drop(graph, node)
     return True
 
@@ -192,13 +190,9 @@ def _whole(add: Builder, value: Value, before: Dims, depth: int) -> Value:
     is_own = add.graph.sole_consumer(value) is not None
     if node is None or not depth or not is_own or not _is_plain(node):
         return add.shaped(value, before)
-    if any(v.tensor.dims != value.tensor.dims and v.tensor.size != 1 for v in node.distinct_reads):
+    read = by_place(node)
+    if any(v.tensor.dims != value.tensor.dims and v.tensor.size != 1 for v in read):
         return add.shaped(value, before)
-    limits = limits_of(node)
-    inputs = [
-        v
-        if v is None or v in limits or v.tensor.dims != value.tensor.dims
-        else _whole(add, v, before, depth - 1)
-        for v in node.inputs
-    ]
-    return Builder(add.graph, add.before, node.name, (node,))(node.op, *inputs)
+    whole = [v for v in read if v.tensor.dims == value.tensor.dims]
+    known = {v: _whole(add, v, before, depth - 1) for v in whole}
+    return Builder(add.graph, add.before, node.name, (node,))(node.op, *inputs_with(node, known))

@@ -12,7 +12,8 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, is_elementwise, shape_of
+from .editing import Builder, drop, dtype_of, shape_of
+from .pointwise import is_elementwise
 
 #: Minimum number of nodes.
 _MANY = 6

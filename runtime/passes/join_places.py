@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from ..ir.graph import Graph, Node
-from ..ops import elementwise
 from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, first_input, shape_of
+from .pointwise import is_elementwise
 
 #: Minimum number of places.
 _COUNT = 4
@@ -37,7 +37,7 @@ def _follower(graph: Graph, cut: Node) -> Node | None:
     follower = graph.sole_consumer(cut.output) if len(cut.outputs) == 1 else None
     if follower is None or len(follower.inputs) != 1:
         return None
-    return follower if type(follower.op).__module__ == elementwise.__name__ else None
+    return follower if is_elementwise(follower.op) else None
 
 
 def _is_most(cuts: Sequence[Node]) -> bool:

@@ -24,8 +24,9 @@ from ..ops.movement import Concat, Slice, Split
 from ..ops.shapes import normalize_axis
 from .channels import channels_of, parts_of
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, rank_of, shape_of, static_size
+from .editing import Builder, drop, rank_of, shape_of, static_size
 from .pad_channels import word_of
+from .pointwise import is_elementwise
 
 #: Maximum number of elements of which a copy takes no longer than its launch.
 FEW = 1 << 19

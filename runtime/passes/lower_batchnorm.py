@@ -10,10 +10,11 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.elementwise import Add, Mul
 from .driver import Context, Reason
-from .editing import Builder, drop, dtype_of, is_elementwise, rank_of, shape_of, stand_in
+from .editing import Builder, drop, dtype_of, rank_of, shape_of, stand_in
 from .fold_batchnorm import folded
 from .fold_prenorm import layer_behind, taking
 from .fusion import refusal
+from .pointwise import is_elementwise
 from .rounding import Unfit, rounded_bias
 from .sink_transposes import layer_before
 

@@ -10,10 +10,10 @@ from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
-from ..ops.elementwise import Clip, Unary
 from ..ops.movement import Split
 from .driver import Context
 from .editing import Builder, drop, shape_of, static_size
+from .pointwise import is_activation
 
 #: Channels of which every part has a multiple, so that slices of both precisions are whole words.
 WORD = 8
@@ -92,19 +92,13 @@ def _branch(graph: Graph, conv: Node) -> _Branch | None:
     if any(value.data is None for value in conv.operands[1:]):
         return None
     after = graph.sole_consumer(conv.output)
-    found = _Branch(conv, after if after is not None and _is_activation(after) else None)
+    found = _Branch(conv, after if after is not None and is_activation(after) else None)
     if graph.is_output(found.y) or not all(isinstance(n.op, Conv) for n in found.y.consumers):
         return None
     size = static_size(shape_of(found.y))
     if size is None or size > MAX_PIXELS * len(found.weight):
         return None
     return None if len(found.weight) % WORD else found
-
-
-def _is_activation(node: Node) -> bool:
-    """Whether a node computes each element of its first input alone."""
-    fixed = all(value is None or value.data is not None for value in node.inputs[1:])
-    return isinstance(node.op, Unary | Clip) and fixed and len(node.outputs) == 1
 
 
 def _merge(graph: Graph, branches: Sequence[_Branch]) -> str:

@@ -11,7 +11,8 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, shape_of
+from .editing import Builder, drop, shape_of
+from .pointwise import is_elementwise
 from .transpose_images import TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
 #: From how many channels on convolutions store images with channels last.

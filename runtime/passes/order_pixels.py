@@ -16,7 +16,8 @@ from ..ops.norm import BatchNormalization
 from ..ops.reduce import Reduce
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, rank_of
+from .editing import Builder, drop, rank_of
+from .pointwise import is_elementwise
 from .transpose_images import Order, order_of, to_channels_first
 
 

@@ -14,7 +14,6 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
 from ..ir.op import Op
 from ..ir.types import Shape, TensorType
-from ..ops import elementwise
 from ..ops.attention import Attention
 from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
 from ..ops.gather import GatherND, OneHot
@@ -25,15 +24,14 @@ from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import ints_of
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, shape_of, stand_in, static_dims
+from .editing import Builder, drop, shape_of, stand_in, static_dims
 from .pattern import pairs
+from .pointwise import broadcasts, by_place, inputs_with
 
 #: Constants that leave the other operand as it is, or repeat it. Of floats, -0 + 0 is 0.
 _NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1, Add: 0}
 #: Maximum number of their elements that are looked at.
 _LOOKED_AT = 1 << 16
-#: Elementwise operators that do not broadcast their inputs.
-_RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementwise.SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -45,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield from _axes_kept(graph, node)
     for node in list(graph.nodes):
         same = _RULES.get(type(node.op))
-        if same is None or (len(node.outputs) != 1 and _is_read(graph, node.outputs[1:])):
+        if same is None or any(map(graph.is_read, node.outputs[1:])):
             continue
         source = node.inputs[0] if node.inputs else None
         if source is None or not same(node):
@@ -102,10 +100,10 @@ def _of_one_tensor(graph: Graph, value: Value) -> Node | None:
     Besides, it may read numbers, which do not add axes.
     """
     node = value.producer
-    if node is None or graph.sole_consumer(value) is None or isinstance(node.op, _RIGID):
+    if node is None or graph.sole_consumer(value) is None or not broadcasts(node):
         return None
     tensors = [v for v in node.distinct_reads if not v.is_constant]
-    if not is_elementwise(node.op) or len(tensors) != 1:
+    if len(tensors) != 1:
         return None
     others = [v for v in node.distinct_reads if v.is_constant]
     numbers = all(v.data is not None and v.data.size == 1 for v in others)
@@ -218,15 +216,15 @@ def broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
     if not _fits(node):
         return
     for reader in list(repeated.consumers):
-        others = [value for value in reader.distinct_reads if value is not repeated]
-        inputs = [source if value is repeated else value for value in reader.inputs]
         said = f"{reader.kind} '{reader.name}'"
         if _masks(reader, repeated, source):
-            graph.set_inputs(reader, inputs)
+            graph.set_inputs(reader, [source if v is repeated else v for v in reader.inputs])
             yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
             continue
-        if not broadcasts(reader):
+        read, inputs = by_place(reader), inputs_with(reader, {repeated: source})
+        if not broadcasts(reader) or repeated not in read:
             continue
+        others = [value for value in read if value is not repeated]
         small = _broadcast_shape([source, *others])
         suffices = small is not None and small == shape_of(reader.output)
         if suffices or any(shape_of(value) == whole for value in others):
@@ -272,15 +270,6 @@ def _expanded_last(
     """Replace an elementwise node by the same on smaller inputs, and an Expand of its result."""
     small = Builder(graph, reader, f"{reader.name}.small", (reader,))(reader.op, *inputs)
     return stand_in(graph, [reader], reader, Expand(), [small, shape])
-
-
-def broadcasts(node: Node) -> bool:
-    """Whether a node is an elementwise one that broadcasts its inputs."""
-    return is_elementwise(node.op) and not isinstance(node.op, _RIGID)
-
-
-def _is_read(graph: Graph, values: tuple[Value, ...]) -> bool:
-    return any(v.consumers or graph.is_output(v) for v in values)
 
 
 def _always(node: Node) -> bool:

@@ -10,7 +10,8 @@ from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
 from ..ops.reduce import Reduce, ReduceSum
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, is_static, stand_in
+from .editing import Builder, drop, is_static, stand_in
+from .pointwise import is_elementwise
 
 #: Maximum number of nodes that are repeated, and maximum bytes that they read, as a share of those
 #: of their result, which would be written and read.

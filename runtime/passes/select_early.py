@@ -10,7 +10,6 @@ from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Dim, Shape
-from ..ops import elementwise
 from ..ops.attention import Attention
 from ..ops.gather import Gather, GatherND
 from ..ops.matmul import Gemm, MatMul
@@ -19,7 +18,8 @@ from ..ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ..ops.packed import MatMulBnb4, MatMulNBits
 from ..ops.shape import Reshape, Squeeze
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of
+from .pointwise import is_by_place, is_elementwise
 
 #: For each operand the axis of the selection, None if it is unchanged.
 Axes = Sequence[int | None]
@@ -148,7 +148,7 @@ class _Selections:
         if selection is None or data is None or maker is None:
             return ""
         shape = shape_of(data)
-        is_read = any(self.graph.is_output(v) or v.consumers for v in maker.outputs if v != data)
+        is_read = any(self.graph.is_read(v) for v in maker.outputs if v != data)
         if shape is None or self.graph.sole_consumer(data) is not node or is_read:
             return ""
         axes = _axes(maker, shape, selection)
@@ -260,13 +260,11 @@ def _aligned(value: Value | None, shape: Shape, selection: _Selection) -> Axes |
 
 
 def _elementwise(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
-    op, found = node.op, list[int | None]()
-    if not is_elementwise(op) or isinstance(op, elementwise.BitCast):
+    found = list[int | None]()
+    if not is_elementwise(node.op):
         return None
-    if isinstance(op, elementwise.SwiGLU) and selection.axis == len(shape) - 1:
-        return None
-    for value in node.inputs:
-        axes = _aligned(value, shape, selection)
+    for i, value in enumerate(node.inputs):
+        axes = _aligned(value, shape, selection) if is_by_place(node.op, i) else (None,)
         if axes is None:
             return None
         found += axes

@@ -10,13 +10,14 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Add, Clip, Unary
+from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.norm import BatchNormalization
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, rank_of, shape_of, static_dims
 from .fold_batchnorm import folded
+from .pointwise import is_activation
 
 #: Channels of which every part of a sum has a multiple, so that slices need no copy: 16 bytes in
 #: float32. In half precision, channels of images are padded.
@@ -44,7 +45,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         concat = joined.producer
         assert concat is not None
         sizes, add = _sizes(concat), Builder(graph, node, node.name, (node,))
-        if _is_activation(node):
+        if is_activation(node):
             rest = [list(node.inputs[1:]) for _ in concat.operands]
         elif sizes and _is_norm(node, sum(sizes)):
             rest = _parameters(add, node, sizes)
@@ -137,13 +138,6 @@ def _is_layer(graph: Graph, value: Value) -> bool:
     if isinstance(node.op, BatchNormalization) and folded(node) is not None:
         return node.inputs[0] is not None and _is_layer(graph, node.inputs[0])
     return isinstance(node.op, Conv | ConvTranspose)
-
-
-def _is_activation(node: Node) -> bool:
-    """Whether a node computes each element of its first input alone."""
-    others = node.inputs[1:]
-    fixed = all(value is None or value.data is not None for value in others)
-    return isinstance(node.op, Unary | Clip) and fixed and len(node.outputs) == 1
 
 
 def _is_norm(node: Node, channels: int) -> bool:

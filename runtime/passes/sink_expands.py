@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -13,7 +14,8 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from .driver import Context
 from .editing import Builder, shape_of, stand_in, static_dims, to_sizes
-from .remove_identity import broadcast, broadcasts
+from .pointwise import broadcasts, by_place, inputs_with
+from .remove_identity import broadcast
 from .scores import axis_groups
 
 #: Maximum number of nodes between an Expand and what multiplies or broadcasts its elements.
@@ -73,7 +75,7 @@ def _leads(node: Node, value: Value, depth: int) -> bool:
     """Whether a value comes to a product, or to an elementwise node of several tensors."""
     if isinstance(node.op, MatMul):
         return node.operands[0] is not node.operands[1]
-    if broadcasts(node) and len(node.distinct_reads) > 1:
+    if broadcasts(node) and len(by_place(node)) > 1:
         return True
     passes = isinstance(node.op, Transpose) or node.op.view or broadcasts(node)
     readers = node.output.consumers if passes and depth else ()
@@ -136,11 +138,12 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
     whole, out = node.output.tensor.dims, _dims(view.output)
     moved = False
     for reader in graph.in_order(view.output.consumers):
+        read = by_place(reader)
         if out is None or not broadcasts(reader) or _dims(reader.output) != out:
             continue
-        others = [value for value in reader.operands if value is not view.output]
+        others = [value for value in read if value is not view.output]
         shapes = {value: _split(_dims(value), whole, out) for value in others}
-        if None in shapes.values() or len(reader.operands) != len(reader.inputs):
+        if None in shapes.values() or view.output not in read:
             continue
         if any(map(_is_image, (*others, reader.output))):
             continue
@@ -150,14 +153,12 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
         if np.broadcast_shapes(node.operands[0].tensor.dims, *known) != whole:
             continue
         add = Builder(graph, reader, f"{reader.name}.whole", (reader,))
-        inputs = [
-            node.output if value is view.output else add.shaped(value, shapes[value] or (), "sizes")
-            for value in reader.operands
-        ]
-        value, sizes = add(reader.op, *inputs), add.integers(out, "sizes")
-        nodes = [reader, *_followers(graph, reader)]
-        for each in nodes[1:]:
-            value = add(each.op, *(value for _ in each.inputs), name=f"{each.name}.whole")
+        known = {v: add.shaped(v, shapes[v] or (), "sizes") for v in others}
+        value = add(reader.op, *inputs_with(reader, {**known, view.output: node.output}))
+        nodes, sizes = [reader, *_followers(graph, reader)], add.integers(out, "sizes")
+        for before, each in pairwise(nodes):
+            inputs = inputs_with(each, {before.output: value})
+            value = add(each.op, *inputs, name=f"{each.name}.whole")
         stand_in(graph, nodes, nodes[-1], to_sizes(out), [value, sizes])
         moved = True
     return moved

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.op import Op, with_attributes
-from ..ops import elementwise
+from ..ir.op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
+from ..ops.elementwise import Unary
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -19,21 +19,11 @@ from .driver import Context
 from .editing import Builder, drop, shape_of
 from .fold_pad import transposed_pads
 from .keep_pixels import keep_pixels
+from .pointwise import by_place, inputs_with, is_elementwise
 from .transpose_images import Order, order_of, to_channels_first, transpose_images
 
-#: Elementwise operators that depend on the last axis.
-_ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
 #: Normalizations of rows, which may activate what they store, as layers do.
 _NORMS = (LayerNormalization, RMSNormalization)
-#: Elementwise operators that accept any order of axes.
-FREE = tuple(
-    kind
-    for kind in vars(elementwise).values()
-    if isinstance(kind, type)
-    and issubclass(kind, Op)
-    and kind.__module__ == elementwise.__name__
-    and kind not in _ORDERED
-)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -77,7 +67,7 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
     Nothing else reads what is moved.
     """
     views: list[Node] = []
-    if not isinstance(node.op, elementwise.Unary) or isinstance(node.op, _ORDERED):
+    if not isinstance(node.op, Unary):
         return views
     value = node.inputs[0]
     while value is not None and graph.sole_consumer(value) is not None:
@@ -109,7 +99,7 @@ def layer_before(graph: Graph, value: Value) -> Node | None:
     if isinstance(node.op, Conv | ConvTranspose | Gemm | MatMul):
         return node
     computed = [each for each in node.distinct_reads if each.data is None]
-    if not isinstance(node.op, FREE) or len(computed) != 1 or len(node.outputs) != 1:
+    if not by_place(node) or len(computed) != 1:
         return None
     same = shape_of(computed[0]) == shape_of(value) is not None
     return layer_before(graph, computed[0]) if same else None
@@ -172,21 +162,11 @@ class _TransposedRegion:
 
     def rewrite(self, graph: Graph) -> str:
         """Make the nodes work in the order before the transposes."""
-        image = {node.output: node.inputs[0] for node in self.entries}
+        image = {node.output: node.operands[0] for node in self.entries}
         made: dict[Node, Node] = {}
         for node in self.nodes:
-            inputs = [
-                v and (image.get(v) or _transposed_constant(graph, v, self.order))
-                for v in node.inputs
-            ]
-            add = Builder(graph, node, node.name, (node,))
-            if isinstance(node.op, MatMul):
-                inputs = [_transposed_weights(graph, node), inputs[0]]
-            elif isinstance(node.op, Pad):
-                inputs[1] = add.integers(transposed_pads(node, self.order), "pads")
-            new = add.node(self._op(node.op), *inputs)
-            image[node.output] = new.output
-            made[node] = new
+            made[node] = self._made(graph, node, image)
+            image[node.output] = made[node].output
         for value in self.exits:
             if value.producer in made:
                 add = Builder(graph, value.producer)
@@ -205,10 +185,22 @@ class _TransposedRegion:
             f"of its input: {self.before} transposes became {self.after}"
         )
 
-    def _op(self, op: Op) -> Op:
+    def _made(self, graph: Graph, node: Node, image: Mapping[Value, Value]) -> Node:
+        """Insert a node that works in the order before the transposes."""
+        op, add = node.op, Builder(graph, node, node.name, (node,))
+        if isinstance(op, MatMul):
+            return add.node(op, _transposed_weights(graph, node), image[node.operands[0]])
+        if isinstance(op, Pad):
+            x, _, *rest = node.inputs
+            pads = add.integers(transposed_pads(node, self.order), "pads")
+            return add.node(op, x and image[x], pads, *rest)
+        others = {
+            v: image.get(v) or _transposed_constant(graph, v, self.order) for v in _moved(node)
+        }
         if isinstance(op, Concat):
-            return with_attributes(op, axis=self.order[op.axis])
-        return op
+            whole = with_attributes(op, axis=self.order[op.axis])
+            return add.node(whole, *(others[v] for v in node.operands))
+        return add.node(op, *inputs_with(node, others))
 
 
 def _transposed_constant(graph: Graph, value: Value, order: Order) -> Value:
@@ -278,13 +270,18 @@ def _is_free(node: Node, order: Order) -> bool:
         x, w = node.operands
         is_layer = x.data is None and w.data is not None and w.data.ndim == 2
         return is_layer and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
-    return isinstance(node.op, FREE) and len(node.outputs) == 1
+    return bool(by_place(node))
+
+
+def _moved(node: Node) -> tuple[Value, ...]:
+    """Return what a node of a region reads in the order of its result."""
+    return by_place(node) or node.distinct_reads
 
 
 def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) -> bool:
     """Whether the node reads only values of regions, and constants that can be transposed."""
     inside = False
-    for value in node.distinct_reads:
+    for value in _moved(node):
         if value in owner:
             inside = True
         elif value.data is None or not _can_transpose(value.data, rank, node):
@@ -315,13 +312,14 @@ class _Tail:
 
     def rewrite(self, graph: Graph) -> str:
         """Make the nodes work in the product's order, and transpose their result."""
-        before, value = self.transpose.output, self.transpose.inputs[0]
+        before, value = self.transpose.output, self.transpose.operands[0]
         for node in self.nodes:
             add = Builder(graph, node, node.name, (node,))
-            inputs = [
-                value if v is before else self._transposed(graph, node, v) for v in node.inputs
-            ]
-            before, value = node.output, add(node.op, *inputs)
+            others = {
+                v: value if v is before else self._transposed(graph, node, v)
+                for v in by_place(node)
+            }
+            before, value = node.output, add(node.op, *inputs_with(node, others))
         last = self.nodes[-1]
         add = Builder(graph, last, self.transpose.name, (self.transpose,))
         graph.redirect(last.output, add(Transpose(perm=self.order), value))
@@ -329,15 +327,13 @@ class _Tail:
             drop(graph, node)
         return f"{len(self.nodes)} nodes after Transpose '{self.transpose.name}' now precede it"
 
-    def _transposed(self, graph: Graph, node: Node, value: Value | None) -> Value | None:
+    def _transposed(self, graph: Graph, node: Node, value: Value) -> Value:
         """Return another operand in the product's order."""
-        if value is None:
-            return None
         if value.data is not None:
             return _transposed_constant(graph, value, self.order)
         source = value.producer
         if source is not None and order_of(source) == self.order:
-            return source.inputs[0]
+            return source.operands[0]
         add = Builder(graph, node, f"{value.name}.transposed")
         return add(Transpose(perm=inverse(self.order)), value)
 
@@ -349,7 +345,7 @@ def _tail(graph: Graph, transpose: Node) -> _Tail | None:
         return None
     value, nodes, sums = transpose.output, list[Node](), 0
     while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
-        others = [v for v in node.distinct_reads if v is not value]
+        others = [v for v in _moved(node) if v is not value]
         sums += sum(other.data is None for other in others)
         if isinstance(node.op, Concat | MatMul | Pad) or sums > 1:
             break
@@ -365,7 +361,7 @@ def _is_product(graph: Graph, value: Value) -> bool:
     if graph.sole_consumer(value) is None or value.producer is None:
         return False
     node = value.producer
-    if isinstance(node.op, FREE):
+    if is_elementwise(node.op):
         sides = [v for v in node.distinct_reads if v.data is None]
         return len(sides) == 1 and _is_product(graph, sides[0])
     return isinstance(node.op, (MatMul, Gemm))

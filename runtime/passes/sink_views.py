@@ -13,7 +13,8 @@ from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
 from .pattern import pairs
-from .sink_transposes import FREE, inverse, layer_before
+from .pointwise import is_elementwise
+from .sink_transposes import inverse, layer_before
 from .transpose_images import order_of, to_channels_first, to_channels_last
 
 _CONVOLUTIONS = (Conv, ConvTranspose)
@@ -127,7 +128,7 @@ def _activated(graph: Graph, node: Node) -> list[Node] | None:
     """
     nodes = [node]
     while (reader := graph.sole_consumer(nodes[-1].output)) is not None:
-        if not isinstance(reader.op, FREE):
+        if not is_elementwise(reader.op):
             break
         if not isinstance(reader.op, Unary) or len(reader.distinct_reads) != 1:
             return None

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops import elementwise
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
@@ -17,6 +16,7 @@ from ..ops.movement import Split, Transpose
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, split_sizes
 from .pattern import without_addend
+from .pointwise import is_elementwise
 from .transpose_images import to_channels_first, to_channels_last
 
 #: Parts of a gated layer, and the number of channels that a word of 16 bytes has.
@@ -54,10 +54,9 @@ def _is_gated(graph: Graph, node: Node) -> bool:
     if len(node.outputs) != GATED:
         return False
     for value in node.outputs:
-        kinds = [type(reader.op) for reader in value.consumers]
-        if not kinds or graph.is_output(value):
+        if not value.consumers or graph.is_output(value):
             return False
-        if any(kind.__module__ != elementwise.__name__ for kind in kinds):
+        if not all(is_elementwise(reader.op) for reader in value.consumers):
             return False
     return True
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
-from ..ops.elementwise import Add, Clip, Mul
+from ..ops.elementwise import Add, Mul
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Split, Transpose
@@ -21,8 +21,8 @@ from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
+from .pointwise import is_by_place, is_elementwise
 from .rounding import may_round_before
-from .sink_transposes import FREE
 from .stack_products import joined, shaped, stacked
 
 #: Minimum number of branches, and maximum number of elements of a tensor of each: of larger ones,
@@ -348,12 +348,12 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
         added = len(read) < 3 or all(_is_addable(value) for value in read[2])
         known = weight is not None and weight.ndim == 2 and weight.size > 0 and not constant[0]
         return plain and added and known
-    if isinstance(op, FREE):
+    if is_elementwise(op):
         varying = [
             len(set(each)) > 1 and not _is_equal(of) for each, of in zip(read, data, strict=True)
         ]
-        limits = isinstance(op, Clip) and any(varying[1:])  # these have one element
-        return len(first.outputs) == 1 and any(varying) and not all(constant) and not limits
+        alike = all(is_by_place(op, i) for i, varies in enumerate(varying) if varies)
+        return len(first.outputs) == 1 and any(varying) and not all(constant) and alike
     if constant[0] or len(set(read[0])) == 1:
         return False
     if isinstance(op, LayerNormalization | RMSNormalization):

@@ -16,7 +16,8 @@ from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, drop, is_elementwise, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of
+from .pointwise import is_elementwise
 
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
 #: below that, a product takes no longer than its launch.

@@ -8,7 +8,7 @@ stacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,8 @@ from ..ops.sequence import ConcatFromSequence, SequenceEmpty, SequenceInsert
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .count_loops import Rounds
 from .driver import Context
-from .editing import Builder, drop, dtype_of, is_elementwise, shape_of, static_dims
+from .editing import Builder, drop, dtype_of, shape_of, static_dims
+from .pointwise import aside, by_place
 
 #: Maximum number of elements of a mask, and of what is masked.
 ROOM = 1 << 24
@@ -201,15 +202,26 @@ class _Appended:
         if found is not None:
             vector, places = self._rounds.outer(found[0]), found[1][at].reshape(-1, 1)
             return None if vector is None else lambda w: w(Gather(), vector, w.constant(places))
-        if node is None or not (isinstance(node.op, _VIEWS) or is_elementwise(node.op)):
+        if node is not None and isinstance(node.op, _VIEWS):
+            return self._column(node.operands[0], at)
+        read = () if node is None else by_place(node)
+        columns = {v: column for v in read if (column := self._column(v, at)) is not None}
+        if node is None or not read or len(columns) < len(read):
             return None
-        read = node.operands[:1] if isinstance(node.op, _VIEWS) else node.operands
-        columns = [column for each in read if (column := self._column(each, at)) is not None]
-        if len(columns) < len(read) or not read:
+        return self._computed(node, columns)
+
+    def _computed(self, node: Node, columns: Mapping[Value, _Writer]) -> _Writer | None:
+        """Return what an elementwise node computes of columns; its limits have to be constants."""
+        limits = {v: data for v in aside(node) if (data := self._rounds.source(v).data) is not None}
+        if len(limits) < len(set(aside(node))):
             return None
-        if isinstance(node.op, _VIEWS):
-            return columns[0]
-        return lambda write: write(node.op, *(column(write) for column in columns))
+
+        def write_column(write: Builder) -> Value:
+            made = {value: column(write) for value, column in columns.items()}
+            made |= {value: write.constant(data) for value, data in limits.items()}
+            return write(node.op, *(value and made[value] for value in node.inputs))
+
+        return write_column
 
     def _reduced(self, node: Node, at: Array) -> _Rows | None:
         """Return reductions of the rows between two bounds."""

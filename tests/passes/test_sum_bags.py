@@ -32,6 +32,8 @@ MEAN = """c = Slice (rows, s, e) is_last = Equal (i, last)
                 else_branch = te () => (float[1, 5] h) { h = Identity (w) }>
         },
         else_branch = e () => (float[1, 5] q) { q = ReduceMean (c, first) }>"""
+CLIPPED = """c = Slice (rows, s, e) w = ReduceSum (c, first) d = Sub (e, s)
+    some = Clip (d, one) f = Cast <to = 1> (some) r = Div (w, f)"""
 MAX = """is_last = Equal (i, last)
     c = If (is_last) <
         then_branch = t () => (float[m, 5] p) { p = Slice (rows, s, count) },
@@ -115,7 +117,7 @@ def feeds_of(case: Case) -> dict[str, np.ndarray]:
 
 CASES = [
     Case(reduction, offsets, table=table)
-    for reduction in (SUM, MEAN, MAX)
+    for reduction in (SUM, MEAN, CLIPPED, MAX)
     for offsets in (EVEN, RAGGED, COMPUTED)
     for table in (True, False)
 ]
