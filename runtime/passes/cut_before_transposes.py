@@ -202,7 +202,8 @@ def slice_before_transposes(graph: Graph) -> Iterator[str]:
         places = [perm[axis] for axis in axes]
         add = Builder(graph, node, node.name, (node,))
         _, starts, ends, _, *steps = node.inputs
-        part = add(Slice(), transpose.inputs[0], starts, ends, add.integers(places, "axes"), *steps)
+        along = add.integers(places, "axes", starts)
+        part = add(Slice(), transpose.inputs[0], starts, ends, along, *steps)
         name = node.name
         graph.replace(node, [add(transpose.op, part)])
         drop(graph, transpose)

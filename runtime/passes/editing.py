@@ -146,9 +146,15 @@ class Builder:
         """Add a constant."""
         return self.graph.constant(data, name)
 
-    def integers(self, numbers: Iterable[int], name: str = "constant") -> Value:
-        """Add an int64 constant of one axis: a shape, axes, bounds."""
-        return self.graph.constant(np.array(tuple(numbers), np.int64), name)
+    def integers(
+        self, numbers: Iterable[int], name: str = "constant", like: Value | None = None
+    ) -> Value:
+        """Add a constant of one axis: a shape, axes, bounds.
+
+        Its dtype is that of `like`, such as the bounds beside axes; int64 if there is none.
+        """
+        dtype = np.dtype(np.int64) if like is None else like.tensor.dtype
+        return self.graph.constant(np.array(tuple(numbers), dtype), name)
 
 
 def stand_in(

@@ -118,7 +118,8 @@ def _all_rows(node: Node, written: Iterable[Rows | None]) -> list[Rows] | None:
         if rows is None or (found and (rows.axis, rows.step) != (found[0].axis, found[0].step)):
             return None
         if not found:
-            known = (shape_of(node.output) or ())[rows.axis]
+            shape = shape_of(node.output)
+            known = None if shape is None else shape[rows.axis]
             size = known if isinstance(known, int) else 0
         found.append(rows)
         total += rows.size

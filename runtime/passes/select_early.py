@@ -97,8 +97,9 @@ class _Selection:
         """Return the selection of another value along one of its axes, which is kept."""
         op, given = self.node.op, self.node.inputs[1:]
         if isinstance(op, Slice):
-            steps = given[3:]
-            return add(op, value, *given[:2], add.integers((axis,), "axis"), *steps)
+            starts, ends, _, *steps = given
+            axes = add.integers((axis,), "axis", starts)
+            return add(op, value, starts, ends, axes, *steps)
         if isinstance(op, Gather):
             indices = given[0]
             if self.drops and indices is not None and indices.data is not None:

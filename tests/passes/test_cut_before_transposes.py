@@ -99,3 +99,16 @@ def test_parts_from_which_the_size_of_their_axis_follows() -> None:
     after, log = optimised(graph)
     assert log.counts["compose_views"]
     assert_same(graph, after, 3, 2, 8)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_between_transposes(dtype: type) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(2, 0, 1)), x)
+        rows = apply(g, Slice(), turned, *(np.array([n], dtype) for n in (1, 4, 1, 2)))
+        return apply(g, Transpose(perm=(0, 2, 1)), rows)
+
+    graph = make(build, (5, 3, 4))
+    after, log = optimised(graph)
+    assert log.counts["compose_views"]
+    assert_same(graph, after)

@@ -12,7 +12,7 @@ import tercet
 from tercet.runtime.ir.graph import Node
 from tercet.runtime.passes import join_written
 
-from .graphs import optimised_file
+from .graphs import normal, optimised_file
 
 #: Rows that each of two assignments to six rows writes, and the values.
 PARTS = {
@@ -105,6 +105,22 @@ def test_others_are_written(name: str) -> None:
     _, log = optimised_file(proto)
     assert "join_written" not in log.counts
     assert_as_onnxruntime(proto)
+
+
+def test_assignments_to_a_tensor_of_unknown_rank() -> None:
+    proto = parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[6, 4] x, int64[n] shape, float[2, 4] a, float[4, 4] b) => (y)
+        <int64[2, 1] i = {0, 1}, int64[4, 1] j = {2, 3, 4, 5}> {
+            shaped = Reshape (x, shape)
+            one = ScatterND (shaped, i, a)
+            y = ScatterND (one, j, b)
+        }"""
+    )
+    feeds = {"x": normal(6, 4), "shape": np.array([6, 4]), "a": normal(2, 4), "b": normal(4, 4)}
+    with tercet.load(proto) as loaded:
+        found = loaded.run(feeds)["y"]
+    np.testing.assert_array_equal(found, np.concatenate((feeds["a"], feeds["b"])))
 
 
 def test_sums_are_no_assignments() -> None:

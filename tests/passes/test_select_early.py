@@ -34,11 +34,16 @@ def last(g: Graph, x: Value) -> Value:
     return apply(g, Slice(), x, np.array([-1]), np.array([2**63 - 1]), np.array([1]))
 
 
+def in_int32(g: Graph, x: Value) -> Value:
+    bounds = (np.array([n], np.int32) for n in (2, 3, 1, 1))
+    return apply(g, Slice(), x, *bounds)
+
+
 def of_each(g: Graph, x: Value) -> Value:
     return apply(g, GatherND(batch_dims=1), x, np.array([[[3]], [[7]]]))
 
 
-SELECTIONS = [first, several, last, of_each]
+SELECTIONS = [first, several, last, in_int32, of_each]
 
 
 def layer(g: Graph, x: Value) -> Value:
