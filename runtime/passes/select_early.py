@@ -90,8 +90,11 @@ class _Selection:
         return type(op), tuple(map(_content, given))
 
     def is_few(self, size: Dim) -> bool:
-        """Whether at most half of the rows are selected; one row if their number is unknown."""
-        return 2 * self.most <= size if isinstance(size, int) else self.most == 1
+        """Whether at most half of the rows are selected; one row if their number is unknown.
+
+        A single row is not: operands may be broadcast to it.
+        """
+        return 2 * self.most <= size > 1 if isinstance(size, int) else self.most == 1
 
     def applied(self, add: Builder, value: Value, axis: int) -> Value:
         """Return the selection of another value along one of its axes, which is kept."""

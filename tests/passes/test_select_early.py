@@ -166,6 +166,17 @@ def test_most_rows_are_not_selected_early() -> None:
     assert kept(most, layer)
 
 
+def test_no_rows_of_one_that_operands_are_broadcast_to() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        none = np.array([], np.int64)
+        return apply(g, Gather(axis=1), apply(g, Sigmoid(), x), none)
+
+    graph = make(build, (BATCH, 1, WIDTH))
+    after, _ = optimised(graph)
+    assert after.outputs["y"].tensor.shape == (BATCH, 0, WIDTH)
+    assert_same(graph, after)
+
+
 def test_rows_that_others_read_are_computed() -> None:
     def build(g: Graph, x: Value) -> Value:
         y = layer(g, x)
