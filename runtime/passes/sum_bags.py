@@ -233,6 +233,8 @@ class _Appended:
         rows = self._rounds.source(node.operands[0])
         table, read = self._looked_up(rows)
         cuts = self._cuts(read, at)
+        if not cuts:
+            return None
         sources = {self._rounds.outer(cut.operands[0]) for cut, _ in cuts}
         x = sources.pop() if len(sources) == 1 else None
         low, high = ([(cut.operands[i], rounds) for cut, rounds in cuts] for i in (1, 2))

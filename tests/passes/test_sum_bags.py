@@ -215,3 +215,22 @@ def test_stacked_results(kind: str, offsets: tuple[int, ...] | None, table: bool
         assert "Loop" not in kinds(model.graph)
         found = model.run(feeds)["y"]
     np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
+
+
+def test_rounds_that_reduce_all_rows_stay() -> None:
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 5] rows) => (float[3, 5] y)
+    <int64 rounds = {3}, bool yes = {1}>
+    {
+        last, y = Loop (rounds, yes, rows) <body = body (
+            int64 round, bool going, float[4, 5] before
+        ) => (bool more, float[4, 5] after, float[5] r) {
+            more = Identity (going)
+            after = Neg (before)
+            r = ReduceMean <axes = [0], keepdims = 0> (before)
+        }>
+    }""")
+    feeds = {"rows": np.random.default_rng(3).standard_normal((4, 5)).astype(np.float32)}
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(["y"], feeds)
+    with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
+        np.testing.assert_allclose(model.run(feeds)["y"], np.asarray(wanted), rtol=1e-6)
