@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto
+from onnx import NodeProto, helper
 
 import tercet
 from tercet.runtime.ops import movement
@@ -200,6 +200,19 @@ def test_a_loop_through_other_nodes_is_not_fused() -> None:
     with tercet.load(proto) as plain:
         got = plain.run({"x": X})["y"]
     assert np.allclose(got, node_by_node(proto, {"x": X})["y"], atol=1e-5)
+
+
+@pytest.mark.parametrize("way", [[], [node("Exp", ["deviation"], "factor")]], ids=["", "computed"])
+def test_what_reads_another_result_of_a_head_is_not_fused(way: Nodes) -> None:
+    nodes = (
+        helper.make_node("LayerNormalization", ["x", "k"], ["a", "mean", "deviation"]),
+        *way,
+        node("Mul", ["a", "factor" if way else "deviation"], "y"),
+    )
+    proto = model(nodes, {"x": ROWS}, {"k": random(10)})
+    with tercet.load(proto) as plain:
+        got = plain.run({"x": ROWS})["y"]
+    assert np.allclose(got, node_by_node(proto, {"x": ROWS})["y"], atol=1e-5)
 
 
 def test_results_take_the_memory_of_operands_that_die() -> None:

@@ -31,6 +31,8 @@ def chains(graph: Graph, free: Set[Node]) -> Iterator[Chain]:
 def _follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
     stages: list[ChainStage] = []
     result = head.output
+    if any(value.consumers for value in head.outputs[1:]):
+        return Chain(head)  # what follows may wait for those
     while stage := _next(graph, result, free):
         stages.append(stage)
         result = stage.node.output
