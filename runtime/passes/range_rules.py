@@ -75,7 +75,7 @@ def _transposed(node: Node, ranges: Ranges) -> ValueRange:
     """Return the range of the input; a Softmax along another axis may become one of rows."""
     source, op = input_of(node, 0), node.op
     shape, made = _shape(source), source.producer
-    if shape is None or not isinstance(op, movement.Transpose):
+    if not shape or not isinstance(op, movement.Transpose):
         return of_first(node, ranges)
     last, rank = op.order(len(shape))[-1], len(shape)
     along = made.op.axis % rank if made is not None and isinstance(made.op, norm.Softmax) else None

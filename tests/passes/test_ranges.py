@@ -142,6 +142,13 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         -8,
         8,
     ),
+    "a transposed number": (
+        lambda g, x: apply(
+            g, Transpose(), apply(g, red.ReduceMean(keepdims=0), apply(g, ew.Tanh(), x))
+        ),
+        -1,
+        1,
+    ),
     "spectrum": (lambda g, x: transformed(g, apply(g, ew.Tanh(), x), DFT()), -8 * ROOT, 8 * ROOT),
     "padded spectrum": (
         lambda g, x: transformed(g, apply(g, ew.Tanh(), x), DFT(), 20),
