@@ -18,7 +18,7 @@ from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add, Cast, Div, Mul
 from ..ops.gather import Gather, TensorScatter
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Split, Transpose
+from ..ops.movement import Concat, Pad, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
@@ -230,17 +230,28 @@ def _reads_latent(node: Node) -> bool:
 
 
 def _is_kept(graph: Graph, value: Value) -> bool:
-    """Whether heads go, after nodes that only move them, to a cache that is a graph input."""
+    """Whether heads go, after nodes that only move them, to a cache that is a graph input.
+
+    A cache may be given more room first, as by GroupQueryAttention.
+    """
     for _ in range(4):
         if len(value.consumers) != 1:
             return False
         (node,) = value.consumers
         if isinstance(node.op, Concat | TensorScatter):
-            return any(other in graph.inputs for other in node.inputs if other is not None)
+            return any(_is_given(graph, other) for other in node.inputs if other is not None)
         if not isinstance(node.op, Reshape | Transpose | Cast):
             return False
         value = node.output
     return False
+
+
+def _is_given(graph: Graph, value: Value) -> bool:
+    """Whether a value is a graph input, with or without padding."""
+    node = value.producer
+    if node is not None and isinstance(node.op, Pad):
+        value = node.operands[0]
+    return value in graph.inputs
 
 
 def _layer(graph: Graph, value: Value, *, shared: bool = False) -> _MergeableProduct | None:

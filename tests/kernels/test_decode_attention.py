@@ -65,7 +65,8 @@ class Decode:
         kept: "keys" if another node reads the rotated keys, "queries" the queries; "" for none.
         constant: whether the tables of angles are constants.
         joined: whether queries, keys and values are parts of the rows of one tensor.
-        normed: whether the heads of queries and new keys are normalized before they are rotated.
+        normed: what is normalized before heads of queries and new keys are rotated: ``heads``, or
+            ``rows`` of one tensor before they are transposed; "" for nothing.
         sink: whether each head has one.
         attributes: of the attention.
     """
@@ -86,7 +87,7 @@ class Decode:
     kept: str = ""
     constant: bool = False
     joined: bool = False
-    normed: bool = False
+    normed: str = ""
     sink: bool = False
     attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
 
@@ -151,12 +152,8 @@ class Decode:
         if self.joined:
             given |= self._parted(graph, given["rows"])
         q, k = given["q"], given["k"]
-        if self.normed:
-            norm = RMSNormalization(epsilon=EPSILON)
-            factors = (graph.constant(feeds[name]) for name in ("of_q", "of_k"))
-            q, k = (
-                graph.insert(norm, [x, by]).output for x, by in zip((q, k), factors, strict=True)
-            )
+        if self.normed == "heads":
+            q, k = self._normalized(graph, q, "q"), self._normalized(graph, k, "k")
         if self.rotary_dim:
             rotation = RotaryEmbedding(
                 rotary_embedding_dim=self.rotary_dim % self.size, interleaved=self.interleaved
@@ -193,8 +190,14 @@ class Decode:
         for (name, count), part in zip(counts.items(), split.outputs, strict=True):
             shape = np.array([len(self.before), self.new, count, self.size])
             heads = graph.insert(Reshape(), [part, graph.constant(shape)]).output
+            if self.normed == "rows" and name != "v":
+                heads = self._normalized(graph, heads, name)
             found[name] = graph.insert(Transpose(perm=(0, 2, 1, 3)), [heads]).output
         return found
+
+    def _normalized(self, graph: Graph, x: Value, name: str) -> Value:
+        factors = graph.constant(self.feeds()[f"of_{name}"])
+        return graph.insert(RMSNormalization(epsilon=EPSILON), [x, factors]).output
 
     def exact(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """Return results in float64, of the caches as they are rounded."""
@@ -320,10 +323,16 @@ CASES = {
     "rows of all": Decode(joined=True, constant=True),
     "rows of many": Decode(joined=True, new=5, size=24, rotated=8, before=(30, 2, 59)),
     "rows without rotation": Decode(joined=True, new=2, rotated=0),
-    "normed": Decode(normed=True),
-    "normed rows": Decode(normed=True, joined=True, constant=True, size=128, heads=(8, 2)),
-    "normed heads of 96": Decode(normed=True, size=96, rotated=64, new=2, room=150, before=(140,)),
-    "normed neighbours": Decode(normed=True, interleaved=1, size=32, new=3, dtype=bfloat16),
+    "normed": Decode(normed="heads"),
+    "normed heads of rows": Decode(
+        normed="heads", joined=True, constant=True, size=128, heads=(8, 2)
+    ),
+    "normed heads of 96": Decode(
+        normed="heads", size=96, rotated=64, new=2, room=150, before=(140,)
+    ),
+    "normed neighbours": Decode(normed="heads", interleaved=1, size=32, new=3, dtype=bfloat16),
+    "normed rows": Decode(normed="rows", joined=True, constant=True, size=128, heads=(8, 2)),
+    "normed rows of many": Decode(normed="rows", joined=True, new=5, size=32, before=(30, 2, 59)),
     "sinks": Decode(sink=True),
     "sinks of rows": Decode(sink=True, joined=True, constant=True, size=64, heads=(8, 1)),
     "sinks of many": Decode(
@@ -335,7 +344,8 @@ CASES = {
         attributes=(("is_causal", 1), ("left_window_size", 7)),
     ),
     "sinks, capped": Decode(sink=True, attributes=(("is_causal", 1), ("softcap", 2.0))),
-    "normed before": Decode(normed=True, size=80),  # by five threads
+    "normed before": Decode(normed="heads", size=80),  # by five threads
+    "normed rows before": Decode(normed="rows", joined=True, size=80),
 }
 APART = {
     "float32": Decode(dtype=float32),
@@ -367,7 +377,11 @@ def test_others_are_two(case: Decode) -> None:
     assert "attention_decode" not in found
 
 
-@pytest.mark.parametrize("case", [case for case in CASES.values() if case.joined], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [case for name, case in CASES.items() if case.joined and not name.endswith("before")],
+    ids=str,
+)
 def test_heads_are_read_where_they_are(case: Decode) -> None:
     """Nothing splits or transposes rows; only caches that are not updated in place are copied."""
     *copies, attention = planned_for(case)
@@ -375,10 +389,12 @@ def test_heads_are_read_where_they_are(case: Decode) -> None:
     assert all(copy.moot for copy in copies)
 
 
-@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("normed", "joined"), [("heads", False), ("heads", True), ("rows", True)])
 @pytest.mark.parametrize("size", [80, 96, 112])
-def test_heads_that_its_threads_cannot_normalize_are_normed_before(size: int, joined: bool) -> None:
-    found = [each.entry for each in planned_for(Decode(normed=True, size=size, joined=joined))]
+def test_heads_that_its_threads_cannot_normalize_are_normed_before(
+    size: int, normed: str, joined: bool
+) -> None:
+    found = [each.entry for each in planned_for(Decode(normed=normed, size=size, joined=joined))]
     assert found.count("normalize_rows") == 2
     assert found[-1] == "attention_decode"
     assert "rotate_append" not in found

@@ -14,9 +14,9 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Div, Mul
-from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.gather import Gather, TensorScatter
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Pad, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.ops.reduce import ReduceL2
@@ -68,7 +68,8 @@ class Product:
         return apply(g, Add(), y, normal(width)) if self.bias else y
 
 
-def decoder(products: list[Product], *, cached: bool = True) -> Graph:
+def decoder(products: list[Product], *, cached: str = "joined") -> Graph:
+    """Return a layer whose keys and values are joined to caches, or written into their room."""
     g = Graph()
     x = g.add_input("x", TensorType(float32, (1, 3, K)))
     results: dict[str, Value] = {}
@@ -77,7 +78,11 @@ def decoder(products: list[Product], *, cached: bool = True) -> Graph:
         heads = apply(g, Transpose(perm=(0, 2, 1, 3)), apply(g, Reshape(), each(g, x), shape))
         if cached and number:
             past = g.add_input(f"past{number}", TensorType(float32, (1, each.heads, 5, SIZE)))
-            heads = apply(g, Concat(axis=2), past, heads)
+            if cached == "joined":
+                heads = apply(g, Concat(axis=2), past, heads)
+            else:
+                room = apply(g, Pad(), past, np.array([0, 0, 0, 0, 0, 0, 3, 0]))
+                heads = apply(g, TensorScatter(axis=2), room, heads, np.array([5]))
         results[f"y{number}"] = heads
     g.set_outputs(results)
     infer(g)
@@ -103,8 +108,9 @@ def results(graph: Graph) -> list[np.ndarray]:
     ],
     ids=str,
 )
-def test_products_are_one(products: list[Product]) -> None:
-    graph = decoder(products)
+@pytest.mark.parametrize("cached", ["joined", "written"])
+def test_products_are_one(products: list[Product], cached: str) -> None:
+    graph = decoder(products, cached=cached)
     after, log = optimised(graph)
     assert log.counts["merge_products"] == 1
     assert sum(kind in ("MatMul", "MatMulNBits") for kind in map(_short, kinds(after))) == 1
@@ -134,7 +140,7 @@ def test_products_that_are_not_alike_stay(products: list[Product]) -> None:
 
 
 def test_heads_that_nobody_keeps_stay() -> None:
-    _, log = optimised(decoder([Product(4), Product(2), Product(2)], cached=False))
+    _, log = optimised(decoder([Product(4), Product(2), Product(2)], cached=""))
     assert "merge_products" not in log.counts
 
 

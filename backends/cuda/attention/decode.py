@@ -16,6 +16,7 @@ from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int6
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
 from ....runtime.ops.gather import TensorScatter
+from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import RMSNormalization
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
@@ -29,7 +30,7 @@ from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
-from .heads import AttentionTask, HeadSource, by_head, source_of_heads
+from .heads import AttentionTask, HeadSource, by_head, rows_of_heads, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike
 from .sink import Sink, SinkAttention, sink_behind
 
@@ -91,7 +92,8 @@ class DecodeAttention(Whole):
         """The part behind the normalizations, if these are separate kernels."""
         if self.norms is None:
             return None
-        given = (*(norm.output for norm in self.norms), self.values.operands[1])
+        rotated = (rotation.operands[0] for rotation in self.rotations or ())
+        given = (*rotated, self.values.operands[1])
         q, k, v = (HeadSource(value) for value in given)
         return replace(self, norms=None, sources=(q, k, v))
 
@@ -138,15 +140,17 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
     rotations = _rotations(graph, attention, keys)
     norms = None if rotations is None else _norms(graph, rotations)
     for found, normed in dict.fromkeys(((rotations, norms), (rotations, None), (None, None))):
-        q, k = normed or found or (attention, keys)
+        q, k = (normed and normed.nodes) or found or (attention, keys)
         read = ((q, 0), (k, 0 if found else 1), (values, 1))
         given = [(node, value) for node, i in read if (value := node.inputs[i]) is not None]
         if len(given) < len(read):
             continue
         for find in (partial(source_of_heads, graph), lambda value, _: HeadSource(value)):
             q_source, k_source, v_source = (find(value, node) for node, value in given)
-            sources = (q_source, k_source, v_source)
-            whole = DecodeAttention(attention, keys, values, found, normed, sources, sink)
+            if normed and normed.rows:
+                q_source, k_source = normed.rows
+            sources, norm = (q_source, k_source, v_source), normed and normed.nodes
+            whole = DecodeAttention(attention, keys, values, found, norm, sources, sink)
             anchors = {attention, keys, values}
             if len(anchors) == 3 and whole.nodes <= free and are_together(graph, whole.nodes):
                 return whole
@@ -179,19 +183,44 @@ def _rotations(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] |
     return (q, k) if alone else None
 
 
-def _norms(graph: Graph, rotations: tuple[Node, Node]) -> tuple[Node, Node] | None:
-    """Return the normalizations of the heads of queries and keys, which only rotations read."""
-    q, k = (v.producer if (v := rotation.inputs[0]) else None for rotation in rotations)
-    if q is None or k is None or not isinstance(q.op, RMSNormalization) or q.op != k.op:
+@record
+class _HeadNorms:
+    """The normalizations of the heads of queries and keys, which only rotations read.
+
+    Attributes:
+        nodes: the normalizations.
+        rows: the rows that they read if heads are transposed behind them, not in front; or None.
+    """
+
+    nodes: tuple[Node, Node]
+    rows: tuple[HeadSource, HeadSource] | None
+
+
+def _norms(graph: Graph, rotations: tuple[Node, Node]) -> _HeadNorms | None:
+    """Return the normalizations in front of two rotations, if they have no other readers."""
+    (q, of_q), (k, of_k) = (_norm_before(graph, rotation) for rotation in rotations)
+    if q is None or k is None or q.op != k.op or (of_q is None) != (of_k is None):
         return None
-    for norm, rotation in zip((q, k), rotations, strict=True):
-        x, scale = norm.operands[:2]
-        size = x.tensor.dims[-1]
-        whole = x.tensor.rank == 4 and normalize_axis(q.op.axis, 4) == 3
-        constant = scale.is_constant and scale.tensor.dims == (size,)
-        if not whole or not constant or graph.sole_consumer(norm.output) is not rotation:
-            return None
-    return q, k
+    return _HeadNorms((q, k), None if of_q is None or of_k is None else (of_q, of_k))
+
+
+def _norm_before(graph: Graph, rotation: Node) -> tuple[Node | None, HeadSource | None]:
+    """Return what normalizes the heads that are rotated, and its rows; see `_HeadNorms`."""
+    value, reader, rows = rotation.operands[0], rotation, None
+    node = value.producer
+    if node is not None and isinstance(node.op, Transpose):
+        value, reader = node.operands[0], node
+        node = value.producer
+        rows = node and rows_of_heads(graph, rotation.operands[0], rotation, node)
+        if rows is None:
+            return None, None
+    if node is None or not isinstance(node.op, RMSNormalization):
+        return None, None
+    x, scale = node.operands[:2]
+    whole = x.tensor.rank == 4 and normalize_axis(node.op.axis, 4) == 3
+    constant = scale.is_constant and scale.tensor.dims == (x.tensor.dims[-1],)
+    alone = graph.sole_consumer(value) is reader
+    return (node, rows) if whole and constant and alone else (None, None)
 
 
 @record

@@ -95,20 +95,36 @@ class HeadSource:
 
 def source_of_heads(graph: Graph, value: Value, reader: Node) -> HeadSource:
     """Return the rows whose heads only `reader` reads, so that nothing transposes them."""
+    return rows_of_heads(graph, value, reader) or HeadSource(value)
+
+
+def rows_of_heads(
+    graph: Graph, value: Value, reader: Node, norm: Node | None = None
+) -> HeadSource | None:
+    """Return the rows whose heads are transposed for `reader` alone; None if there are none.
+
+    Args:
+        graph: the graph.
+        value: the heads.
+        reader: what reads them.
+        norm: what normalizes each head in front of the Transpose, if anything does.
+    """
     transpose = value.producer
     if transpose is None or not isinstance(transpose.op, Transpose):
-        return HeadSource(value)
-    split = transpose.inputs[0]
-    reshape = None if split is None else split.producer
-    if split is None or reshape is None or not isinstance(reshape.op, Reshape):
-        return HeadSource(value)
-    rows = reshape.inputs[0]
-    alone = graph.sole_consumer(value) is reader and graph.sole_consumer(split) is transpose
-    if rows is None or not alone or transpose.op.order(len(split.tensor.dims)) != (0, 2, 1, 3):
-        return HeadSource(value)
+        return None
+    split, alone = transpose.operands[0], graph.sole_consumer(value) is reader
+    if norm is not None:
+        split = norm.operands[0]
+        alone = alone and graph.sole_consumer(norm.output) is transpose
+    reshape, cut_for = split.producer, transpose if norm is None else norm
+    if reshape is None or not isinstance(reshape.op, Reshape):
+        return None
+    rows, alone = reshape.operands[0], alone and graph.sole_consumer(split) is cut_for
+    if not alone or transpose.op.order(len(split.tensor.dims)) != (0, 2, 1, 3):
+        return None
     batch, length, heads, size = split.tensor.dims
     if rows.is_constant or rows.tensor.dims != (batch, length, heads * size):
-        return HeadSource(value)
+        return None
     return HeadSource(rows, heads, (reshape, transpose))
 
 
