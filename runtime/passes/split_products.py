@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
+from ..ops.packed import MatMulNBits
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, split_sizes
 from .pattern import without_addend
@@ -30,8 +33,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     two products with the columns of W do not, and one of them computes the gate as its epilogue.
     Parts with readers other than elementwise nodes, such as an Attention, stay together, and so do
     more than two parts (gates of a recurrence): chains read these where they are, which takes less
-    than further products. For 16-bit floats, a convolution of single pixels whose channels are cut
-    (NAFNet) becomes such products of rows of pixels, as images with channels last are.
+    than further products. Packed weights are cut likewise (Phi-3). For 16-bit floats, a convolution
+    of single pixels whose channels are cut (NAFNet) becomes such products of rows of pixels, as
+    images with channels last are.
     """
     halves = context.options.precision in ("float16", "bfloat16")
     for node in list(graph.nodes):
@@ -109,37 +113,63 @@ def _widths(node: Node) -> tuple[int, ...] | None:
 
 
 def _layer(graph: Graph, node: Node) -> tuple[Node, Array | None] | None:
-    """Return the product with a constant matrix whose only reader is the Split, and its bias."""
+    """Return the product with constant weights whose only reader is the Split, and its bias."""
     value = node.inputs[0]
     if value is None or graph.sole_consumer(value) is not node:
         return None
     value, bias = without_addend(graph, value)
     product = value.producer
-    if product is None or not isinstance(product.op, MatMul) or product.inputs[1] is None:
+    columns = None if product is None else _columns_of(product)
+    if product is None or columns is None:
         return None
-    weight = product.inputs[1].data
-    if weight is None or weight.ndim != 2 or product.inputs[0] is None:
+    return None if bias is not None and bias.shape != (columns,) else (product, bias)
+
+
+def _columns_of(product: Node) -> int | None:
+    """Return the number of columns of a product whose weights can be cut; None if it is none."""
+    op, weights = product.op, product.inputs[1:]
+    if any(each is not None and each.data is None for each in weights):
         return None
-    return None if bias is not None and bias.shape != weight.shape[1:] else (product, bias)
+    if isinstance(op, MatMul):
+        (matrix,) = (each.data for each in product.operands[1:])
+        return matrix.shape[1] if matrix is not None and matrix.ndim == 2 else None
+    if not isinstance(op, MatMulNBits) or op.is_prepacked:
+        return None
+    return op.N if not any(weights[3:]) else None  # another order of terms, a bias inside it
+
+
+def _cut(product: Node, first: int, last: int) -> tuple[Op, list[Array | None]]:
+    """Return the operator and the constants of some columns of a product."""
+    op, weights = product.op, [each and each.data for each in product.inputs[1:]]
+    if not isinstance(op, MatMulNBits):
+        return op, [
+            None if each is None else np.ascontiguousarray(each[:, first:last]) for each in weights
+        ]
+    packed, *others = (
+        None if each is None else each.reshape(op.N, -1)[first:last] for each in weights
+    )
+    assert packed is not None
+    rows = packed.reshape(last - first, op.blocks, -1)
+    flat = (None if each is None else each.reshape(-1) for each in others)
+    return replace(op, N=last - first), [rows, *flat]
 
 
 def _rewrite(
     graph: Graph, node: Node, product: Node, bias: Array | None, widths: Sequence[int]
 ) -> None:
-    x, matrix = product.inputs
-    cut = node.inputs[0]
-    assert x is not None
-    assert matrix is not None
-    assert matrix.data is not None
-    assert cut is not None
+    x, cut = product.operands[0], node.operands[0]
     assert cut.producer is not None
     ends = [0, *np.cumsum(widths).tolist()]
     parts: list[Value] = []
     for number, (first, last) in enumerate(pairwise(ends)):
         name = f"{product.name}.{number}"
         add = Builder(graph, node, name, (product,))
-        columns = np.ascontiguousarray(matrix.data[:, first:last])
-        part = add(MatMul(), x, add.constant(columns, f"{matrix.name}.{number}"))
+        op, weights = _cut(product, first, last)
+        stored = (
+            each if data is None or each is None else add.constant(data, f"{each.name}.{number}")
+            for each, data in zip(product.inputs[1:], weights, strict=True)
+        )
+        part = add(op, x, *stored)
         if bias is not None:
             behind = Builder(graph, node, name, (cut.producer,))
             part = behind(Add(), part, add.constant(bias[first:last], f"{product.name}.bias"))

@@ -25,7 +25,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..randomness import restarting
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, results
 
 K, SIZE = 40, 4
 RNG = restarting(11)
@@ -87,13 +87,6 @@ def decoder(products: list[Product], *, cached: str = "joined") -> Graph:
     g.set_outputs(results)
     infer(g)
     return g
-
-
-def results(graph: Graph) -> list[np.ndarray]:
-    raw = Options(stop_at=0)
-    feeds = {v.name: np.ones(v.tensor.dims, np.float32) / 3 for v in graph.inputs}
-    with Model(graph.clone(), open_backends("numpy", raw), raw, evaluate) as model:
-        return list(model.run(feeds).values())
 
 
 @pytest.mark.parametrize(

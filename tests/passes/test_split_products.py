@@ -14,11 +14,14 @@ from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.passes import split_products
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
+from ..randomness import restarting
+from .graphs import apply, assert_same, kinds, make, normal, optimised, passed, results
 
 Parts = tuple[Value, ...]
+RNG = restarting(7)
 
 
 def parts(g: Graph, x: Value, *, bias: bool = True, sizes: tuple[int, ...] = ()) -> Parts:
@@ -41,6 +44,32 @@ def test_gated_layers(gate: Op, bias: bool) -> None:
     assert kinds(after).count("MatMul") == 2
     assert "Split" not in kinds(after)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("zeros", ["", "packed", "floats"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_packed_weights(bits: int, zeros: str) -> None:
+    """As of Phi-3's layers; rows of zero points are whole bytes."""
+
+    def build(g: Graph, x: Value) -> Value:
+        op, blocks = MatMulNBits(K=40, N=12, bits=bits, block_size=16), 3
+        packed = RNG.integers(0, 256, (12, blocks, 2 * bits)).astype(np.uint8)
+        points = {
+            "": None,
+            "packed": RNG.integers(0, 256, 12 * -(-blocks * bits // 8)).astype(np.uint8),
+            "floats": np.abs(normal(12 * blocks)),
+        }
+        y = apply(g, op, x, packed, normal(12 * blocks), points[zeros])
+        inputs = [apply(g, Add(), y, normal(12)), g.constant(np.array([5, 7]))]
+        first, second = g.insert(Split(axis=-1), inputs, 2).outputs
+        total = apply(g, MatMul(), apply(g, Swish(), first), normal(5, 7))
+        return apply(g, Mul(), total, second)
+
+    graph = make(build, (2, 3, 40))
+    after, _ = optimised(graph)
+    assert sum("MatMulNBits" in kind for kind in kinds(after)) == 2
+    assert "Split" not in kinds(after)
+    np.testing.assert_allclose(results(after)[0], results(graph)[0], 1e-5, 1e-5)
 
 
 def test_parts_of_unequal_sizes() -> None:
