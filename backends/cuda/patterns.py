@@ -59,6 +59,7 @@ _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _NORMALIZED = Finder("gemm.normalized", "normalized_product_at", ("tail",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
+_HEADS_APART = Finder("norm.head_rows", "heads_apart_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 _PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
@@ -112,5 +113,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
 }
 #: The same of what no other group contains.
 LAST: Mapping[type[Op], tuple[Finder, ...]] = {
+    LayerNormalization: (_HEADS_APART,),
+    RMSNormalization: (_HEADS_APART,),
     MatMul: (Finder("gemm.strided", "strided_product_at", ("tail",)),),
 }

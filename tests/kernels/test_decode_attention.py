@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,6 +351,7 @@ APART = {
     "float32": Decode(dtype=float32),
     "nine": Decode(new=9),
     "rows of a prompt": Decode(new=20, joined=True, before=(5, 0)),
+    "normed rows of a prompt": Decode(new=20, joined=True, before=(5, 0), normed="rows"),
     "fewer keys than a product takes": Decode(room=12, before=(3, 0)),
     "sinks of a prompt": Decode(sink=True, new=20, joined=True, before=(5, 0)),
     "sinks of a prompt in float32": Decode(sink=True, new=20, before=(5, 0), dtype=float32),
@@ -400,10 +401,13 @@ def test_heads_that_its_threads_cannot_normalize_are_normed_before(
     assert "rotate_append" not in found
 
 
-def test_heads_of_a_prompt_are_read_where_they_are() -> None:
-    *copies, append, attention = planned_for(APART["rows of a prompt"])
+@pytest.mark.parametrize("normed", ["", "rows"])
+def test_heads_of_a_prompt_are_read_where_they_are(normed: str) -> None:
+    """Neither are parts of rows cut out, nor heads transposed."""
+    *others, append, attention = planned_for(replace(APART["rows of a prompt"], normed=normed))
     assert (append.entry, attention.entry) == ("rotate_append", "attention_mma")
-    assert all(copy.moot for copy in copies)
+    kept = [each.entry for each in others if not each.moot]
+    assert kept == ["normalize_rows"] * (2 if normed else 0)
 
 
 def test_caches_that_kernels_write_are_read_behind_these() -> None:

@@ -207,20 +207,20 @@ def _norms(graph: Graph, rotations: tuple[Node, Node]) -> _HeadNorms | None:
 def _norm_before(graph: Graph, rotation: Node) -> tuple[Node | None, HeadSource | None]:
     """Return what normalizes the heads that are rotated, and its rows; see `_HeadNorms`."""
     value, reader, rows = rotation.operands[0], rotation, None
-    node = value.producer
+    node, transpose = value.producer, None
     if node is not None and isinstance(node.op, Transpose):
-        value, reader = node.operands[0], node
+        value, reader, transpose = node.operands[0], node, node
         node = value.producer
-        rows = node and rows_of_heads(graph, rotation.operands[0], rotation, node)
-        if rows is None:
-            return None, None
     if node is None or not isinstance(node.op, RMSNormalization):
         return None, None
     x, scale = node.operands[:2]
     whole = x.tensor.rank == 4 and normalize_axis(node.op.axis, 4) == 3
     constant = scale.is_constant and scale.tensor.dims == (x.tensor.dims[-1],)
-    alone = graph.sole_consumer(value) is reader
-    return (node, rows) if whole and constant and alone else (None, None)
+    if not (whole and constant) or graph.sole_consumer(value) is not reader:
+        return None, None
+    if transpose is not None:
+        rows = rows_of_heads(graph, transpose.output, rotation, node)
+    return (node, rows) if transpose is None or rows else (None, None)
 
 
 @record
@@ -312,7 +312,7 @@ def decode_attention(
     of_q = op.q_num_heads if rotation is None else rotation.num_heads
     known = (of_q, rotation and rotation.num_heads, None)
     queries, new_keys, new_values = (
-        by_head(rows, source.heads or heads)
+        source.operand(rows, heads)
         for rows, source, heads in zip(
             (given.x, given.k, given.v), found.sources, known, strict=True
         )

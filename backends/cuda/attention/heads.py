@@ -83,25 +83,34 @@ class HeadSource:
     """Where the heads of a tensor [batch, heads, length, size] lie.
 
     Attributes:
-        value: the tensor, or rows [batch, length, heads * size] of which it is a transposed view.
+        value: the tensor, or what it is a transposed view of: rows [batch, length, heads * size],
+            or their heads [batch, length, heads, size].
         heads: number of heads of the rows; None for the tensor itself.
-        nodes: the Reshape and the Transpose in between.
+        nodes: the Reshape, if there is one, and the Transpose in between.
     """
 
     value: Value
     heads: int | None = None
     nodes: tuple[Node, ...] = ()
 
+    def operand(self, x: Tensor, heads: int | None) -> Heads:
+        """Return the operand of the value by head; `heads` of rows that no node transposes."""
+        if self.heads is None or x.rank == 3:
+            return by_head(x, self.heads or heads)
+        batch, length, count, size = x.dims
+        of_batch, of_row, of_head, _ = x.strides
+        return Heads(x, (batch, count, length, size), (of_batch, of_head, of_row))
+
 
 def source_of_heads(graph: Graph, value: Value, reader: Node) -> HeadSource:
-    """Return the rows whose heads only `reader` reads, so that nothing transposes them."""
+    """Return the rows whose heads only `reader` reads, so that nothing transposes these."""
     return rows_of_heads(graph, value, reader) or HeadSource(value)
 
 
 def rows_of_heads(
     graph: Graph, value: Value, reader: Node, norm: Node | None = None
 ) -> HeadSource | None:
-    """Return the rows whose heads are transposed for `reader` alone; None if there are none.
+    """Return what is transposed to heads for `reader` alone; None if nothing is.
 
     Args:
         graph: the graph.
@@ -116,16 +125,16 @@ def rows_of_heads(
     if norm is not None:
         split = norm.operands[0]
         alone = alone and graph.sole_consumer(norm.output) is transpose
+    dims = split.tensor.dims
+    if not alone or split.is_constant or transpose.op.order(len(dims)) != (0, 2, 1, 3):
+        return None
+    batch, length, heads, size = dims
     reshape, cut_for = split.producer, transpose if norm is None else norm
-    if reshape is None or not isinstance(reshape.op, Reshape):
-        return None
-    rows, alone = reshape.operands[0], alone and graph.sole_consumer(split) is cut_for
-    if not alone or transpose.op.order(len(split.tensor.dims)) != (0, 2, 1, 3):
-        return None
-    batch, length, heads, size = split.tensor.dims
-    if rows.is_constant or rows.tensor.dims != (batch, length, heads * size):
-        return None
-    return HeadSource(rows, heads, (reshape, transpose))
+    if reshape is not None and isinstance(reshape.op, Reshape):
+        rows, alone = reshape.operands[0], graph.sole_consumer(split) is cut_for
+        if alone and not rows.is_constant and rows.tensor.dims == (batch, length, heads * size):
+            return HeadSource(rows, heads, (reshape, transpose))
+    return HeadSource(split, heads, (transpose,))
 
 
 def rows_of_mask(mask: Array, pitch: int) -> Array:

@@ -147,7 +147,7 @@ def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> An
         return refused
     known = (op.num_heads, op.num_heads, None)
     heads, new_keys, new_values = (
-        by_head(rows, source.heads or own)
+        source.operand(rows, own)
         for rows, source, own in zip((x, k, v), sources, known, strict=True)
     )
     result = by_head(y, op.num_heads)

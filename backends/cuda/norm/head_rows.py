@@ -2,7 +2,7 @@
 
 Queries and keys are parts of the rows of one product. A Reshape cuts such a part into heads, each
 is normalized (LayerNormalization, RMSNormalization, or a division by its length), and another
-Reshape joins them again. As a whole the rows are read where they are, with their own distance.
+Reshape may join them again. As a whole the rows are read where they are, with their own distance.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ class HeadRows(Whole):
         cut: the Reshape of rows [..., heads * size] to [..., heads, size].
         norm: what normalizes heads: a node, or those that divide by their length.
         epilogue: the elementwise nodes after it.
-        join: the Reshape to rows.
+        join: the Reshape to rows; None if heads stay apart, which are as adjacent.
     """
 
     cut: Node
     norm: Node | UnitRows
     epilogue: tuple[Node, ...]
-    join: Node
+    join: Node | None
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         own = self.norm.nodes if isinstance(self.norm, UnitRows) else {self.norm}
-        return frozenset({self.cut, *own, *self.epilogue, self.join})
+        joins = () if self.join is None else (self.join,)
+        return frozenset({self.cut, *own, *self.epilogue, *joins})
 
     @property
     def rows(self) -> Value:
@@ -60,7 +61,9 @@ class HeadRows(Whole):
         return head_rows(self, y, operand)
 
 
-def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
+def head_rows_at(
+    graph: Graph, node: Node, free: Set[Node], tail: Tail, *, apart: bool = False
+) -> HeadRows | None:
     """Return the normalization of heads that this node ends, before an epilogue, if it is one.
 
     Args:
@@ -68,6 +71,7 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
         node: a LayerNormalization or RMSNormalization, or the quotient by a length.
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
+        apart: whether heads are not joined behind it.
     """
     if isinstance(node.op, LayerNormalization | RMSNormalization):
         norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
@@ -82,25 +86,39 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
             return None
         x, epilogue = norm.x, norm.epilogue
     cut, join = x.producer, graph.sole_consumer((node, *epilogue)[-1].output)
-    if cut is None or join is None or not {node, cut, join} <= free:
+    if cut is None or not {node, cut} <= free:
         return None
-    found = HeadRows(cut, norm, epilogue, join)
+    is_joined = join in free and _joins(join, cut)
+    if is_joined == apart:
+        return None
+    found = HeadRows(cut, norm, epilogue, join if is_joined else None)
     return found if _is_of_rows(graph, found, x) else None
 
 
-def _is_of_rows(graph: Graph, found: HeadRows, x: Value) -> bool:
-    """Whether heads come from part of a row, nothing else reads them, and rows come of them."""
-    if not isinstance(found.cut.op, Reshape) or not isinstance(found.join.op, Reshape):
+def heads_apart_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
+    """Return the same of heads that no Reshape joins, such as are transposed for a cache."""
+    return head_rows_at(graph, node, free, tail, apart=True)
+
+
+def _joins(node: Node | None, cut: Node) -> bool:
+    """Whether a node is the Reshape of heads to the rows that were cut."""
+    if node is None or not isinstance(node.op, Reshape):
         return False
-    rows, joined = found.rows.tensor.dims, found.join.output.tensor.dims
-    *lead, heads, size = x.tensor.dims
+    return node.output.tensor.dims == cut.operands[0].tensor.dims
+
+
+def _is_of_rows(graph: Graph, found: HeadRows, x: Value) -> bool:
+    """Whether heads come from part of a row, and nothing else reads them."""
+    if not isinstance(found.cut.op, Reshape):
+        return False
+    rows, (*lead, heads, size) = found.rows.tensor.dims, x.tensor.dims
     part = found.rows.producer
     if part is None or not isinstance(part.op, Slice | Split):
         return False
     if part.operands[0].tensor.dims[:-1] != rows[:-1]:
         return False
     inside = not graph.is_read_outside(x, found.nodes)
-    return inside and rows == joined == (*lead, heads * size)
+    return inside and rows == (*lead, heads * size)
 
 
 def head_rows(found: HeadRows, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
