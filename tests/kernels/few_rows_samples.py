@@ -197,6 +197,8 @@ TOGETHER = [
     Gated(1, 300, 24, bits=4, zeros=True, norm="RMSNormalization"),
     Gated(8, 1024, 24, bits=4, norm="RMSNormalization"),
     Gated(2, 256, 9, bits=4, block=128, norm="RMSNormalization"),
+    Gated(1, 300, 24, bits=4, block=16, norm="RMSNormalization"),
+    Gated(8, 1024, 24, bits=4, block=16, zeros=True, norm="RMSNormalization"),
 ]
 #: Those with one product, and a normalization in the same kernel.
 NORMALIZED = [

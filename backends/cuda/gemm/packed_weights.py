@@ -81,6 +81,22 @@ class PackedWeights:
         return own if self.other is None else interleaved(own, self.other.words)
 
     @property
+    def row_words(self) -> Packed:
+        """The integers in the order of `gemv_integers.cuh`: that of `words`, or `in_sixteens`."""
+        op = self.op
+        if op.block_size >= self.four_words:
+            return self.words
+        rows, nbytes = op.N, self.bytes
+        pack = partial(in_sixteens, rows=rows, nbytes=nbytes, bits=op.bits)
+        own = Packed((self.b.value,), ("words in sixteens", rows, nbytes, op.bits), pack)
+        return own if self.other is None else interleaved(own, self.other.row_words)
+
+    @property
+    def four_words(self) -> int:
+        """Terms of a word of each of four lanes."""
+        return 4 * 32 // self.op.bits
+
+    @property
     def factors(self) -> Packed:
         """The scales, interleaved with zero points if there are any; see `factors_of`."""
         op, zeros = self.op, self.zero_points
@@ -168,6 +184,23 @@ def words_of(b: Array, rows: int, nbytes: int, bits: int) -> Array:
     for one, other in _SWAPS[bits]:
         _swap(words, bits, one, other)
     return words.view(np.uint8).reshape(rows, nbytes)
+
+
+def in_sixteens(b: Array, rows: int, nbytes: int, bits: int) -> Array:
+    """Return integers in the order of `words_of`, but of every word of four lanes rearranged.
+
+    Each lane has four of every sixteen adjacent integers, so that these are of one product.
+
+    Args:
+        b: see `words_of`.
+        rows: see there.
+        nbytes: see there.
+        bits: see there.
+    """
+    found = np.zeros((rows, nbytes), np.uint8)
+    found[:, : b.size // rows] = b.reshape(rows, -1)
+    lanes = found.reshape(rows, -1, 8 // bits, 4, bits // 2).swapaxes(2, 3)
+    return words_of(np.ascontiguousarray(lanes), rows, nbytes, bits)
 
 
 #: Types of two pairs of integers, by bits per integer.

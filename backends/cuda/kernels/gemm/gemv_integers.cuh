@@ -6,7 +6,8 @@
 // which an additional product with ones computes. In float16, integers of four bits are inserted into 2^10, or 2^6 if four
 // zero bits follow, and may keep that until then (RAW). Rows of float32 are three planes of bfloat16.
 //
-// Words of integers are packed so that word j of the four lanes of a row has adjacent terms. Scales are copied to shared
+// Words of integers are packed so that word j of the four lanes of a row has adjacent terms. In shorter blocks (SHORT), sixteen
+// adjacent terms are four of each lane, so that each product is of one block. Scales are copied to shared
 // memory, whole rows of them: a warp would read a few bytes from each of eight distant rows.
 //
 // Compile-time, besides the constants of gemv.cuh: X, the type of x and of the results; T, the type that is multiplied;
@@ -34,14 +35,18 @@ constexpr bool RAW = FOUR_BITS && (M == 1 || EIGHTS >= 4);
 constexpr u32 UPPER_BASE = 0x54005400;  // whose unit is the fourth bit
 constexpr u32 UPPER_LESS = 0xd480d480;  // -(2^6 + 8)
 constexpr u32 EXCESS = 0x64086408, UPPER_EXCESS = 0x54805480;  // 2^10 + 8 and 2^6 + 8
-static_assert(BLOCK % QUARTER == 0, "the terms of four words are of one block");
+constexpr bool SHORT = BLOCK < QUARTER;
+constexpr int SINGLE = SHORT ? 16 : QUARTER;  // adjacent terms of four lanes, each of which has a fourth of them
+constexpr int SINGLES = QUARTER / SINGLE, PARTS = SHORT ? QUARTER / BLOCK : 1;  // of four words; blocks of these
+static_assert(BLOCK % SINGLE == 0 && (!SHORT || QUARTER % BLOCK == 0), "adjacent terms are of one block");
 
 __device__ constexpr int alignment(int bytes) { return bytes < 16 ? bytes : 16; }
 struct alignas(alignment(SCALES * (1 + ZEROS) * sizeof(X))) Scales {
     X at[SCALES][1 + ZEROS];
 };
-struct alignas(alignment(EACH * sizeof(X))) Values {
-    X at[EACH];
+constexpr int OF_LANE = SINGLE / 4;  // adjacent terms of a lane
+struct alignas(alignment(OF_LANE * sizeof(X))) Values {
+    X at[OF_LANE];
 };
 
 // The words of STEPS steps of a thread.
@@ -155,8 +160,11 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
     }
 }
 
-// The numbers of a row of x in the same order, of one of its planes.
-__device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, int plane, int k)
+// The place of a lane's first terms, of those that four words have from k on.
+__device__ __forceinline__ int first_of_lane(int k) { return k + threadIdx.x % 4 * OF_LANE; }
+
+// Adjacent numbers of a row of x from k on, zeros beyond the last one.
+__device__ __forceinline__ Values values_at(const X* row, int k)
 {
     Values found = {};
     if constexpr (K % STEP == 0) {
@@ -165,21 +173,32 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, i
         if (k < K) found = *(const Values*)(row + k);
     } else {
 #pragma unroll
-        for (int q = 0; q < EACH; ++q)
+        for (int q = 0; q < OF_LANE; ++q)
             if (k + q < K) found.at[q] = row[k + q];
     }
-    const u32* const words = (const u32*)found.at;
+    return found;
+}
+
+// The numbers of a row of x in the same order, of one of its planes; k is the place of the lane's first terms.
+__device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, int plane, int k)
+{
 #pragma unroll
-    for (int i = 0; i < EACH / 2; ++i) {
-        if constexpr (PLANES == 1) {
-            to[i] = words[i];
-        } else {
-            float first = found.at[2 * i], second = found.at[2 * i + 1];
-            for (int p = 0; p < plane; ++p) {
-                first -= __uint_as_float(__float_as_uint(first) & 0xffff0000);
-                second -= __uint_as_float(__float_as_uint(second) & 0xffff0000);
+    for (int single = 0; single < SINGLES; ++single) {
+        const Values found = values_at(row, k + single * SINGLE);
+        const u32* const words = (const u32*)found.at;
+#pragma unroll
+        for (int i = 0; i < OF_LANE / 2; ++i) {
+            u32& number = to[single * (OF_LANE / 2) + i];
+            if constexpr (PLANES == 1) {
+                number = words[i];
+            } else {
+                float first = found.at[2 * i], second = found.at[2 * i + 1];
+                for (int p = 0; p < plane; ++p) {
+                    first -= __uint_as_float(__float_as_uint(first) & 0xffff0000);
+                    second -= __uint_as_float(__float_as_uint(second) & 0xffff0000);
+                }
+                number = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
             }
-            to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
         }
     }
 }
@@ -198,7 +217,7 @@ __device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 f
 
 // A single row leaves columns of the right operand, which may be the quarters of a step: their products with constants,
 // for `excess` and `x`, are then computed at once.
-constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8;
+constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8 && !SHORT;
 
 // Returns the products of four quarters of x, of which a lane of column c has its terms of quarter c % 4, with two
 // constants, in lanes of the first column.
@@ -213,8 +232,11 @@ __device__ __forceinline__ void add_quarters(float (&to)[4], const u32 (&x)[EACH
     to[3] = __shfl_down_sync(~0u, found[1], 1);
 }
 
+// The block among those of four words of which product number i is.
+__device__ constexpr int part_of(int i) { return i * PARTS / (EACH / 4); }
+
 // Adds the products of word number j of four lanes.
-__device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], int j,
+__device__ __forceinline__ void add_words(Block (&sums)[PARTS], const Word (&w)[EIGHTS], int j,
                                           const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
 {
 #pragma unroll
@@ -228,7 +250,7 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
             const u32 a[4] = {upper[t], lower[t], upper[t + 1], lower[t + 1]};
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                mma_m16n8k16(sums.of[pair][group], a, values[group][t], values[group][t + 1]);
+                mma_m16n8k16(sums[part_of(i)].of[pair][group], a, values[group][t], values[group][t + 1]);
         }
     }
 #pragma unroll
@@ -236,12 +258,13 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
         if constexpr (QUARTERED) break;
         const u32(&x)[EACH / 2] = values[group];
         if constexpr (RAW) {
-            add_constant(sums.excess[group], EXCESS, x[0], x[1]);
-            add_constant(sums.excess[group], UPPER_EXCESS, x[2], x[3]);
+            add_constant(sums[0].excess[group], EXCESS, x[0], x[1]);
+            add_constant(sums[part_of(1)].excess[group], UPPER_EXCESS, x[2], x[3]);
         }
         if constexpr (ZEROS) {
 #pragma unroll
-            for (int t = 0; t < EACH / 2; t += 2) add_constant(sums.x[group], ONES, x[t], x[t + 1]);
+            for (int t = 0; t < EACH / 2; t += 2)
+                add_constant(sums[part_of(t / 2)].x[group], ONES, x[t], x[t + 1]);
         }
     }
 }
@@ -289,7 +312,7 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
                 // Results past the last column are discarded.
                 const int column = min(group * 8 + lane / 4, COLUMNS - 1), m = column / PLANES;
                 load_values(values[j][group], x.row(group, m), column % PLANES,
-                            k + s * STEP + j * QUARTER + lane % 4 * EACH);
+                            first_of_lane(k + s * STEP + j * QUARTER));
             }
         float2 divisors = {1, 1};
         if constexpr (IS_SCALED<Source>) divisors = x.scale(values, k + s * STEP);
@@ -307,13 +330,17 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
             if (RAW) add_quarters(excess, quarters, EXCESS, UPPER_EXCESS);
             if (ZEROS) add_quarters(of_x, quarters, ONES, ONES);
         }
-        Block block = {};
+        Block blocks[PARTS] = {};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            add_words(block, from.w[s], j, values[j], masks);
-            block.excess[0][0] += excess[j];
-            block.x[0][0] += of_x[j];
-            if ((j + 1) * SCALES % 4 == 0) add_block(to, block, scales, j * SCALES / 4);
+            add_words(blocks, from.w[s], j, values[j], masks);
+            if constexpr (QUARTERED) {
+                blocks[0].excess[0][0] += excess[j];
+                blocks[0].x[0][0] += of_x[j];
+            }
+            if ((j + 1) * SCALES % 4 != 0) continue;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) add_block(to, blocks[part], scales, j * SCALES / 4 + part);
         }
         if constexpr (IS_SCALED<Source>) {
 #pragma unroll

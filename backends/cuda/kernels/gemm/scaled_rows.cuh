@@ -45,12 +45,13 @@ struct ScaledRows {
         const u32 by = (15 - exponent) << 10;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const Values found = *(const Values*)(factors + k + j * QUARTER + lane % 4 * EACH);
+            u32 own[EACH / 2];
+            load_values(own, factors, 0, first_of_lane(k + j * QUARTER));
 #pragma unroll
             for (int i = 0; i < EACH / 2; ++i) {
                 u32& value = values[j][0][i];
                 if (!BRAIN) value = pair_fma(value, by * 0x10001, NOTHING);
-                value = pair_fma(value, ((const u32*)found.at)[i], NOTHING);
+                value = pair_fma(value, own[i], NOTHING);
             }
         }
         const float back = __int_as_float((127 + exponent) << 23);
