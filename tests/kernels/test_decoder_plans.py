@@ -103,6 +103,20 @@ def test_a_layer_of_experts_with_sinks_is_seven_kernels(
         assert "experts_packed_sum" in found[second]
 
 
+def test_a_layer_with_normalized_heads_is_five_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of Qwen3, whose products for queries, keys and values are three in the file."""
+    sizes = DecoderSizes(192, 96, 2, 6, 2, 512, 1024, head=32, normed=True)
+    write(tmp_path / "decoder.onnx", sizes, Packing(4, 32))
+    with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
+        found = kernels(plan)
+        first, second = (i for i, kernel in enumerate(found) if "attention_decode" in kernel)
+        layer = [kernel.split()[0] for kernel in found[first + 1 : second]]
+        assert layer == ["gemv_packed"] * 4
+        assert sum("after RMSNormalization" in kernel for kernel in found) == 5  # and the scores
+
+
 def test_positions_and_lengths_are_one_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@
 The graph is that of the builder for Llama: GroupQueryAttention with rotary embedding on caches that
 past and present share, skip connections inside the normalizations, weights in float16 or packed for
 MatMulNBits. With experts it is that for gpt-oss: a mixture of them (MoE, QMoE) instead of gated
-layers, attention sinks, and windows in every other layer. Random weights generate nonsense, but at
+layers, attention sinks, and windows in every other layer. With normalized heads it is that for
+Qwen3: queries, keys and values are products of their own. Random weights generate nonsense, but at
 the same speed.
 """
 
@@ -40,6 +41,7 @@ class DecoderSizes:
         head: elements of a head; 0 for the width by the number of heads.
         experts: number of experts per block; 0 for gated layers.
         chosen: experts per position.
+        normed: whether heads of queries and keys are normalized.
     """
 
     hidden: int
@@ -52,6 +54,7 @@ class DecoderSizes:
     head: int = 0
     experts: int = 0
     chosen: int = 4
+    normed: bool = False
 
     @property
     def size(self) -> int:
@@ -63,6 +66,7 @@ SHAPES = {
     "llama-3.2-1b": DecoderSizes(2048, 8192, 16, 32, 8, 128256),
     "llama-3-8b": DecoderSizes(4096, 14336, 32, 32, 8, 128256),
     "qwen2.5-0.5b": DecoderSizes(896, 4864, 24, 14, 2, 151936),
+    "qwen3-0.6b": DecoderSizes(1024, 3072, 28, 16, 8, 151936, 40960, head=128, normed=True),
     "gpt-oss-20b": DecoderSizes(2880, 2880, 24, 64, 8, 201088, head=64, experts=32),
 }
 
@@ -235,12 +239,11 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
     skip, hidden = "", x
     for i in range(s.layers):
         x, skip = _normalized(w, hidden, skip, f"layers.{i}.input_layernorm", s.hidden)
-        wide = (s.heads + 2 * s.groups) * s.size
-        qkv = w.product(x, f"layers.{i}.qkv_proj", s.hidden, wide)
+        qkv = _normed_heads(w, s, x, i) if s.normed else (_joined_heads(w, s, x, i), "", "")
         pasts = [f"past_key_values.{i}.{kind}" for kind in _KINDS]
         presents = [f"present.{i}.{kind}" for kind in _KINDS]
         more: dict[str, Any] = {}
-        inputs = [qkv, "", "", *pasts, last_key, length, *rotations]
+        inputs = [*qkv, *pasts, last_key, length, *rotations]
         if s.experts:
             inputs += ["", "", w.floats(f"layers.{i}.sinks", (s.heads,), 1.0)]
             more = {"local_window_size": WINDOW if i % 2 == 0 else -1}
@@ -283,6 +286,29 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
         names = (f"{side}.{i}.{kind}" for i in range(s.layers) for kind in _KINDS)
         infos += [info(name, half, dims) for name in names]
     return helper.make_graph(w.nodes, "decoder", inputs, outputs, w.weights)
+
+
+def _joined_heads(w: _DecoderWriter, s: DecoderSizes, x: str, layer: int) -> str:
+    """Add the product whose rows are queries, keys and values."""
+    wide = (s.heads + 2 * s.groups) * s.size
+    return w.product(x, f"layers.{layer}.qkv_proj", s.hidden, wide)
+
+
+def _normed_heads(w: _DecoderWriter, s: DecoderSizes, x: str, layer: int) -> tuple[str, str, str]:
+    """Add queries, keys and values, the heads of the former two normalized."""
+    own = {"q": s.heads, "k": s.groups, "v": s.groups}
+    rows = [
+        w.product(x, f"layers.{layer}.{name}_proj", s.hidden, count * s.size)
+        for name, count in own.items()
+    ]
+    for i, name in enumerate("qk"):
+        at, count = f"layers.{layer}.{name}_norm", own[name]
+        heads = w.constant(f"{at}.heads", np.array([0, -1, count, s.size], np.int64))
+        joined = w.constant(f"{at}.joined", np.array([0, -1, count * s.size], np.int64))
+        y, _ = _normalized(w, w.node("Reshape", rows[i], heads), "", at, s.size)
+        rows[i] = w.node("Reshape", y, joined)
+    q, k, v = rows
+    return q, k, v
 
 
 _KINDS = ("key", "value")
