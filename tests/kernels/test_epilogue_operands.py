@@ -21,7 +21,7 @@ from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Sin, Sub, Tanh, Where
-from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import (
     BatchNormalization,
@@ -204,6 +204,50 @@ def modulated_planes(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), net.add(Mul(), y, given), given)
 
 
+def weighted(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """A number of each row, as of a gate or a mask, weighs what layers compute of the row."""
+    net = Net(batch, 72, 16, dtype=dtype)
+    weight = net.add(Sigmoid(), net.add(MatMul(), net.x, constant(net, 16, 1, scale=0.3)))
+    y = net.add(
+        Add(), net.add(MatMul(), net.x, constant(net, 16, 64, scale=0.3)), constant(net, 64)
+    )
+    y = net.add(Mul(), net.add(Relu(), y), weight)
+    y = net.add(MatMul(), y, constant(net, 64, 24, scale=0.2))
+    return net, net.add(Sub(), weight, y)
+
+
+def weighted_rows(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """The same of a Gemm."""
+    net = Net(24 * batch, 16, dtype=dtype)
+    gate = net.add(Sigmoid(), net.add(MatMul(), net.x, constant(net, 16, 1, scale=0.3)))
+    y = net.add(Gemm(), net.x, constant(net, 16, 32, scale=0.3), constant(net, 32))
+    y = net.add(Relu(), net.add(Mul(), y, gate))
+    y = net.add(Gemm(), y, constant(net, 32, 16, scale=0.3), constant(net, 16))
+    return net, net.add(Add(), net.add(Mul(), gate, y), net.x)
+
+
+def distances(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Squared distances of all rows from one another: |x|² - 2 x y + |y|²."""
+    net = Net(batch, 24, 16, dtype=dtype)
+    squares = net.add(Relu(), net.add(MatMul(), net.x, constant(net, 16, 1, scale=0.3)))
+    shape = net.graph.constant(np.array((batch, 1, 24)), "")
+    y = net.add(MatMul(), net.x, net.add(Transpose(perm=(0, 2, 1)), net.x))
+    y = net.add(Sub(), squares, net.add(Mul(), y, constant(net, 1)))
+    return net, net.add(Add(), y, net.add(Reshape(), squares, shape))
+
+
+def weighted_pixels(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """A number of each pixel, as of spatial attention, weighs the channels of convolutions."""
+    net = Net(batch, 16, 6, 8, dtype=dtype)
+    weight = net.add(Sigmoid(), net.add(Conv(), net.x, constant(net, 1, 16, 1, 1)))
+    y = net.add(Conv(pads=(1,) * 4), net.x, constant(net, 16, 16, 3, 3, scale=0.2))
+    y = net.add(Mul(), net.add(Relu(), y), weight)
+    y = net.add(Conv(pads=(1,) * 4, group=16), y, constant(net, 16, 1, 3, 3, scale=0.3))
+    y = net.add(Relu(), net.add(Mul(), weight, y))
+    y = net.add(Conv(), y, constant(net, 8, 16, 1, 1, scale=0.2))
+    return net, net.add(Add(), y, weight)
+
+
 def model_of(
     case: Case,
     backend: CudaBackend | NumpyBackend,
@@ -227,6 +271,10 @@ def model_of(
         *((blocks, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
         *((tables, batch, 1) for batch in (1, 3)),
+        *((weighted, batch, 3) for batch in (1, 3)),
+        *((weighted_rows, batch, 3) for batch in (1, 3)),
+        *((distances, batch, 2) for batch in (1, 3)),
+        *((weighted_pixels, batch, 4) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
         (modulated_image, 1, 6),
@@ -296,6 +344,10 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         parallel,
         positions,
         tables,
+        weighted,
+        weighted_rows,
+        distances,
+        weighted_pixels,
         rows_of_image,
         modulated,
         modulated_image,
@@ -310,7 +362,21 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
-    "case", [by_row, snake, masked, blocks, gated, halves, modulated, modulated_image]
+    "case",
+    [
+        by_row,
+        snake,
+        masked,
+        blocks,
+        gated,
+        halves,
+        modulated,
+        modulated_image,
+        weighted,
+        weighted_rows,
+        distances,
+        weighted_pixels,
+    ],
 )
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
     assert_exact(case, 2, float16, hopper)

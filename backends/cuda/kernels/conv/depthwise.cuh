@@ -60,6 +60,12 @@ template <int KIND_OF>
 __device__ __forceinline__ Words operand(const T* z, long long at, int channel)
 {
     if constexpr (KIND_OF == 0) return {};
+    if constexpr (KIND_OF == 6) {
+        Words found;
+#pragma unroll
+        for (int q = 0; q < VECTOR; ++q) ((T*)found.bits)[q] = z[at];
+        return found;
+    }
     return words(KIND_OF == 2 ? z + channel : z + at);
 }
 
@@ -68,8 +74,8 @@ __device__ __forceinline__ void keep(R* y, const Floats& sums, const Floats& shi
                                      int n, int channel, const T* z0, const T* z1, const Plane& p)
 {
     const long long at = pixel * p.row_y + channel;  // they are dense where an operand is read like the result
-    const Words first = operand<Z0>(z0, Z0 == 4 ? place0(at) : at, channel);
-    const Words second = operand<Z1>(z1, Z1 == 4 ? place1(at) : at, channel);
+    const Words first = operand<Z0>(z0, Z0 >= 4 ? place0(at) : at, channel);
+    const Words second = operand<Z1>(z1, Z1 >= 4 ? place1(at) : at, channel);
     Results results;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {

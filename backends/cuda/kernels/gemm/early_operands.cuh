@@ -29,8 +29,8 @@ struct EarlyOperands {
                 const int line = row + half * 8;
                 if (line >= results.m) continue;
                 const long long place = results.place(line, at);
-                first[j][half] = operand<4, Z0>(results.z0, Z0 == 4 ? place0(place) : place, line, channel, room);
-                second[j][half] = operand<4, Z1>(results.z1, Z1 == 4 ? place1(place) : place, line, channel, room);
+                first[j][half] = operand<4, Z0>(results.z0, Z0 >= 4 ? place0(place) : place, line, channel, room);
+                second[j][half] = operand<4, Z1>(results.z1, Z1 >= 4 ? place1(place) : place, line, channel, room);
             }
         }
     }

@@ -1,9 +1,9 @@
 // The epilogue of a product on tensor cores: adds the bias to adjacent results, applies the epilogue and stores them.
 //
 // Compile-time: Z, the type of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, the layouts of the epilogue's
-// operands: 0 none, 1 like the result, 2 one element per channel, 3 one element per row, 4 like the result
-// with rows elsewhere, of another distance or one for all rows of a sample: generated functions `place0` and `place1`
-// say where.
+// operands: 0 none, 1 like the result, 2 one element per channel, 3 one element per row of a matrix, 4 like the result
+// with rows elsewhere, of another distance or one for all rows of a sample, 6 one element per row of all matrices or
+// pixel of all images: generated functions `place0` and `place1` say where 4 and 6 are.
 
 #include "gemm/neighbours.cuh"
 
@@ -27,9 +27,9 @@ template <int N, int KIND_OF>
 __device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, int row, int channel, int room)
 {
     if constexpr (KIND_OF == 0) return {};
-    if constexpr (KIND_OF == 3) {
+    if constexpr (KIND_OF == 3 || KIND_OF == 6) {
         Neighbours<Z, N> found;
-        const Z one = z[row];
+        const Z one = z[KIND_OF == 3 ? row : at];
 #pragma unroll
         for (int q = 0; q < N; ++q) found.at[q] = one;
         return found;
@@ -48,8 +48,8 @@ __device__ __forceinline__ Operands<N> operands_at(long long at, int row, int ch
                                                    const Z* z0, const Z* z1)
 {
     return {operand<N, BIAS ? 2 : 0>(bias, at, row, channel, room),
-            operand<N, Z0>(z0, Z0 == 4 ? place0(at) : at, row, channel, room),
-            operand<N, Z1>(z1, Z1 == 4 ? place1(at) : at, row, channel, room)};
+            operand<N, Z0>(z0, Z0 >= 4 ? place0(at) : at, row, channel, room),
+            operand<N, Z1>(z1, Z1 >= 4 ? place1(at) : at, row, channel, room)};
 }
 
 // Returns epilogue(values + bias); each value has an element of every operand, however these are indexed.

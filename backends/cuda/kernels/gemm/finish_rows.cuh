@@ -43,8 +43,8 @@ __device__ __forceinline__ BesidePlaces places_beside(unsigned i, const Y* bias0
         if (bias0) found.bias[0] = bias0 + column;
         if (PRODUCTS > 1 && bias1) found.bias[PRODUCTS - 1] = bias1 + column;
     }
-    found.z[0] = place_in<Z0>(z0, Z0 == 4 ? place0(at) : at, m, column);
-    found.z[1] = place_in<Z1>(z1, Z1 == 4 ? place1(at) : at, m, column);
+    found.z[0] = place_in<Z0>(z0, Z0 >= 4 ? place0(at) : at, m, column);
+    found.z[1] = place_in<Z1>(z1, Z1 >= 4 ? place1(at) : at, m, column);
     return found;
 }
 

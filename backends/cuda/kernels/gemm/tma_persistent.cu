@@ -15,8 +15,8 @@
 // ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
 // second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
-// result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only; and the
-// wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
+// result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only, or 6 for one
+// element per row; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -198,11 +198,32 @@ struct StripOperands {
     }
 };
 
+// The operands of a group's results that are the same in a whole row, of one thread.
+struct RowOperands {
+    Pair first[BLOCKS][2], second[BLOCKS][2];
+
+    // Those of row `m0` and following, of which there are `m`.
+    __device__ __forceinline__ void read(const T* z0, const T* z1, int m0, int m, int ldc)
+    {
+        const int row = m0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int line = row + i * 64 + half * 8;
+                if (line >= m) continue;
+                const long long at = (long long)line * ldc;
+                if constexpr (Z0 == 6) first[i][half].at[0] = first[i][half].at[1] = z0[place0(at)];
+                if constexpr (Z1 == 6) second[i][half].at[0] = second[i][half].at[1] = z1[place1(at)];
+            }
+    }
+};
+
 // Finishes a strip of the results of a group in `place`; wider results are stored to row `m0` and following of c.
 // Columns count from `n0` in b, and there are `n` of them.
 __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4], int strip,
-                                               const StripOperands& with, unsigned char* place, R* c, int m0,
-                                               int m, int n0, int n, int ldc)
+                                               const StripOperands& with, const RowOperands& of_rows,
+                                               unsigned char* place, R* c, int m0, int m, int n0, int n, int ldc)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
     unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
@@ -215,7 +236,8 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
             for (int half = 0; half < 2; ++half) {
                 Pair* const at = (Pair*)(mine + i * 8192 + half * 1024 + (j ^ row) * 16);
                 const Pair found = ALONG ? *at : Pair{};
-                const Pair &x = Z0 == 1 ? found : with.first[j], &y = Z1 == 1 ? found : with.second[j];
+                const Pair &x = Z0 == 1 ? found : Z0 == 6 ? of_rows.first[i][half] : with.first[j];
+                const Pair &y = Z1 == 1 ? found : Z1 == 6 ? of_rows.second[i][half] : with.second[j];
                 Result result;
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
@@ -240,8 +262,8 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
 // maps cannot describe them. Eight rows at a time pass through a chunk of the warp's part of `place`, in which they are
 // shifted as in global memory: then bulk copies of whole words of 16 bytes store them, all but the ends of a row.
 __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsigned char* place,
-                                              R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
-                                              int n0, int n, int ldc)
+                                              R* c, const T* bias, const T* z0, const T* z1,
+                                              const RowOperands& of_rows, int m0, int m, int n0, int n, int ldc)
 {
     static_assert(!WIDER || sizeof(R) == 4, "words of four results");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -264,7 +286,8 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
                 for (int half = 0; half < 2; ++half) {
                     float& sum = sums[i][part * 4 + j / 2][half * 2 + j % 2];
                     const float own[PRODUCTS] = {BIAS && !BEGUN ? sum + shift[j] : sum};
-                    sum = result_of(own, 0, first + j, second + j);
+                    sum = result_of(own, 0, Z0 == 6 ? of_rows.first[i][half].at : first + j,
+                                    Z1 == 6 ? of_rows.second[i][half].at : second + j);
                 }
     }
     const int row = lane / 4, quarter = lane % 4, count = min(BN, n - n0);
@@ -352,8 +375,10 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 if constexpr (Z1 == 5) of_group1 = z1 + place1(begin);
             };
             StripOperands with = {};
+            RowOperands of_rows = {};
             if constexpr (AHEAD || BEGUN) find();
             if constexpr (AHEAD) with.read(0, bias, of_group0, of_group1, corner.n, n);
+            if constexpr (AHEAD) of_rows.read(z0, z1, corner.m + part * ROWS, m, ldc);
             float sums[BLOCKS][TN][4];
             begin(sums, bias, corner.n, n);
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
@@ -402,6 +427,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
 
             if constexpr (!AHEAD && !BEGUN) find();
             const int m0 = corner.m + part * ROWS;
+            if constexpr (!AHEAD) of_rows.read(z0, z1, m0, m, ldc);
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
                 StripOperands next = {};
@@ -410,9 +436,9 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 if constexpr (!AHEAD && !STAGED) with.read(piece, bias, of_group0, of_group1, corner.n, n);
                 unsigned char* const place = results + round.place() + part * (PLACE / SHARING);
                 if constexpr (STAGED)
-                    epilogue_rows(sums, place, y, bias, of_group0, of_group1, m0, m, corner.n, n, ldc);
+                    epilogue_rows(sums, place, y, bias, of_group0, of_group1, of_rows, m0, m, corner.n, n, ldc);
                 else
-                    epilogue_strip(sums, piece, with, place, y, m0, m, corner.n, n, ldc);
+                    epilogue_strip(sums, piece, with, of_rows, place, y, m0, m, corner.n, n, ldc);
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
