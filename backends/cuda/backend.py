@@ -273,7 +273,8 @@ def _wanted(
             follows = all(rank == y.rank for rank in whole)
             return Formats(own if follows else {}, follows=follows)
     if group.head is not None and kernel_of_head(group.head).follows_for(group.head):
-        return Formats(follows=True)
+        apart = (group.head.operands[i] for i in kernel_of_head(group.head).contiguous)
+        return Formats(dict.fromkeys(apart, Format.CONTIGUOUS), follows=True)
     return Formats(
         {v: formats[v] for v in reads if v in formats},
         {v: formats[v] for v in results if v in formats},

@@ -8,7 +8,8 @@
 - a layer that reads a graph input directly and whose result is squared: the spectrum of a
   recording of unknown loudness
 - a quotient whose divisor may be near 0, where half precision underflows to 0
-- positions and counts: integers with more digits than the type has
+- positions and counts: integers with more digits than the type has; elementwise nodes that compute
+  where something is sampled (GridSample, RoiAlign), back to the layer where they start
 - the input of a function with a pole at 0 or a limited domain (Log, Reciprocal, Sqrt, a divisor,
   Acos, ...), where rounding turns a number into an infinity or NaN. Elementwise nodes that compute
   such an input stay float32, back to the layer where they start
@@ -17,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 from math import hypot, inf
 from typing import Any, NamedTuple, cast
@@ -30,7 +32,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.halves import rounded
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
-from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce, resize
+from ..ops import attention, boxes, conv, gather, matmul, movement, norm, pool, reduce, resize
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number
@@ -71,6 +73,11 @@ _LAST: frozenset[type[Op]] = frozenset(
         *(pool.GlobalAveragePool, pool.MaxPool, pool.GlobalMaxPool),
     }
 )
+#: Which input of an operator says where another one is sampled.
+_POSITIONS: dict[type[Op], int] = {
+    **{resize.GridSample: 1, resize.AffineGrid: 0},
+    **{boxes.RoiAlign: 1, boxes.MaxRoiPool: 1},
+}
 #: Operators between scores and their Softmax, fused or decomposed.
 _SCORES: frozenset[type[Op]] = frozenset(
     {
@@ -122,17 +129,37 @@ class HalfLimits:
 
 
 def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
-    """Return the nodes that compute the input of a function that rounding may move to a pole."""
-    found: set[Node] = set()
-    waiting = [value for node in graph.nodes for value in _poles(node, ranges)]
+    """Return the nodes that compute positions, or what rounding may move to a pole."""
+    poles = [value for node in graph.nodes for value in _poles(node, ranges)]
+    positions = [
+        node.operands[_POSITIONS[type(node.op)]]
+        for node in graph.nodes
+        if type(node.op) in _POSITIONS
+    ]
+    layers = {node for node in graph.nodes if type(node.op) in _LAST or _adds_bias(node)}
+    return _computing(poles, set()) | _computing(positions, layers)
+
+
+def _computing(values: list[Value], last: Set[Node]) -> set[Node]:
+    """Return the nodes that compute values, back to layers, which belong to them if not `last`."""
+    found, waiting = set[Node](), list(values)
     while waiting:
         node = waiting.pop().producer
-        if node is None or node in found or type(node.op) not in _THROUGH | _LAST:
+        if node is None or node in found or node in last:
+            continue
+        if type(node.op) not in _THROUGH | _LAST:
             continue
         found.add(node)
         if type(node.op) in _THROUGH:
             waiting.extend(value for value in node.inputs if value is not None)
     return found
+
+
+def _adds_bias(node: Node) -> bool:
+    """Whether a node adds the bias of a layer that is a MatMul."""
+    computed = [value for value in node.operands if value.data is None]
+    product = computed[0].producer if isinstance(node.op, ew.Add) and len(computed) == 1 else None
+    return product is not None and isinstance(product.op, matmul.MatMul)
 
 
 def _poles(node: Node, ranges: Ranges) -> list[Value]:

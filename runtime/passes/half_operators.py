@@ -47,6 +47,6 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
         *(movement.Split, movement.Slice, movement.Pad),
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
-        conv.Col2Im,
+        *(conv.Col2Im, resize.GridSample),
     }
 )

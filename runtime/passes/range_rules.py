@@ -26,7 +26,7 @@ from ..ops import (
 )
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from ..ops.resize import Resize
+from ..ops.resize import GridSample, Resize
 from . import range_elementwise
 from .editing import static_size
 from .ranges import (
@@ -260,6 +260,15 @@ def _resized(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(x.size) if op.mode == "cubic" else x
 
 
+def _sampled(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of means of elements, and of zeros outside; see `_resized`."""
+    op, x = node.op, replace(ranges[input_of(node, 0)], shares=False)
+    assert isinstance(op, GridSample)
+    if op.mode == "cubic":
+        return ValueRange(x.size)
+    return x.or_zero() if op.padding_mode == "zeros" else x
+
+
 def _reduction(power: float, counts: float) -> Rule:
     """Return the rule of a sum of powers, whose size grows with a power of the number of terms."""
 
@@ -387,6 +396,7 @@ def _build() -> dict[type[Op], Rule]:
     put(of_union, movement.Concat)
     put(_padded, movement.Pad)
     put(_resized, Resize)
+    put(_sampled, GridSample)
     put(_written, gather.ScatterElements, gather.ScatterND)
     put(_chosen, gather.OneHot)
     put(_range, sh.Range)

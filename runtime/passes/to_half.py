@@ -10,7 +10,8 @@ float32, in particular:
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
 - losses, and the statistics of a BatchNormalization that was not folded: they are sums
 - RNN, GRU, LSTM, CumSum, CumProd: their rounding errors accumulate from step to step
-- Range, GridSample, AffineGrid, RoiAlign and the scales of Resize: positions need more than 11 bits
+- Range, AffineGrid, RoiAlign, the grid of GridSample and the scales of Resize: positions need more
+  than 11 bits
 - comparisons, ArgMax, TopK, NonMaxSuppression: rounding creates ties
 - readers of a constant that half precision cannot represent, such as the -3e38 of a mask
 - the nodes in `Options.keep_float32`
@@ -85,7 +86,9 @@ _STORING = _COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
 #: Modules of operators whose kernels read any float type, or start with a Cast.
 _CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
 #: Operators of which only this many leading inputs become half.
-_FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
+_FIRST: dict[type[Op], int] = {
+    **{norm.BatchNormalization: 1, resize.Resize: 1, resize.GridSample: 1}
+}
 #: Inputs that stay float32, such as masks with -3e38, or logits that choose experts.
 _KEPT: dict[type[Op], int] = {attention.Attention: 3, experts.MoE: 1, experts.QMoE: 1}
 

@@ -23,7 +23,7 @@ from tercet.runtime.ops.norm import GroupNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
-from tercet.runtime.ops.resize import Resize
+from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import join_whole
@@ -42,6 +42,13 @@ def resized(net: Net, x: Value, mode: str = "linear", height: int = 7, width: in
     made = net.graph.insert(Resize(mode=mode), [x, None, None, sizes]).output
     infer(net.graph)
     return made
+
+
+def sampled(net: Net, x: Value, mode: str = "linear") -> Value:
+    """Positions are in C order, though they have as many axes as the image."""
+    n, _, height, width = x.tensor.dims
+    grid = net.graph.constant(np.tanh(normal(n, height, width, 2)) * np.float32(1.2), "")
+    return net.add(GridSample(mode=mode), x, grid)
 
 
 def padded(net: Net, x: Value, mode: str = "constant") -> Value:
@@ -92,6 +99,8 @@ KINDS: dict[str, Callable[[Net, Value], Value]] = {
     "nearest": lambda net, x: resized(net, x, "nearest"),
     "linear": resized,
     "cubic": lambda net, x: resized(net, x, "cubic", 4, 3),
+    "sampled": sampled,
+    "sampled by cubes": lambda net, x: sampled(net, x, "cubic"),
     "pad": padded,
     "reflect": lambda net, x: padded(net, x, "reflect"),
     "DCR": lambda net, x: net.add(DepthToSpace(blocksize=2), x),

@@ -23,6 +23,7 @@ from tercet.runtime.ops.elementwise import (
     Pow,
     Relu,
     Sigmoid,
+    Sub,
     Tanh,
     Where,
 )
@@ -41,7 +42,7 @@ from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceSum
-from tercet.runtime.ops.resize import Resize
+from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Flatten, Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
@@ -242,6 +243,30 @@ def test_scales_of_resize_stay_float32() -> None:
     assert resize.inputs[0].tensor.dtype == float16
     assert resize.inputs[2] is not None
     assert resize.inputs[2].tensor.dtype == float32
+
+
+def test_positions_of_samples_stay_float32() -> None:
+    """Those of an image warped by a flow, from the layer that computes it; the image is half."""
+
+    def build(g: Graph, x: Value) -> Value:
+        image = apply(g, Conv(), x, normal(4, 3, 1, 1))
+        flow = apply(g, Conv(), apply(g, Relu(), image), normal(2, 4, 1, 1))
+        flow = apply(g, Transpose(perm=(0, 2, 3, 1)), flow)
+        pixels = np.stack(np.meshgrid(np.arange(90), np.arange(70)), -1).astype(np.float32)
+        places = apply(g, Add(), flow, pixels)
+        places = apply(g, Mul(), places, np.array([2 / 89, 2 / 69], np.float32))
+        places = apply(g, Sub(), places, np.array(1, np.float32))
+        return apply(g, GridSample(align_corners=1), image, places)
+
+    graph = make(build, (1, 3, 70, 90))
+    after = halved(graph)
+    assert dtypes_of(after, "Conv") == {np.dtype(np.float16)}
+    assert dtypes_of(after, "GridSample") == {np.dtype(np.float16)}
+    for kind in ("Add", "Mul", "Sub"):
+        assert dtypes_of(after, kind) == {np.dtype(np.float32)}
+    x = normal(1, 3, 70, 90) * np.float32(0.1)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
 
 
 def test_positions_of_a_pool_stay_integers() -> None:

@@ -58,6 +58,7 @@ class Kernel:
         build: makes the recipe.
         follows: whether it accepts any format, the same for all its tensors; possibly depending on
             the node.
+        contiguous: indices of inputs that are contiguous whatever format the others have.
         formats: the formats it requests, unless contiguous.
         epilogue: whether it applies an elementwise epilogue before storing results.
         outputs: maximum number of outputs.
@@ -66,6 +67,7 @@ class Kernel:
 
     build: Build
     follows: bool | Callable[[Node], bool] = False
+    contiguous: tuple[int, ...] = ()
     formats: FormatRule | None = None
     epilogue: bool = False
     outputs: int = 1
@@ -105,6 +107,7 @@ def register(kernel: Kernel, *operators: type[Op]) -> None:
 def kernel(
     *operators: type[Op],
     follows: bool | Callable[[Node], bool] = False,
+    contiguous: tuple[int, ...] = (),
     formats: FormatRule | None = None,
     outputs: int = 1,
     in_place: int | None = None,
@@ -125,7 +128,7 @@ def kernel(
             return make(context.op, context.y, *context.inputs, **given)
 
         chained = "epilogue" in wanted
-        made = Kernel(build, follows, formats, chained, outputs, in_place=in_place)
+        made = Kernel(build, follows, contiguous, formats, chained, outputs, in_place=in_place)
         register(made, *operators)
         return make
 

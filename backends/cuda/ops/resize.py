@@ -322,7 +322,7 @@ def _constants(axes: int, op: GridSample | AffineGrid) -> tuple[tuple[str, int |
     )
 
 
-@kernel(GridSample)
+@kernel(GridSample, follows=True, contiguous=(1,))
 def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
     """Interpolate at every position of the grid."""
     refused = need_dtypes(FLOATS, grid) or need_dtypes(ANY, x)
@@ -331,20 +331,25 @@ def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
         return refused or f"{axes} spatial axes"
     if not x.size and y.size:
         return "an image without elements"
+    entry, vector, rows = "grid_sample", 1, dict[str, int]()
+    if x.is_channels_last:
+        entry, rows = "grid_sample_pixels", {"row_x": x.row, "row_y": y.row}
+        vector = gcd(WORD // x.dtype.itemsize, x.dims[1], *rows.values())
     return each(
         "image/grid.cu",
-        "grid_sample",
-        y.size,
+        entry,
+        y.size // vector,
         {
-            **{"x": x, "grid": grid, "y": y, "count": y.size, "channels": x.dims[1]},
-            "sizes": {"in": x.dims[2:], "out": y.dims[2:]},
+            **{"x": x, "grid": grid, "y": y, "count": y.size // vector, "channels": x.dims[1]},
+            **{**rows, "sizes": {"in": x.dims[2:], "out": y.dims[2:]}},
         },
         types=(
             *(("T", x.dtype), ("G", grid.dtype)),
             *(("P", _arithmetic(grid.dtype)), ("A", _arithmetic(x.dtype))),
         ),
-        constants=_constants(axes, op),
+        constants=(*_constants(axes, op), ("VECTOR", vector)),
         note=op.mode,
+        pitched=(x, y) if rows else (),
     )
 
 
@@ -358,5 +363,5 @@ def affine_grid(op: AffineGrid, y: Tensor, theta: Tensor, size: Tensor) -> Answe
         y.size,
         {"theta": theta, "y": y, "count": y.size, "sizes": {"in": spatial, "out": spatial}},
         types=(("T", theta.dtype), ("G", theta.dtype), ("P", float64), ("A", float64)),
-        constants=_constants(len(spatial), op),
+        constants=(*_constants(len(spatial), op), ("VECTOR", 1)),
     )

@@ -1,6 +1,7 @@
 // GridSample and AffineGrid: sampling at a grid of coordinates, and such grids. T is the type of the elements, G
 // that of the coordinates, P that of positions, A that of sums. Compile-time: AXES, 1 to 3; MODE; PADDING;
-// ALIGN_CORNERS: whether -1 and 1 are the centres of the outermost elements, not their borders.
+// ALIGN_CORNERS: whether -1 and 1 are the centres of the outermost elements, not their borders; VECTOR, adjacent elements
+// that a thread samples: channels of images that have them last, or 1.
 
 enum { NEAREST, LINEAR, CUBIC };
 enum { ZEROS, BORDER, REFLECTION };
@@ -50,27 +51,20 @@ __device__ __forceinline__ void neighbours(P coordinate, int size, int (&at)[TAP
     }
 }
 
-// x [n][channel][in], grid [n][out][AXES] (innermost axis first) -> y [n][channel][out]
-extern "C" __global__ void __launch_bounds__(256)
-grid_sample(const T* x, const G* grid, T* y, long long count, int channels, Sizes sizes)
+struct alignas(VECTOR * sizeof(T)) Word {
+    T at[VECTOR];
+};
+
+// Returns the samples of an image at coordinates (innermost axis first); its pixels are `step` elements apart.
+__device__ __forceinline__ Word sampled(const T* image, const G* coordinates, const Sizes& sizes, int step)
 {
-    const long long i = blockIdx.x * 256LL + threadIdx.x;
-    if (i >= count) return;
-    long long pixels = 1, elements = 1;
-    for (int axis = 0; axis < AXES; ++axis) {
-        pixels *= sizes.out[axis];
-        elements *= sizes.in[axis];
-    }
-    const long long line = i / pixels, n = line / channels;
-    const G* coordinates = grid + (n * pixels + i - line * pixels) * AXES;
-    const T* image = x + line * elements;
     int at[AXES][TAPS];
     A by[AXES][TAPS];
     for (int axis = 0; axis < AXES; ++axis)
         neighbours(P(coordinates[AXES - 1 - axis]), sizes.in[axis], at[axis], by[axis]);
     int combinations = 1;
     for (int axis = 0; axis < AXES; ++axis) combinations *= TAPS;
-    A sum = 0;
+    A sums[VECTOR] = {};
     for (int k = 0; k < combinations; ++k) {
         long long place = 0;
         A share = 1;
@@ -81,9 +75,45 @@ grid_sample(const T* x, const G* grid, T* y, long long count, int channels, Size
             share *= by[axis][rest % TAPS];
             inside = inside && own >= 0;
         }
-        if (inside) sum += A(image[place]) * share;
+        if (!inside) continue;
+        const Word found = *(const Word*)(image + place * step);
+#pragma unroll
+        for (int q = 0; q < VECTOR; ++q) sums[q] += A(found.at[q]) * share;
     }
-    y[i] = T(sum);
+    Word word;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) word.at[q] = T(sums[q]);
+    return word;
+}
+
+__device__ __forceinline__ long long extent_of(const int (&sizes)[AXES])
+{
+    long long extent = 1;
+    for (int axis = 0; axis < AXES; ++axis) extent *= sizes[axis];
+    return extent;
+}
+
+// x [n][channel][in], grid [n][out][AXES] -> y [n][channel][out]; VECTOR is 1
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample(const T* x, const G* grid, T* y, long long count, int channels, Sizes sizes)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const long long pixels = extent_of(sizes.out), line = i / pixels, n = line / channels;
+    y[i] = sampled(x + line * extent_of(sizes.in), grid + (n * pixels + i - line * pixels) * AXES, sizes, 1).at[0];
+}
+
+// x [n][in][channel], grid [n][out][AXES] -> y [n][out][channel]; rows of channels may be further apart.
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample_pixels(const T* x, const G* grid, T* y, long long count, int channels, int row_x, int row_y, Sizes sizes)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const int words = channels / VECTOR;
+    const long long pixel = i / words, n = pixel / extent_of(sizes.out);
+    const int channel = int(i - pixel * words) * VECTOR;
+    const T* image = x + n * extent_of(sizes.in) * row_x + channel;
+    *(Word*)(y + pixel * row_y + channel) = sampled(image, grid + pixel * AXES, sizes, row_x);
 }
 
 // theta [n][AXES][AXES + 1] applied to (x, y, 1) of every pixel, x being the innermost axis.
