@@ -23,7 +23,13 @@ from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.ops.signal import DFT
 from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
-from .codegen.elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, closed_after, in_chains
+from .codegen.elementwise import (
+    MAX_CHAINED,
+    closed_after,
+    in_chains,
+    is_worth_repeating,
+    reads_reduced,
+)
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.shared_chains import (
@@ -406,8 +412,9 @@ def _sides(
 ) -> list[Node]:
     """Return the other operands of an epilogue's last node that can be fused as well.
 
-    Nodes in the epilogue of another kernel stay there, and nodes that read part of a tensor read it
-    in place, which an epilogue cannot.
+    Nodes in the epilogue of another kernel stay there, with reductions of the rows that they read
+    (x - max(x)) as well, and nodes that read part of a tensor read it in place, which an epilogue
+    cannot.
     """
     found: list[Node] = []
     todo = [v for v in epilogue[-1].distinct_reads if v is not value]
@@ -416,8 +423,9 @@ def _sides(
         if source is None or source not in free or not in_chains(source):
             continue
         own = anchor.output.tensor
-        joins = source.output.tensor.dtype == own.dtype and _suits(source, own.dims)
+        joins = source.output.tensor.dtype == own.dtype and is_worth_repeating(source, own.dims)
         joins = joins and graph.sole_consumer(source.output) is not None
+        joins = joins and not reads_reduced(source)
         is_whole = source.output.tensor.dims == own.dims
         if not joins or any(_stays_apart(graph, v, free, is_whole) for v in source.distinct_reads):
             continue
@@ -475,20 +483,10 @@ def _closed(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Node]:
             source = value.producer
             if source is None or source not in free or not in_chains(source):
                 continue
-            if graph.is_read_outside(value, chain) or not _suits(source, shape):
+            if graph.is_read_outside(value, chain) or not is_worth_repeating(source, shape):
                 continue
             if len(operands_of([*chain, source])) <= most:
                 chain.append(source)
                 grown = True
                 break
     return chain
-
-
-def _suits(source: Node, shape: tuple[int, ...]) -> bool:
-    """Whether a node is cheap enough to be recomputed for every element of `shape`."""
-    dims = source.output.tensor.dims
-    if (1,) * (len(shape) - len(dims)) + dims == shape:
-        return True
-    ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
-    cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
-    return cheap and ranks <= {len(shape)}

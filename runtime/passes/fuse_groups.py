@@ -12,7 +12,7 @@ from ..ops.elementwise import Add, Mul
 from ..ops.norm import GroupNormalization, InstanceNormalization
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import dtype_of, shape_of
+from .editing import Builder, dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Var, perhaps
 from .rounding import rounded_bias
@@ -34,11 +34,14 @@ _WHOLE = perhaps(Add, perhaps(Mul, Apply(Reshape, "norm"), _constant("scale")), 
 
 def _build(found: Found) -> Outcome:
     x, op = found["x"], found.match.made("norm").op
-    shape, groups = shape_of(x), shape_of(found["groups"])
-    if not isinstance(op, InstanceNormalization) or not shape or not groups or len(shape) < 3:
+    shape, groups = shape_of(found.top.output), shape_of(found["groups"])
+    if not isinstance(op, InstanceNormalization) or not shape or not groups or len(shape) < 2:
         return None
     channels, number = shape[1], groups[1]
-    if shape[0] is None or shape[0] != groups[0] or shape_of(found.top.output) != shape:
+    if shape[0] is None or shape[0] != groups[0]:
+        return None
+    is_same = shape_of(x) == shape
+    if not is_same and not all(isinstance(size, int) for size in shape):
         return None
     if not isinstance(channels, int) or not isinstance(number, int) or channels % number:
         return None
@@ -57,6 +60,8 @@ def _build(found: Found) -> Outcome:
     dtype = dtype_of(x)
     if dtype is None:
         return None
+    if not is_same:  # heads that are merged to channels
+        x = Builder(found.graph, found.top, found.top.name).view(x, shape)
     constants = (
         found.graph.constant(rounded_bias(each, dtype), f"{found.top.name}.{name}")
         for each, name in ((scale, "scale"), (shift, "shift"))

@@ -236,6 +236,18 @@ def distances(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), y, net.add(Reshape(), squares, shape))
 
 
+def decayed(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Scores times decays below the greatest of a row, which is found where they are computed."""
+    net = Net(batch, 24, 16, dtype=dtype)
+    gates = net.add(MatMul(), net.x, constant(net, 16, 1, scale=0.3))
+    shape = net.graph.constant(np.array((batch, 1, 24)), "")
+    axis = net.graph.constant(np.array([-1]), "")
+    decays = net.add(Sub(), gates, net.add(Reshape(), gates, shape))
+    decays = net.add(Sub(), decays, net.add(ReduceMax(), decays, axis))
+    y = net.add(MatMul(), net.x, net.add(Transpose(perm=(0, 2, 1)), net.x))
+    return net, net.add(Mul(), y, net.add(Tanh(), decays))
+
+
 def weighted_pixels(dtype: DType, batch: int) -> tuple[Net, Value]:
     """A number of each pixel, as of spatial attention, weighs the channels of convolutions."""
     net = Net(batch, 16, 6, 8, dtype=dtype)
@@ -274,6 +286,7 @@ def model_of(
         *((weighted, batch, 3) for batch in (1, 3)),
         *((weighted_rows, batch, 3) for batch in (1, 3)),
         *((distances, batch, 2) for batch in (1, 3)),
+        *((decayed, batch, 3) for batch in (1, 3)),
         *((weighted_pixels, batch, 4) for batch in (1, 3)),
         *((rows_of_image, batch, 3) for batch in (1, 3)),
         *((modulated, batch, 5) for batch in (1, 3)),
@@ -347,6 +360,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         weighted,
         weighted_rows,
         distances,
+        decayed,
         weighted_pixels,
         rows_of_image,
         modulated,

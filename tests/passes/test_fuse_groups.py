@@ -39,6 +39,20 @@ def test_scale_and_shift_are_its_own(number: int, steps: str, row: tuple[int, ..
     assert_same(graph, after)
 
 
+def test_heads_merged_to_rows_are_groups() -> None:
+    """Channels of rows are what heads were (retention, xLSTM, RWKV)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Reshape(), x, np.array([10, 12]))
+        y = grouped(g, rows, 3, (10, 12))
+        return apply(g, Add(), apply(g, Mul(), y, normal(12)), normal(12))
+
+    graph = make(build, (2, 5, 3, 4))
+    after, _ = optimised(graph)
+    assert sorted(kinds(after)) == ["GroupNormalization", "Reshape"]
+    assert_same(graph, after)
+
+
 def test_another_shape_is_no_group_norm() -> None:
     graph = make(lambda g, x: grouped(g, x, 2, (2, 3, 10, 4)), SHAPE)
     after, _ = optimised(graph)

@@ -7,7 +7,7 @@ convolutions and matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from ....runtime.ir.op import Op, attributes
 from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
+from ....runtime.ops.reduce import Reduce
 from ..recipe.source import C_TYPES, SMALL, literal
 from .readers import readers_outside
 
@@ -220,6 +221,23 @@ def closed_after(
         values.append(node.output)
         if [v for v in values if graph.is_read_outside(v, found)] == values[-1:]:
             yield tuple(found)
+
+
+def is_worth_repeating(source: Node, shape: tuple[int, ...]) -> bool:
+    """Whether a node is cheap enough to be recomputed for every element of `shape`."""
+    dims = source.output.tensor.dims
+    if (1,) * (len(shape) - len(dims)) + dims == shape:
+        return True
+    ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
+    cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
+    return cheap and ranks <= {len(shape)}
+
+
+def reads_reduced(node: Node) -> bool:
+    """Whether a node combines rows with a reduction of them, which is one kernel (`row_chains`)."""
+    made = [value.producer for value in node.distinct_reads if value.producer]
+    reduced = {v for each in made if isinstance(each.op, Reduce) for v in each.distinct_reads}
+    return not reduced.isdisjoint(node.distinct_reads)
 
 
 def in_chains(node: Node) -> bool:
