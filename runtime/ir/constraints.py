@@ -315,10 +315,9 @@ def _check(
             and dtypes.float32 in constraint.allowed
             and (not names or is_wide())
         ):
-            allowed = ", ".join(sorted(map(_text, constraint.allowed)))
             raise ShapeError(
                 f"{_title(names, i)} of {type(op).__name__} is {_text(element)}; "
-                f"ONNX allows {allowed}{_remedy(element, constraint, type(op).__name__)}"
+                f"ONNX allows {_allowed(element, constraint, type(op).__name__)}"
             )
         if constraint.parameter:
             wanted = bound.setdefault(constraint.parameter, element)
@@ -330,11 +329,20 @@ def _check(
                 )
 
 
-def _remedy(found: Element, constraint: Constraint, operator: str) -> str:
-    """Return what to do about a file that was converted to half precision."""
+def _allowed(found: Element, constraint: Constraint, operator: str) -> str:
+    """Return what ONNX allows instead of an element type, and a remedy if there is one."""
+    if found in _COMPLEX:
+        return (
+            "complex numbers only as pairs of floats, in a last axis of size 2: write the layer "
+            "with real and imaginary parts, or with STFT or DFT"
+        )
+    allowed = ", ".join(sorted(map(_text, constraint.allowed)))
     if found != dtypes.float16 or dtypes.float32 not in constraint.allowed:
-        return ""
-    return f" (convert to float16 with '{operator}' in op_block_list, which keeps it in float32)"
+        return allowed
+    return (
+        f"{allowed} (convert to float16 with '{operator}' in op_block_list, which keeps it in "
+        "float32)"
+    )
 
 
 def _title(names: Sequence[str], i: int) -> str:
@@ -342,6 +350,7 @@ def _title(names: Sequence[str], i: int) -> str:
     return names[min(i, len(names) - 1)] if names else f"output {i}"
 
 
+_COMPLEX = frozenset({dtypes.complex64, dtypes.complex128})
 #: What writes files in which these dtypes meet, and what to do.
 _REMEDIES: dict[frozenset[Element], str] = {
     frozenset({dtypes.float16, dtypes.float32}): (

@@ -24,6 +24,12 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "scales of Resize is float16; ONNX allows float32 (convert to float16 with 'Resize' in "
         "op_block_list, which keeps it in float32)",
     ),
+    "complex numbers of a framework": (
+        "complex64[2,2] x",
+        "y = Mul(x, x)",
+        "a of Mul is complex64; ONNX allows complex numbers only as pairs of floats, in a last "
+        "axis of size 2: write the layer with real and imaginary parts, or with STFT or DFT",
+    ),
     "Conv channels": (
         "float[1,3,8,8] x, float[4,2,3,3] w",
         "y = Conv(x, w)",
