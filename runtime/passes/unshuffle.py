@@ -75,9 +75,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         picked = _channels(walk, node.output.tensor.dims)
         if picked is None:
             continue
-        new, before = _chosen(graph, node, walk.source, picked), node.operands[0].producer
+        new, path = _chosen(graph, node, walk.source, picked), _path(walk.source, node)
         graph.replace(node, new.outputs)
-        drop(graph, before)
+        drop(graph, path[0])
+        gone = [each for each in reversed(path) if each not in graph]
+        new.origin = tuple(name for each in (*gone, node) for name in each.origin)
         yield f"{new.kind} '{new.name}' selects channels of '{walk.source.name}'"
 
 
@@ -177,6 +179,16 @@ def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
     if (places % pixels).any() or places.min() < 0 or places.max() >= source[1] * pixels:
         return None
     return [int(place) for place in places // pixels]
+
+
+def _path(source: Value, node: Node) -> list[Node]:
+    """Return the nodes between a tensor that `_walk` found and `node`, the last one first."""
+    found: list[Node] = []
+    value = first_input(node)
+    while value is not None and value is not source and value.producer is not None:
+        found.append(value.producer)
+        value = first_input(value.producer)
+    return found
 
 
 def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:

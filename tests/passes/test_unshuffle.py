@@ -55,6 +55,7 @@ def unshuffled(graph: Graph) -> Graph:
 def test_a_shuffle_is_a_gather(groups: int) -> None:
     after = unshuffled(shuffle(groups))
     assert kinds(after) == ["Gather"]
+    assert after.nodes[0].origin == tuple(node.name for node in shuffle(groups).nodes)
     assert_same(shuffle(groups), after, rel=0)
 
 
