@@ -148,7 +148,7 @@ class Plan:
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
         """Allocate memory, bind every row to its addresses, and record."""
-        exchange = None if self._check_each else exchange_of(self.device)
+        exchange = exchange_of(self.device)
         uploads, downloads = ({}, {}) if exchange is None else set_apart(layout, self.ends)
         self._given = {row.outputs[0]: row.inputs[0] for row in downloads.values()}
         self.schedule = assign(self.rows, self._max_streams)
@@ -416,15 +416,14 @@ class Plan:
         self._execute(stream or self._stream)
 
     def _execute(self, stream: Stream) -> None:
-        if self._check_each:
-            self._execute_each(stream)
-            return
         try:
-            if is_timed():
+            if self._check_each:
+                self._execute_each(stream)
+            elif is_timed():
                 self._execute_timed(stream)
-                return
-            for run in self._joined:
-                run(stream)
+            else:
+                for run in self._joined:
+                    run(stream)
         except BaseException:
             if self._uploads:
                 with suppress(DeviceError):  # the first error says more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tercet.runtime.plan.result_memory import MAX_PINNED
 from tercet.runtime.plan.transfers import MIN_DOWNLOAD, MIN_UPLOAD
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.overflow import Watch
+from tercet.tools.profile.row_timing import Probe
 
 from .fakes import FakeBackend, elements
 from .lazy import LazyDevice, LazyStream
@@ -71,17 +73,17 @@ def is_pinned(device: LazyDevice, array: Array) -> bool:
     return device.exchange.is_pinned(array)
 
 
-@pytest.mark.parametrize("streams", [1, 4])
-def test_results_are_written_to_pinned_memory_of_the_caller(streams: int) -> None:
+@pytest.mark.parametrize("options", [{"streams": 1}, {"streams": 4}, {"check_each": True}], ids=str)
+def test_results_are_written_to_pinned_memory_of_the_caller(options: dict[str, Any]) -> None:
     device = LazyDevice()
-    with model_of(device, streams=streams) as model:
+    with model_of(device, **options) as model:
         for seed in range(4):
             feeds = data(seed)
             results = model.run(feeds)
             check(results, feeds)
             assert all(is_pinned(device, array) for array in results.values())
             assert list(results) == ["z", "y"]
-        assert device.recordings == 1
+        assert device.recordings == ("check_each" not in options)
 
 
 def test_held_results_stay_and_further_ones_are_not_pinned() -> None:
@@ -257,3 +259,19 @@ def test_pieces_of_inputs_are_sent_while_others_are_copied(monkeypatch: pytest.M
             assert all(target != device.name for _, target, _ in device.copied)  # not as a whole
             mixed = {**data(seed + 10), "x": pin(device, data(seed))["x"]}
             check(model.run(mixed), mixed)
+
+
+def test_a_profile_times_the_copies_of_a_run() -> None:
+    device = LazyDevice()
+    with model_of(device) as model:
+        feeds = data(0)
+        model.run(feeds)
+        copied = Counter((source, target) for source, target, _ in device.copied)
+        device.copied.clear()
+        probe = Probe(model)
+        spans = {span.key for span in probe.run(feeds).spans}
+        assert Counter((source, target) for source, target, _ in device.copied) == copied
+        rows = [row for row in probe.program(feeds).rows if row.apart]
+        assert len(rows) == copied.total()
+        assert {id(row) for row in rows} <= spans
+        probe.close()

@@ -53,8 +53,9 @@ class Profile(Shown):
         inputs: the inputs.
         rows: in execution order.
         phases: seconds per run by phase: ``feed`` (inputs are checked and copied to the arena),
-            ``upload``, ``compute``, ``download``, ``fetch`` (results are copied out) and
-            ``between`` (Python, launches and waiting between rows).
+            ``upload`` (of large inputs, also from there to pinned memory, piece by piece),
+            ``compute``, ``download``, ``fetch`` (results are copied out) and ``between`` (Python,
+            launches and waiting between rows).
         total: uninstrumented runs.
         watched: instrumented runs, interleaved with these.
         overhead: profiling overhead: an instrumented run divided by the uninstrumented one next to

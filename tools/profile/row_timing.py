@@ -3,7 +3,8 @@
 The instrumented model has the same graph and backends as the loaded one, with two differences: its
 plans run one row at a time (`Options.check_each`), and every row is timed. On the host that uses
 the host's clock. On a CUDA device each row becomes a small graph between two events, so that device
-time is measured without launches.
+time is measured without launches. Copies of large inputs and results (`runtime.plan.transfers`) are
+between two events, too, as they are in an uninstrumented run: with the host's share of them.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class Probe:
         device: CudaDevice = row.device  # type: ignore[assignment]  # only CUDA's has that name
         watch = Stopwatch(device)
         self._timers.append(watch.close)
-        recorded = row.step is None or row.step.capturable
+        recorded = not row.apart and (row.step is None or row.step.capturable)
         timed = watch.around(run, recorded=recorded)
         empty = self._empty_seconds(device) if recorded else 0.0
         key, spans = id(row), self._spans
