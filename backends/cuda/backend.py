@@ -94,7 +94,7 @@ class CudaBackend:
         recipes = _RecipesOfGroups(setting)
         cutting = Cutting(
             *(graph, found, cut, recipes.formats, recipes.is_made),
-            *(partial(_gain, setting=setting), _cost),
+            *(partial(_gain, setting=setting), _cost, partial(smaller, graph)),
         )
         if target.has_wgmma:
             judged = judge(free)

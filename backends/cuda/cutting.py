@@ -38,6 +38,7 @@ class Cutting:
         gain: returns the microseconds that a convolution takes less with its image in halves.
         cost: returns those that it takes to store this many numbers in halves, and whether as they
             are as well.
+        smaller: returns the groups to try instead of one.
     """
 
     graph: Graph
@@ -47,15 +48,19 @@ class Cutting:
     is_made: Callable[[FusionGroup, Mapping[Value, Format], Stored], bool]
     gain: Callable[[FusionGroup], float]
     cost: Callable[[int, bool], float]
+    smaller: Callable[[FusionGroup], tuple[FusionGroup, ...]]
     _wanted: dict[Node, Mapping[Value, Format]] = field(
         default_factory=dict[Node, Mapping[Value, Format]], init=False
     )
     _stored: dict[Value, Stored] = field(default_factory=dict[Value, Stored], init=False)
+    _instead: dict[Node, tuple[FusionGroup, ...]] = field(
+        default_factory=dict[Node, tuple[FusionGroup, ...]], init=False
+    )
 
     @cached_property
     def heads(self) -> dict[Node, FusionGroup]:
-        """The groups by their heads; attention that reads halves by all of its nodes."""
-        return {group.head: group for group in self.groups if group.head is not None}
+        """The groups by their heads; patterns by what reads and stores halves in them."""
+        return {head: group for group in self.groups for head in _heads_of(group)}
 
     @cached_property
     def _alone(self) -> frozenset[Node]:
@@ -63,7 +68,7 @@ class Cutting:
         return frozenset(group.nodes[0] for group in self.groups if len(group.nodes) == 1)
 
     @cached_property
-    def _makers(self) -> Mapping[Value, FusionGroup]:
+    def _makers(self) -> dict[Value, FusionGroup]:
         """The groups with a head by their results."""
         return {group.nodes[-1].output: group for group in self.heads.values()}
 
@@ -80,13 +85,31 @@ class Cutting:
                 joined.append(attention)
                 self.heads.update(dict.fromkeys(attention.nodes, attention))
             group = self.heads.get(node)
+            if group is not None and group.whole is not None and attention is None:
+                group = self._made(group, node)
             if group is not None and self._is_able(node, group):
                 is_image = isinstance(node.op, Conv)
                 format = Format.PIXEL_HALVES if is_image else Format.HALVES
                 self.cut[group.nodes[-1].output] = format
         inside = {node for group in joined for node in group.nodes}
-        others = (group for group in self.groups if inside.isdisjoint(group.nodes))
+        found = (self._instead.get(group.nodes[0], (group,)) for group in self.groups)
+        others = (g for groups in found for g in groups if inside.isdisjoint(g.nodes))
         return *others, *joined
+
+    def _made(self, group: FusionGroup, node: Node) -> FusionGroup | None:
+        """Return the group of the first node of a pattern in halves: another one without a recipe.
+
+        That depends on whether its rows are cut, and what reads its results on that.
+        """
+        heads = _heads_of(group)
+        if not heads or node is not heads[0] or self.is_made(group, self.formats(group), PLAIN):
+            return group
+        self._instead[group.nodes[0]] = parts = self.smaller(group)
+        for head in heads:
+            del self.heads[head]
+        self.heads.update((head, part) for part in parts for head in _heads_of(part))
+        self._makers.update((part.nodes[-1].output, part) for part in parts if _heads_of(part))
+        return self.heads.get(node)
 
     def _attention_of_halves(self, node: Node) -> FusionGroup | None:
         """Return the attention that a node is, if its operands are products stored in halves."""
@@ -102,7 +125,7 @@ class Cutting:
             return None
         makers = [self._makers.get(value) for value in whole.rows]
         for maker in makers:
-            if maker is None or maker.head is None or not isinstance(maker.head.op, MatMul | Gemm):
+            if maker is None or not isinstance(_heads_of(maker)[-1].op, MatMul | Gemm):
                 return None
             if not self.is_made(maker, self.formats(maker), IN_HALVES):
                 return None
@@ -110,13 +133,13 @@ class Cutting:
         return joined
 
     def _is_able(self, head: Node, group: FusionGroup) -> bool:
-        y = group.nodes[-1].output.tensor
-        if not isinstance(head.op, ABLE):
+        y, heads = group.nodes[-1].output.tensor, _heads_of(group)
+        if not isinstance(head.op, ABLE) or (heads and head is not heads[-1]):
             return False
         axis = 1 if isinstance(head.op, Conv) else -1
         if y.dtype != float32 or len(y.dims) < 2 or y.dims[axis] % HALVES_BLOCK:
             return False
-        if isinstance(head.op, MatMul | Gemm):
+        if isinstance(head.op, MatMul | Gemm) and group.whole is None:
             return self._wants(head, head.operands[0])
         if isinstance(head.op, Conv) and not self._pays(group.nodes[-1].output):
             return False
@@ -163,3 +186,10 @@ class Cutting:
             self._wanted[node] = self.formats(group)
         found = self._wanted[node].get(value)
         return found is not None and found.in_halves
+
+
+def _heads_of(group: FusionGroup) -> tuple[Node, ...]:
+    """Return what reads and stores halves in a group: its head, or products of a pattern."""
+    if group.whole is not None:
+        return group.whole.in_halves
+    return () if group.head is None else (group.head,)

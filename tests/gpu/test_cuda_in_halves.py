@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.gemm import normalized_halves
 from tercet.backends.cuda.gemm.tables.f16x3 import HALVES
 from tercet.backends.cuda.gemm.tile import CtaTile
 from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float32, float64
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
@@ -20,6 +22,7 @@ from tercet.runtime.session.model import Model
 from ..kernels.dry import normal
 from ..kernels.test_f16x3 import powers
 from ..kernels.test_in_halves import WAYS, attended, force, layers
+from ..kernels.test_normalized_halves import CASES, Case, graph_of
 from .test_cuda_operators import run
 
 pytestmark = pytest.mark.gpu
@@ -88,3 +91,30 @@ def test_layers(norm: str, residual: bool, rows: int) -> None:
 @pytest.mark.parametrize("read_elsewhere", [False, True])
 def test_attention(rows: int, read_elsewhere: bool) -> None:
     check_network(*attended(rows, read_elsewhere=read_elsewhere))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES.values(),
+        Case((1, 197), columns=3072, inner=768, follows=True),
+        Case((1, 197), columns=2304, inner=3072, follows=True),
+        Case((1, 128), columns=3072, inner=768, ends=False, is_read=True, follows=True),
+    ],
+    ids=str,
+)
+def test_normalized_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product stores its results with moments, and the next one normalizes them."""
+    monkeypatch.setattr(normalized_halves, "SAVED", 100.0)
+    graph, feeds = graph_of(case, float32)
+    options = Options(skip=("fold_constants",))
+    with Model(graph, open_backends("cuda", options), options, evaluate) as model:
+        assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
+        got, again = model.run(feeds), model.run(feeds)
+    wide, _ = graph_of(case, float64)
+    with Model(wide, open_backends("numpy", options), options, evaluate) as model:
+        want = model.run({name: data.astype(float64) for name, data in feeds.items()})
+    for name, expected in want.items():
+        np.testing.assert_array_equal(got[name], again[name])
+        error = np.linalg.norm(got[name] - expected)
+        assert error <= BOUND * (1 + abs(case.offset)) * np.linalg.norm(expected)

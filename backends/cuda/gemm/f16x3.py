@@ -9,7 +9,7 @@ numbers in these places. Constants that suggest so are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import product
 from math import prod
@@ -124,7 +124,7 @@ class _Answers:
 
     def __init__(self, weights: Array, forget: Callable[[ref[Array]], None]) -> None:
         self.weights = ref(weights, forget)
-        self.known: dict[tuple[int, ...], str] = {}
+        self.known: dict[Hashable, str] = {}
         self.lock = forks.lock()
 
 
@@ -147,6 +147,15 @@ class _Refusals:
                 answers.known[key] = refusal(weights.reshape(shape).transpose(axes))
             return answers.known[key]
 
+    def scaled(self, weights: Array, scale: Array, transposed: bool) -> str:
+        """Return `refusal` of [k, n], or [n, k] if transposed, times the scale of terms."""
+        answers, key = self._answers(weights), (scale.tobytes(), transposed)
+        with answers.lock:
+            if key not in answers.known:
+                rows = weights if transposed else weights.swapaxes(-1, -2)
+                answers.known[key] = refusal((rows * scale)[None, ..., None])
+            return answers.known[key]
+
     def _answers(self, weights: Array) -> _Answers:
         with self._lock:
             if weights not in self:
@@ -160,6 +169,8 @@ class _Refusals:
 
 
 _REFUSALS = _Refusals()
+#: Ratio of the scales of terms up to which weights keep their bits if they do without these.
+EVEN = 2.0**4
 
 
 def matrix_refusal(b: Array, alpha: float, transposed: bool) -> str:
@@ -169,6 +180,21 @@ def matrix_refusal(b: Array, alpha: float, transposed: bool) -> str:
     first, second = b.shape[-2:] if b.ndim > 1 else (b.size, 1)
     axes = (0, 1, 2, 3) if transposed else (0, 2, 1, 3)
     return _REFUSALS.of(b, (b.size // max(first * second, 1), first, second, 1), axes)
+
+
+def scaled_refusal(b: Array, alpha: float, transposed: bool, scale: Array) -> str:
+    """Return `matrix_refusal` of a matrix whose terms are multiplied by a scale each.
+
+    Products keep all bits down to 2^-17 of the greatest weight of a row: where terms are refused
+    from 2^-13 on, scales of about the same size change nothing.
+    """
+    refused, sizes = matrix_refusal(b, alpha, transposed), np.abs(scale.reshape(-1))
+    there = sizes[sizes > 0]
+    if refused or not there.size:
+        return refused
+    if 1 / MAX_ALPHA <= there.min() <= there.max() <= min(EVEN * there.min(), MAX_ALPHA):
+        return ""
+    return _REFUSALS.scaled(b, sizes, transposed)
 
 
 def filter_refusal(w: Array, groups: int) -> str:

@@ -80,7 +80,7 @@ def make(task: Multiplication, variant: str) -> Answer:
     refused = matrix_refusal(layer.b.data, *layer.form)
     if refused:
         return refused
-    gemm = _arguments(layer)
+    gemm = arguments_of(layer)
     swapped = swap_f16x3.named(variant, gemm, target, ready=True)
     if variant and swapped is None:
         return halves.multiply(gemm, task.epilogue, Config.parse(variant, HALVES), target)
@@ -93,7 +93,8 @@ def make(task: Multiplication, variant: str) -> Answer:
     return halves.multiply(gemm, task.epilogue, ways[0].config, target)
 
 
-def _arguments(layer: Linear) -> GemmArguments:
+def arguments_of(layer: Linear) -> GemmArguments:
+    """Return a product of rows in halves."""
     _, n, k = layer.shape
     pack = partial(packed_matrix, layer.b, layer.form)
     scales: Packed = pack("scales", scales_of)

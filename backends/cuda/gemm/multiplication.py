@@ -54,10 +54,7 @@ class Multiplication:
     @property
     def is_cut(self) -> bool:
         """Whether the kernel before can store `a` in halves."""
-        value = self.a.value
-        while value.producer is not None and value.producer.op.view:
-            value = value.producer.operands[0]
-        return self.setting.cut.get(value) is Format.HALVES
+        return self.setting.cuts(self.a.value)
 
     @property
     def around(self) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """Two products with a normalization of rows in between, as two kernels: `swap_ab.cu`.
 
 The first one stores its results and their moments, and the second one normalizes rows as it
-multiplies them, where both have 65 to 256 rows of 16-bit floats.
+multiplies them, where both have 65 to 256 rows of 16-bit floats. Those of float32 are in
+`normalized_halves`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -14,10 +15,12 @@ from math import prod
 import numpy as np
 
 from ....runtime.base.record import record
+from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.elementwise import in_chains
@@ -72,8 +75,26 @@ class NormalizedProduct(Whole):
         """All its nodes."""
         return frozenset((self.first, *self.tail, self.norm, self.product, *self.epilogue))
 
+    @property
+    def in_halves(self) -> tuple[Node, ...]:
+        """The products of float32, of which rows arrive and results leave in halves."""
+        return (self.first, self.product) if self._is_wide else ()
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.norm.output.tensor.dtype == float32
+
+    def requested(self, setting: Setting) -> Mapping[Value, Format]:
+        """Return halves for the rows in front, if a kernel can store these so; see `Pattern`."""
+        rows = self.first.operands[0]
+        return {rows: Format.HALVES} if self._is_wide and setting.cuts(rows) else {}
+
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
+        if self._is_wide:
+            from .normalized_halves import normalized_halves  # with the kernels of float32
+
+            return normalized_halves(self, y, operand, setting, stored)
         return normalized_product(self, y, operand, setting)
 
 
@@ -109,11 +130,11 @@ def normalized_product_at(
 
 
 def _is_of_some_rows(product: Node) -> bool:
-    """Whether a node is a product of 16-bit rows, neither few nor many, by constants."""
+    """Whether a node is a product of rows, neither few nor many, by constants."""
     if not isinstance(product.op, MatMul | Gemm):
         return False
     x, *others = product.inputs
-    if x is None or x.is_constant or x.tensor.dtype not in HALVES:
+    if x is None or x.is_constant or x.tensor.dtype not in HALVES | {float32}:
         return False
     constant = all(v is None or v.is_constant for v in others)
     return constant and FEW_ROWS < prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
@@ -216,7 +237,7 @@ def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> Rows
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     scale, *shift = (operand(value) for value in norm.operands[1:])
     constants = (behind.b, scale, *shift)
-    if not all(_is_finite(each) for each in constants):
+    if not all(is_finite(each) for each in constants):
         return "infinities or NaNs among the weights"
     values, form = tuple(each.value for each in constants), behind.form
     return RowsNorm(
@@ -233,7 +254,8 @@ def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> Rows
     )
 
 
-def _is_finite(constant: Tensor) -> bool:
+def is_finite(constant: Tensor) -> bool:
+    """Whether a constant has neither infinities nor NaNs."""
     data = constant.data
     return data is not None and bool(np.isfinite(data.astype(np.float32)).all())
 

@@ -54,6 +54,11 @@ class Pattern(Protocol):
         ...
 
     @property
+    def in_halves(self) -> tuple[Node, ...]:
+        """The products whose rows may arrive in halves; the last one's results may leave so."""
+        ...
+
+    @property
     def regrouped(self) -> Grouping:
         """How its nodes are grouped where it has no recipe."""
         ...
@@ -109,6 +114,11 @@ class Whole:
 
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
+        """See `Pattern`."""
+        return ()
+
+    @property
+    def in_halves(self) -> tuple[Node, ...]:
         """See `Pattern`."""
         return ()
 

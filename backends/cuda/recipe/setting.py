@@ -64,6 +64,12 @@ class Setting:
         """Whether a recipe may use this algorithm."""
         return self.algorithm in ("", algorithm)
 
+    def cuts(self, rows: Value) -> bool:
+        """Whether a kernel can store the rows of a product in halves."""
+        while rows.producer is not None and rows.producer.op.view:
+            rows = rows.producer.operands[0]
+        return self.cut.get(rows) is Format.HALVES
+
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the algorithms requested for it."""
         concurrent = node in self.branches

@@ -145,6 +145,7 @@ class RowsNorm:
         weights: of the product, with the scale of the rows.
         columns: factors, sums and shifts of all columns of the product, in float32.
         scale, shift: those of the rows; None if there is no shift.
+        rows: the rows as they are, if `kept` needs them; None if they are A.
         kept: where normalized rows are stored as well; None if nowhere.
         epsilon: added to the variance.
         centred: whether the mean is subtracted.
@@ -159,6 +160,7 @@ class RowsNorm:
     epsilon: float
     centred: bool
     kind: str
+    rows: Tensor | Scratch | None = None
 
 
 @record

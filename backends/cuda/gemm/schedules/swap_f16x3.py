@@ -13,7 +13,7 @@ from math import hypot, inf, prod
 from .....runtime.plan.format import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, Tensor, ceil_div
+from ...recipe.operands import Ints, Scratch, Tensor, ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Image, Problem, RowKind
@@ -29,6 +29,7 @@ from ..tile import (
     ranked,
 )
 from .multistage import SplitK
+from .swap_ab import MOMENTS, RowsNorm
 
 #: What the names of its forms begin with.
 PREFIX = "swap "
@@ -60,7 +61,7 @@ MARGIN_CUT, MAX_CUT = 0.79, 5.0
 BEGIN, OF_ROW, JOIN, OF_STEP, OF_CUT, CUT_ROW = 0.95, 0.023, 0.5, 0.05, 0.25, 0.0105
 
 
-def shared(tile: CtaTile, each: int, splits: int, *, ready: bool) -> int:
+def shared(tile: CtaTile, each: int, splits: int, *, ready: bool, normalized: bool = False) -> int:
     """Return the bytes of shared memory of a block.
 
     Args:
@@ -68,12 +69,14 @@ def shared(tile: CtaTile, each: int, splits: int, *, ready: bool) -> int:
         each: its steps.
         splits: the blocks of its cluster.
         ready: whether rows of A are in halves.
+        normalized: whether they are normalized.
     """
     tiles_a = tile.stages if ready else tile.slices * BUFFERS
     tiles = STEP_BYTES * (tiles_a * tile.bm + tile.stages * COLUMNS)
     sums = 4 * tile.slices * tile.bm * (COLUMNS + 4)
     rest = 4 * tiles_a * tile.bm + 16 * each
-    return ceil_div(max(tiles, sums) + rest, 16) * 16 + inbox(tile.bm, COLUMNS, splits)
+    moments = tile.bm * MOMENTS if normalized else 0
+    return ceil_div(max(tiles, sums) + rest, 16) * 16 + moments + inbox(tile.bm, COLUMNS, splits)
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
@@ -202,6 +205,8 @@ def launch(
     target: Target,
     *,
     ready: bool = False,
+    norm: RowsNorm | None = None,
+    moments: Scratch | None = None,
 ) -> Launch:
     """Return the launch of a product.
 
@@ -211,12 +216,19 @@ def launch(
         config: tile and splits.
         target: the GPU.
         ready: whether rows of A are in `Format.HALVES`.
+        norm: the normalization of rows in halves; None if there is none.
+        moments: where those of rows of A are, if these are normalized, or else those of results in
+            halves are stored; None if nowhere.
     """
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
     each, tiles_m = ceil_div(k // HALVES_BLOCK, splits), ceil_div(m, tile.bm)
-    assert isinstance(a.data, Tensor)
-    lda = ceil_div(m, 8) * 8 if ready else a.data.row if isinstance(a, Image) else a.row
+    lda = ceil_div(m, 8) * 8 if ready else a.row
+    if not ready and isinstance(a, Image) and isinstance(a.data, Tensor):
+        lda = a.data.row
     halves = " in halves" if ready else ""
+    before = ", moments" if moments is not None and norm is None else ""
+    after = f" after {norm.kind}," if norm else ""
+    kept = kept_fours(gemm.shape, config) if norm and norm.kept else 0
     return Launch(
         "gemm/swap_f16x3.cu",
         "swap_f16x3",
@@ -226,18 +238,31 @@ def launch(
             **{"a": a.data, "w": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
             **{"bias": gemm.bias, **epilogue.args, "m": m, "n": n, "lda": lda, "ldc": gemm.ldc},
-            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": tiles_m},
+            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": tiles_m, "moments": moments},
+            **{"columns": norm and norm.columns, "epsilon": norm.epsilon if norm else 0.0},
+            **{"rows_a": norm and norm.rows, "kept": norm and norm.kept},
+            **{"scale": norm and norm.scale, "shift": norm and norm.shift},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("BM", "SLICES", "STAGES"),
             *(("EACH", each), ("K", k), ("A_IN_HALVES", ready)),
+            *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
+            *(("MEASURED", bool(before)), ("KEPT", kept)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
         code="\n".join((F16X3.code(tile.bm), epilogue.halves_code, epilogue.code)),
-        shared=target.alone(shared(tile, each, splits, ready=ready)),
+        shared=target.alone(shared(tile, each, splits, ready=ready, normalized=norm is not None)),
         cluster=(1, splits, 1),
-        note=f"{F16X3.title}{halves} {config} {epilogue.title}".strip(),
+        note=f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
     )
+
+
+def kept_fours(shape: Ints, config: Config) -> int:
+    """Return how many fours of normalized rows a thread stores, if these are stored as well."""
+    (_, n, k), tile = shape, config.tile
+    blocks = ceil_div(n, COLUMNS) * config.splits
+    parts = ceil_div(tile.bm * (k // HALVES_BLOCK), blocks)
+    return ceil_div(parts * HALVES_BLOCK // 4, 128 * tile.slices)

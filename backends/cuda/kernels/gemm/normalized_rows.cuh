@@ -14,7 +14,7 @@
 // Compile-time: MEASURED, whether moments of results are stored; NORMALIZED, whether rows of `a` are normalized; CENTRED,
 // whether a mean is subtracted; KEPT, whether normalized rows are stored, too.
 
-constexpr int OF_PART = 64;  // elements of a row, of which there are moments
+#include "gemm/row_moments.cuh"
 
 // Where normalized rows are stored, if KEPT: each block has the parts of which the number is that of its columns.
 struct Kept {
@@ -23,8 +23,9 @@ struct Kept {
     int first, every;
 
     // Stores words of a row; `lane` is one of some that share it.
-    template <int LANES> __device__ __forceinline__ void store(int row, int lane, float2 of_row) const
+    template <int LANES> __device__ __forceinline__ void operator()(int row, int lane, float2 of_row) const
     {
+        if constexpr (!KEPT) return;
         for (int part = first; part < K / OF_PART; part += every)
 #pragma unroll
             for (int word = lane; word < OF_PART / 8; word += LANES) {
@@ -43,44 +44,6 @@ private:
     struct alignas(16) Eight {
         T at[8];
     };
-};
-
-// The mean of each row of the tile and the inverse of its deviation, from the moments of its parts. The warps that do not
-// request copies find them while others multiply; several neighbouring lanes have a row.
-struct RowMoments {
-    static constexpr int LANES = BM > 48 ? 1 : BM > 24 ? 2 : 4, PARTS = K / OF_PART, ROWS = 96 / LANES;
-    static constexpr int ROUNDS = (BM + ROWS - 1) / ROWS;
-
-    static __device__ __forceinline__ void find(float2* to, const float2* moments, const Kept& kept, int m0, int m,
-                                                float epsilon)
-    {
-        const int thread = (int)threadIdx.x - CONSUMERS - 32, lane = thread % LANES;
-        if (thread < 0) return;
-#pragma unroll
-        for (int round = 0; round < ROUNDS; ++round) {
-            const int row = round * ROWS + thread / LANES;
-            const float2* const parts = moments + min(m0 + row, m - 1) * PARTS;
-            const float first = parts[0].x;  // so that no digits cancel
-            float total = 0, between = 0, within = 0;
-#pragma unroll
-            for (int part = lane; part < PARTS; part += LANES) {
-                const float2 of_part = parts[part];
-                const float from = of_part.x - (CENTRED ? first : 0.0f);
-                total += from, between += from * from, within += of_part.y;
-            }
-#pragma unroll
-            for (int other = 1; other < LANES; other *= 2) {
-                total += __shfl_xor_sync(~0u, total, other);
-                between += __shfl_xor_sync(~0u, between, other);
-                within += __shfl_xor_sync(~0u, within, other);
-            }
-            const float mean = CENTRED ? total / PARTS : 0.0f;
-            const float variance = within / K + fmaxf(between / PARTS - mean * mean, 0.0f);
-            const float2 of_row = make_float2(CENTRED ? first + mean : 0.0f, 1 / sqrtf(variance + epsilon));
-            if (row < BM && lane == 0) to[row] = of_row;
-            if (KEPT && row < BM && m0 + row < m) kept.store<LANES>(m0 + row, lane, of_row);
-        }
-    }
 };
 
 // What happens to eight adjacent sums, and to results.

@@ -285,7 +285,7 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         __syncwarp();
         if constexpr (NORMALIZED) {
             const Kept all{rows, scale, shift, kept, block.n0 / BN, (n + BN - 1) / BN};
-            RowMoments::find((float2*)(shared + MOMENTS), moments, all, block.m0, m, epsilon);
+            RowMoments<CONSUMERS + 32, 96>::find((float2*)(shared + MOMENTS), moments, block.m0, m, epsilon, all);
         }
         if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
     } else {

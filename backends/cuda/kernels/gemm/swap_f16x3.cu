@@ -10,8 +10,10 @@
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
-// Compile-time: BM, rows of `a` of a block; SLICES; STAGES; EACH, steps of a block, at most; K; A_IN_HALVES; SPLIT and the
-// constants of the epilogue, see multistage.cu.
+// If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_halves.cuh.
+//
+// Compile-time: BM, rows of `a` of a block; SLICES; STAGES; EACH, steps of a block, at most; K; A_IN_HALVES; those of
+// normalized_halves.cuh; SPLIT and the constants of the epilogue, see multistage.cu.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -29,13 +31,16 @@ constexpr int TILE_A = BM * 128, TILE_W = BN * 128, BYTES_A = HALVES * TILE_A, B
 constexpr int TILES_A = A_IN_HALVES ? STAGES : SLICES * BUFFERS;  // of a step
 constexpr int OF_W = TILES_A * BYTES_A, BYTES_TILES = OF_W + STAGES * BYTES_W, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int SCALES = BYTES_TILES > BYTES_SUMS ? BYTES_TILES : BYTES_SUMS;  // of rows of each buffer
-constexpr int BARRIERS = SCALES + TILES_A * BM * 4, INBOX = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;
+constexpr int BARRIERS = SCALES + TILES_A * BM * 4, MOMENTS = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;  // of rows
+constexpr int INBOX = MOMENTS + (NORMALIZED ? BM * 8 : 0);
 
 #include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
+#include "gemm/normalized_halves.cuh"
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
+#include "gemm/store_fours.cuh"
 #endif
 
 // The barriers of each step: its weights are there, and are not needed any more.
@@ -245,7 +250,8 @@ __device__ __forceinline__ float4 gathered(const float* parts, int row, int colu
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
-           int m, int n, int lda, int ldc, int rows_w, int tiles_m)
+           int m, int n, int lda, int ldc, int rows_w, int tiles_m, float2* moments, const float* columns, const float* rows_a,
+           const float* scale, const float* shift, float* kept, float epsilon)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -270,8 +276,21 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
 
     const int begin = SPLIT == CLUSTER ? inbox.begin() : 0, end = SPLIT == CLUSTER ? inbox.end() : ITEMS;
     const Finish finish{c, bias, z0, z1, m, n, ldc, 0, 0};
+    float2* const of_rows = (float2*)(shared + MOMENTS);
+    KeptRows keeping(block, m, n);
+#if IN_HALVES
+    Fours some(begin * 2, end * 2);
+    const Around<4> around(columns, of_rows, block.n0 + threadIdx.x % 16 * 4, n);
+    constexpr bool EARLY = Fours::ONCE;  // operands of the epilogue are read before the products
+    const auto read = [&] {
+        if (threadIdx.x < CONSUMERS) some.read(finish, block);
+    };
+#else
     Finish::Several some;
-    constexpr bool EARLY = Finish::ONCE && !IN_HALVES;  // operands of the epilogue are read before the products
+    const Around<8> around(columns, of_rows, block.n0 + threadIdx.x % 8 * 8, n);
+    constexpr bool EARLY = Finish::ONCE;
+    const auto read = [&] { finish.read(some, begin + threadIdx.x, end, block); };
+#endif
     if (threadIdx.x >= CONSUMERS) {
         grid_dependency_sync();
         if (threadIdx.x == CONSUMERS) {
@@ -284,7 +303,7 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
             }
         }
         __syncwarp();
-        if constexpr (EARLY) finish.read(some, begin + threadIdx.x, end, block);
+        if constexpr (EARLY) read();
     } else {
         const int slice = __reduce_max_sync(~0u, threadIdx.x / 128), lane = threadIdx.x % 32;
         const int column = threadIdx.x / 32 % 4 * 16;
@@ -295,7 +314,11 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
         Rows rows(a, block, m, lda);
         grid_dependency_sync();
         if (!A_IN_HALVES && slice < count) rows.load(slice);
-        if constexpr (EARLY) finish.read(some, begin + threadIdx.x, end, block);
+        if constexpr (EARLY) read();
+        if constexpr (NORMALIZED) {
+            keeping.read(rows_a, scale, shift);
+            RowMoments<0, CONSUMERS>::find(of_rows, moments, block.m0, m, epsilon, Nothing());
+        }
         if constexpr (A_IN_HALVES) multiply_ready(totals, shared, barriers, slice, count);
         else multiply_all(totals, rows, shared, barriers, slice, count);
         named_barrier_sync<CONSUMERS>(1);  // the tiles are read, and sums take their place
@@ -309,13 +332,12 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
             inbox.send(at, four / 8, four % 8, gathered((const float*)shared, at, four));
         }
     }
+    if constexpr (KEPT > 0) keeping.store(kept, of_rows);
 #if IN_HALVES
+    if (threadIdx.x >= CONSUMERS) return;
     const RowsInHalves to{halves, OF_PIXELS ? m : (m + 7) / 8 * 8, n};
     if constexpr (SPLIT == CLUSTER) inbox.wait_received();
-    for (int first = begin * 2; first < end * 2; first += CONSUMERS) {
-        const int item = first + threadIdx.x, at = item / (BN / 4), row = block.m0 + at, term = block.n0 + item % (BN / 4) * 4;
-        const bool there = item < end * 2 && row < m && term < n;
-        if (threadIdx.x >= CONSUMERS) break;
+    some.each(finish, block, [&](int item, int row, int term, bool there, const Operands<4>& with) {
         float results[4] = {};
         if (there) {
             float sums[4] = {};
@@ -325,18 +347,19 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
                     sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
                 }
             } else {
-                *(float4*)sums = gathered((const float*)shared, at, term - block.n0);
+                *(float4*)sums = gathered((const float*)shared, item / (BN / 4), term - block.n0);
             }
-            const long long place = (long long)row * ldc + term;
-            const auto found = with_epilogue<4>(sums, operands_at<4>(place, row, term, n - term, bias, z0, z1));
-            if (PLAIN) keep(c + place, found, n - term);
+            around.before(sums, item / (BN / 4));
+            const auto found = with_epilogue<4>(sums, with);
+            if (PLAIN) keep(c + (long long)row * ldc + term, found, n - term);
 #pragma unroll
             for (int q = 0; q < 4; ++q) results[q] = found.at[q];
         }
+        if constexpr (MEASURED) measure(moments, results, row, term, n, there);
         store_halves(to, results, there ? row : to.rows, term);
-    }
+    });
 #else
-    if constexpr (!EARLY) finish.read(some, begin + threadIdx.x, end, block);
+    if constexpr (!EARLY) read();
     if constexpr (SPLIT == CLUSTER) inbox.wait_received();
     finish.store_all(some, begin, end, block, [&](float (&values)[8], int item) {
         if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
@@ -344,6 +367,6 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
 #pragma unroll
             for (int q = 0; q < 8; q += 4)
                 *(float4*)(values + q) = gathered((const float*)shared, Finish::row_of_item(item), Finish::column_of_item(item) + q);
-    });
+    }, around);
 #endif
 }

@@ -1,0 +1,211 @@
+"""Two products of float32 with a normalization of rows in between, as two kernels: `swap_f16x3.cu`.
+
+The first one stores its results in halves and their moments, and the second one normalizes rows as
+it multiplies them; see `normalized_halves.cuh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ....runtime.base.record import record
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.plan.format import HALVES_BLOCK, Format
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..codegen.epilogue import Epilogue, epilogue_of
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
+from ..recipe.pattern import Operand
+from ..recipe.setting import Stored
+from ..recipe.targets import Target
+from . import in_halves
+from .f16x3 import TOP, cut, exponents, scaled_refusal, scales_of
+from .f16x3 import in_halves as cut_rows
+from .linear import linear_of
+from .multiplication import multiplication
+from .normalized import ALIGNED, NormalizedProduct, is_finite
+from .pack import rows_of
+from .problem import Form, GemmArguments, Linear, Problem
+from .schedules import swap_f16x3
+from .schedules.swap_ab import MOMENTS, RowsNorm
+from .tile import TimedConfig
+
+#: Microseconds that the normalization takes more, as a kernel of its own, than what replaces it.
+SAVED = 1.0
+#: Maximum fours of normalized rows that a thread stores, which wait in registers.
+MAX_FOURS = 2
+
+
+@record
+class _Layer:
+    """One of the products.
+
+    Attributes:
+        gemm: its arguments as a product of its own.
+        layer: its matrices.
+        epilogue: what is applied to its results.
+        way: tile and splits, with the estimate.
+        alone: the estimate of the fastest kernel for it, in microseconds.
+    """
+
+    gemm: GemmArguments
+    layer: Linear
+    epilogue: Epilogue
+    way: TimedConfig
+    alone: float
+
+
+def normalized_halves(
+    found: NormalizedProduct, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+) -> Answer:
+    """Return the launches of both products, or why the normalization is a kernel of its own.
+
+    Args:
+        found: the nodes.
+        y: the result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+        stored: how the result is stored.
+    """
+    x = operand(found.norm.operands[0])
+    if setting.for_node(found.norm).asked:
+        return "an algorithm that was asked for"
+    if x.row != x.dims[-1]:
+        return "rows that are apart"
+    if operand(found.first.operands[0]).format is not Format.HALVES:
+        return "rows that are not in halves"
+
+    def not_normalized(value: Value) -> Tensor:
+        return x if value is found.norm.output else operand(value)
+
+    halves = Tensor(x.value, Format.HALVES)
+    own = Stored(True, found.stores_rows or found.keeps_rows)
+    first = _layer(found.first, found.tail, x, operand, setting, own)
+    second = _layer(found.product, found.epilogue, y, not_normalized, setting, stored)
+    if isinstance(first, str) or isinstance(second, str):
+        return first if isinstance(first, str) else str(second)
+    together = first.way.microseconds + second.way.microseconds
+    apart = first.alone + second.alone + SAVED
+    if together > apart:
+        return f"estimated to take {together:.1f} us, and {apart:.1f} apart"
+    norm = _norm_of(found, second.layer, operand)
+    if isinstance(norm, str):
+        return norm
+    fours = swap_f16x3.kept_fours(second.gemm.shape, second.way.config)
+    if norm.kept is not None and fours > MAX_FOURS:
+        return f"{fours} words of normalized rows for each thread"
+    return _launches(first, second, norm, halves, setting.target, stores=found.stores_rows)
+
+
+def _layer(
+    product: Node,
+    nodes: tuple[Node, ...],
+    y: Tensor,
+    operand: Operand,
+    setting: Setting,
+    stored: Stored,
+) -> _Layer | str:
+    """Return a product and its epilogue, if it may read rows in halves."""
+    own = setting.for_node(product)
+    if own.asked or own.choices:
+        return "an algorithm that was asked for, or is measured"
+    epilogue = epilogue_of(nodes, y, product.output)
+    if isinstance(epilogue, str):
+        return epilogue
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
+    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+    inputs = tuple(value and operand(value) for value in product.inputs)
+    task = multiplication(RecipeContext(product.op, y, inputs, own, epilogue=epilogue))
+    if isinstance(task, str):
+        return task
+    refused, layer = in_halves.formats(task), linear_of(task)
+    if isinstance(refused, str) or isinstance(layer, str):
+        return refused if isinstance(refused, str) else str(layer)
+    (m, n, k), data = layer.shape, layer.b.data
+    if n % HALVES_BLOCK or data is None or epilogue.stored != layer.a.dtype:
+        return f"{n} columns of {epilogue.stored.name}"
+    ways = swap_f16x3.ways_of((m, n, k), setting.target, ready=True)
+    if not ways or m > swap_f16x3.MAX_ROWS:
+        return f"{m} rows of {k} terms"
+    whole = in_halves.ways_of(Problem(m, n, k), setting.target)
+    alone = min(ways[0].microseconds, whole[0].microseconds)
+    return _Layer(in_halves.arguments_of(layer), layer, task.epilogue, ways[0], alone)
+
+
+def _norm_of(found: NormalizedProduct, behind: Linear, operand: Operand) -> RowsNorm | str:
+    """Return the normalization as the kernel of the product behind it takes it."""
+    norm, form = found.norm, behind.form
+    assert isinstance(norm.op, LayerNormalization | RMSNormalization)
+    scale, *shift = (operand(value) for value in norm.operands[1:])
+    constants = (behind.b, scale, *shift)
+    if not all(is_finite(each) for each in constants):
+        return "infinities or NaNs among the weights"
+    assert behind.b.data is not None
+    assert scale.data is not None
+    if refused := scaled_refusal(behind.b.data, *form, scale.data):
+        return refused
+    values = tuple(each.value for each in constants)
+    return RowsNorm(
+        weights=_packed(values[:2], form, "scaled columns in halves", cut_rows),
+        columns=Packed(values, ("columns of rows in halves", *form), partial(_columns, form=form)),
+        scale=scale,
+        shift=shift[0] if shift else None,
+        kept=operand(norm.output) if found.keeps_rows else None,
+        epsilon=norm.op.epsilon,
+        centred=isinstance(norm.op, LayerNormalization),
+        kind=norm.kind,
+    )
+
+
+def _launches(
+    first: _Layer, second: _Layer, norm: RowsNorm, halves: Tensor, target: Target, *, stores: bool
+) -> Answer:
+    """Return the launches: the workspace has moments, rows in halves, and those to normalize."""
+    (m, n, _), x = first.gemm.shape, halves.value.tensor
+    rows = Scratch(ceil_div(m * n // HALVES_BLOCK * MOMENTS, ALIGNED) * ALIGNED)
+    scratch = rows.offset + halves.format.nbytes(x)
+    one = first.gemm
+    if norm.kept is not None and not stores:
+        plain = Scratch(ceil_div(scratch, ALIGNED) * ALIGNED)
+        one, scratch = replace(one, c=plain), plain.offset + x.nbytes
+    scales = _packed(norm.weights.sources, second.layer.form, "scales of scaled columns", scales_of)
+    behind = replace(second.gemm, b=norm.weights, scales=scales)
+    behind = replace(behind, a=replace(behind.a, data=rows))
+    norm = replace(norm, rows=one.c if norm.kept is not None else None)
+    multiply = partial(swap_f16x3.launch, target=target, ready=True, moments=Scratch(0))
+    launch = multiply(one, first.epilogue, first.way.config)
+    launch = replace(launch, args={**launch.args, "halves": rows}, scratch=scratch)
+    return launch, multiply(behind, second.epilogue, second.way.config, norm=norm)
+
+
+def _packed(
+    values: tuple[Value, ...], form: Form, order: str, arrange: Callable[[Array], Array]
+) -> Packed:
+    """Return what `arrange` makes of weights in rows, times the scale of their terms."""
+    return Packed(values, (order, *form), partial(_arranged, form=form, arrange=arrange))
+
+
+def _scaled(b: Array, scale: Array, form: Form) -> Array:
+    return np.ascontiguousarray(rows_of(b, *form) * scale.reshape(-1))
+
+
+def _arranged(b: Array, scale: Array, form: Form, arrange: Callable[[Array], Array]) -> Array:
+    return arrange(_scaled(b, scale, form))
+
+
+def _columns(b: Array, scale: Array, *shift: Array, form: Form) -> Array:
+    """Return sums and shifts of the columns; see `normalized_halves.cuh`."""
+    rows = _scaled(b, scale, form)
+    power = exponents(rows)
+    high, low = cut(np.ldexp(rows, TOP + 1 - power[:, None]))
+    sums = high.sum(-1, dtype=np.float64) + low.sum(-1, dtype=np.float64)
+    sums = np.ldexp(sums, power - TOP - 1)
+    shifts = np.zeros_like(sums)
+    if shift:
+        shifts = rows_of(b, *form).astype(np.float64) @ shift[0].reshape(-1).astype(np.float64)
+    return np.stack((sums, shifts)).astype(np.float32)
