@@ -7,6 +7,7 @@
   scores that lead to a Softmax, means weighted by a Softmax, and products with such means
 - a layer that reads a graph input directly and whose result is squared: the spectrum of a
   recording of unknown loudness
+- states of recurrent layers that are computed elsewhere, or unlimited
 - a quotient whose divisor may be near 0, where half precision underflows to 0
 - positions and counts: integers with more digits than the type has; elementwise nodes that compute
   where something is sampled (GridSample, RoiAlign), back to the layer where they start
@@ -32,7 +33,19 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.halves import rounded
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
-from ..ops import attention, boxes, conv, gather, matmul, movement, norm, pool, reduce, resize
+from ..ops import (
+    attention,
+    boxes,
+    conv,
+    gather,
+    matmul,
+    movement,
+    norm,
+    pool,
+    recurrent,
+    reduce,
+    resize,
+)
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number
@@ -335,6 +348,19 @@ def _is_squared(value: Value) -> bool:
         if type(reader.op) in _PLACES and any(map(_is_squared, reader.outputs)):
             return True
     return False
+
+
+def is_open_recurrence(node: Node, ranges: Ranges) -> bool:
+    """Whether a recurrent layer has states without a limit, or goes on with those of another run.
+
+    Within a run states are float32. From run to run they would be rounded, and what a step adds to
+    a large one may be lost.
+    """
+    if not isinstance(node.op, recurrent.RecurrentOp):
+        return False
+    states = (*node.inputs, *[None] * 6)[5:7]
+    is_carried = any(state is not None and state.data is None for state in states)
+    return is_carried or ranges[node.output].bound == inf
 
 
 def is_open_quotient(node: Node, ranges: Ranges) -> bool:

@@ -13,6 +13,7 @@ from ..ops import (
     movement,
     norm,
     pool,
+    recurrent,
     reduce,
     resize,
     shape,
@@ -22,7 +23,7 @@ from ..ops import (
 LEADERS: frozenset[type[Op]] = frozenset(
     {
         *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
-        *(experts.MoE, experts.QMoE),
+        *(experts.MoE, experts.QMoE, recurrent.GRU, recurrent.LSTM),
     }
 )
 #: Operators that follow if one of their inputs is half already.

@@ -53,8 +53,8 @@ from .ranges import (
     unbounded,
 )
 
-#: The activations of a GRU's gates and of its state, by default.
-_GATES = "sigmoid", "tanh"
+#: The activations of gates, of candidates, and of the cells of an LSTM, by default.
+_GATES = {recurrent.GRU: ("sigmoid", "tanh"), recurrent.LSTM: ("sigmoid", "tanh", "tanh")}
 
 
 def of_unknown(node: Node, ranges: Ranges) -> ValueRange:
@@ -362,14 +362,27 @@ def _log_sum(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(x.size, low, high)
 
 
-def _gated_state(node: Node, ranges: Ranges) -> ValueRange:
-    """Return the range of means of a Tanh's results and of what the state is at first."""
-    op, states = node.op, (*node.inputs, *[None] * 6)[5]
-    assert isinstance(op, recurrent.GRU)
-    if any(name.lower() != usual for name, usual in zip(op.activations or (), cycle(_GATES))):
-        return ValueRange()
-    found = ValueRange(1.0, -1.0, 1.0)
-    return found if states is None else found.union(ranges[states])
+def _gated_states(node: Node, ranges: Ranges) -> tuple[ValueRange, ...]:
+    """Return the ranges of states: parts of a Tanh's results, or what they are at first.
+
+    The cells of an LSTM change by at most 1 in a step.
+    """
+    op, (x, *_), states = node.op, node.inputs, (*node.inputs, *[None] * 6)[5:7]
+    assert isinstance(op, recurrent.GRU | recurrent.LSTM)
+    usual = cycle(_GATES[type(op)])
+    if any(name.lower() != each for name, each in zip(op.activations or (), usual, strict=False)):
+        return (ValueRange(),) * len(node.outputs)
+    dims = None if x is None else x.tensor.shape
+    time = dims[op.layout] if dims is not None else None
+    most = float(time) if isinstance(time, int) else inf
+    limits = (1.0, 1.0, most)[: len(node.outputs)]
+    found = [ValueRange(min(limit, LIKELY), -limit, limit) for limit in limits]
+    for i, state in zip((0, 1, 2), (states[0], *states), strict=True):
+        if state is None or i >= len(found):
+            continue
+        first, grows = ranges[state], most if i == 2 else 0.0
+        found[i] = found[i].union(replace(first, low=first.low - grows, high=first.high + grows))
+    return tuple(found)
 
 
 def _chosen(node: Node, ranges: Ranges) -> ValueRange:
@@ -402,7 +415,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)
     put(fixed(-1.0, 1.0), norm.LpNormalization)
-    put(_gated_state, recurrent.GRU)
+    put(_gated_states, recurrent.GRU, recurrent.LSTM)
     put(_log_sum, reduce.ReduceLogSum)
     put(unbounded, reduce.ReduceProd, reduce.CumProd, matmul.Det)
     put(_conv, conv.Conv, conv.ConvTranspose)

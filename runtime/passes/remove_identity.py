@@ -16,12 +16,13 @@ from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops.attention import Attention
 from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
-from ..ops.gather import GatherND, OneHot
-from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
+from ..ops.gather import Gather, GatherND, OneHot
+from ..ops.movement import Concat, Expand, Pad, Slice, Split, Tile, Transpose
 from ..ops.norm import Dropout
+from ..ops.recurrent import GRU, LSTM, RNN
 from ..ops.reduce import Reduce, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from ..ops.resize import Resize
-from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES, ConstantOfShape, Identity, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import ints_of
 from .driver import Context
 from .editing import Builder, drop, shape_of, stand_in, static_dims
@@ -32,6 +33,9 @@ from .pointwise import broadcasts, by_place, inputs_with
 _NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1, Add: 0}
 #: Maximum number of their elements that are looked at.
 _LOOKED_AT = 1 << 16
+#: Inputs of a recurrent layer that are its initial states, and operators that move elements of one
+#: tensor.
+_STATES, _MOVING = (5, 6), (*RESHAPES, Cast, Expand, Gather, Slice, Split, Tile, Transpose)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -108,6 +112,29 @@ def _of_one_tensor(graph: Graph, value: Value) -> Node | None:
     others = [v for v in node.distinct_reads if v.is_constant]
     numbers = all(v.data is not None and v.data.size == 1 for v in others)
     return node if numbers and shape_of(tensors[0]) == shape_of(value) else None
+
+
+def _zero_states(graph: Graph, node: Node) -> Iterator[str]:
+    """Have a recurrent layer begin with zeros of its own, of which exporters make tensors."""
+    inputs = [
+        None if i in _STATES and value is not None and _is_zero(value) else value
+        for i, value in enumerate(node.inputs)
+    ]
+    if inputs != list(node.inputs):
+        graph.set_inputs(node, inputs)
+        yield f"{node.kind} '{node.name}' begins with zeros"
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a tensor is known to be all zero, whatever its sizes."""
+    node = value.producer
+    if value.data is not None or node is None:
+        return value.data is not None and not value.data.any()
+    if isinstance(node.op, ConstantOfShape):
+        return not node.op.fill.any()
+    if isinstance(node.op, Concat):
+        return all(map(_is_zero, node.operands))
+    return isinstance(node.op, _MOVING) and _is_zero(node.operands[0])
 
 
 def _of_one(graph: Graph, node: Node) -> Iterator[str]:
@@ -381,7 +408,8 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Tile: _keeps_shape,
     Transpose: _keeps_order,
 }
-#: What is written otherwise, by operator; reductions of one element give that element.
+#: What is written otherwise, by operator; reductions of one element give that element, and states
+#: of recurrent layers are zeros at first unless they are given.
 _REWRITES: dict[type[Any], Callable[[Graph, Node], Iterator[str]]] = {
     OneHot: _cast_values,
     Tile: _expanded,
@@ -390,4 +418,5 @@ _REWRITES: dict[type[Any], Callable[[Graph, Node], Iterator[str]]] = {
     ReduceMin: _of_one,
     ReduceProd: _of_one,
     ReduceSum: _of_one,
+    **dict.fromkeys((GRU, LSTM, RNN), _zero_states),
 }

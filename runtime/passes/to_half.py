@@ -9,7 +9,8 @@ float32, in particular:
 - squares, quotients, positions, inputs of functions with poles: see `half_forms`
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
 - losses, and the statistics of a BatchNormalization that was not folded: they are sums
-- RNN, GRU, LSTM, CumSum, CumProd: their rounding errors accumulate from step to step
+- RNN, CumSum, CumProd: their rounding errors accumulate from step to step
+- GRU and LSTM with states of another run; those that begin anew keep them in float32 inside
 - Range, AffineGrid, RoiAlign, the grid of GridSample and the scales of Resize: positions need more
   than 11 bits
 - comparisons, ArgMax, TopK, NonMaxSuppression: rounding creates ties
@@ -47,6 +48,7 @@ from ..ops import (
     movement,
     norm,
     pool,
+    recurrent,
     reduce,
     resize,
     shape,
@@ -62,6 +64,7 @@ from .half_forms import (
     is_open_power,
     is_open_product,
     is_open_quotient,
+    is_open_recurrence,
     is_outweighed,
     is_slight,
     is_spectrum,
@@ -81,7 +84,9 @@ _PARTS = 4
 #: Maximum bytes of a table that is cast, which takes longer than the rows of many runs.
 _TABLE = 2**28
 #: Modules of operators whose kernels store their results in any float type.
-_COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
+_COMPUTING = frozenset(
+    each.__name__ for each in (elementwise, norm, matmul, conv, attention, recurrent)
+)
 _STORING = _COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
 #: Modules of operators whose kernels read any float type, or start with a Cast.
 _CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
@@ -89,6 +94,8 @@ _CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
 _FIRST: dict[type[Op], int] = {
     **{norm.BatchNormalization: 1, resize.Resize: 1, resize.GridSample: 1}
 }
+#: Operators all of whose results may be half.
+_SEVERAL = (movement.Split, pool.MaxPool, recurrent.GRU, recurrent.LSTM)
 #: Inputs that stay float32, such as masks with -3e38, or logits that choose experts.
 _KEPT: dict[type[Op], int] = {attention.Attention: 3, experts.MoE: 1, experts.QMoE: 1}
 
@@ -166,7 +173,7 @@ class _Narrow:
             bool(computed)
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
-            and (len(types) == 1 or kind in (movement.Split, pool.MaxPool) or _has_sinks(node))
+            and (len(types) == 1 or kind in _SEVERAL or _has_sinks(node))
             and self._bears(node, wide)
         )
 
@@ -202,7 +209,7 @@ class _Narrow:
         if node in self._fragile or is_open_power(node, ranges) or is_open_quotient(node, ranges):
             return False
         is_open = not is_rounded and is_open_product(node, ranges, limits)
-        if is_open or is_spectrum(node):
+        if is_open or is_open_recurrence(node, ranges) or is_spectrum(node):
             return False
         touched = [*wide, *node.outputs[: 1 if _has_sinks(node) else None]]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):

@@ -18,7 +18,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Pad
 from tercet.runtime.ops.norm import LRN, Softmax
 from tercet.runtime.ops.pool import AveragePool, MaxPool
-from tercet.runtime.ops.recurrent import GRU
+from tercet.runtime.ops.recurrent import GRU, LSTM
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape, Trilu
 from tercet.runtime.passes.range_rules import ranges_of
@@ -50,12 +50,17 @@ def weighted(g: Graph, x: Value) -> Value:
     return apply(g, MatMul(), some, x)
 
 
-def recurrent(g: Graph, x: Value) -> Value:
-    """From a state that is the input itself."""
-    rows = apply(g, Reshape(), x, np.array([8, 1, 4]))
-    state = apply(g, reduce.ReduceMax(), rows, np.array([0]))
-    w = np.full((1, 12, 4), 0.1, np.float32)
-    return apply(g, GRU(hidden_size=4), rows, w, w, None, None, state, outputs=2)
+def recurrent(op: GRU | LSTM, place: int, weight: float) -> Build:
+    """From states that are the input itself."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Reshape(), x, np.array([8, 1, 4]))
+        states = [apply(g, reduce.ReduceMax(), rows, np.array([0]))] * (op.gates - 2)
+        w = g.constant(np.full((1, op.gates * 4, 4), weight, np.float32))
+        made = g.insert(op, [rows, w, w, None, None, *states[:2]], op.outputs[1])
+        return made.outputs[place]
+
+    return build
 
 
 def folded(g: Graph, x: Value) -> Value:
@@ -107,7 +112,10 @@ BUILDS: dict[str, Build] = {
         g, Resize(mode="linear"), x, None, np.array([1, 1, 1.5, 2], np.float32)
     ),
     "weighted": weighted,
-    "recurrent": recurrent,
+    "states": recurrent(GRU(hidden_size=4), 0, 0.1),
+    "states of cells": recurrent(LSTM(hidden_size=4), 1, 9),
+    "cells": recurrent(LSTM(hidden_size=4), 2, 9),
+    "cells that fall": recurrent(LSTM(hidden_size=4), 2, -9),
     "folded": folded,
     "layer of no negative weights": lambda g, x: apply(
         g, Gemm(alpha=0.5), flat_rows(g, x), np.abs(normal(4, 3)), np.array([2, 5, 3], np.float32)

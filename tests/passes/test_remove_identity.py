@@ -12,8 +12,9 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
 from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Expand, Tile, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.recurrent import LSTM
 from tercet.runtime.ops.reduce import (
     ArgMax,
     CumSum,
@@ -23,7 +24,7 @@ from tercet.runtime.ops.reduce import (
     ReduceMean,
     ReduceSum,
 )
-from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Shape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
@@ -242,6 +243,26 @@ def test_a_reduction_of_single_elements_is_a_view(op: type[Reduce], keepdims: in
 def test_others_of_single_elements_compute() -> None:
     before = make(lambda g, x: apply(g, ReduceL1(), x, np.array([1])), (3, 1, 7))
     assert kinds(optimised(before)[0]) == ["ReduceL1"]
+
+
+@pytest.mark.parametrize(("start", "read"), [(0, 3), (1, 5)])
+def test_a_recurrent_layer_begins_with_zeros_of_its_own(start: int, read: int) -> None:
+    """As PyTorch exports a layer of any batch: parts of what two layers begin with."""
+
+    def build(g: Graph, x: Value) -> Value:
+        steps = apply(g, Reshape(), x, np.array([LENGTH, -1, 4]))
+        batch = apply(g, Slice(), apply(g, Shape(), steps), np.array([1]), np.array([2]))
+        shape = apply(g, Concat(axis=0), np.array([2]), batch, np.array([3]))
+        states = apply(g, Expand(), np.full((1, 1, 1), start, np.float32), shape)
+        state = apply(g, Slice(), states, np.array([1]), np.array([2]), np.array([0]))
+        w, r = normal(1, 12, 4), normal(1, 12, 3)
+        return apply(g, LSTM(hidden_size=3), steps, w, r, None, None, state, state, outputs=3)
+
+    graph = make(build, ("batch", LENGTH * 4))
+    after, _ = optimised(graph)
+    (layer,) = (node for node in after.nodes if node.kind == "LSTM")
+    assert len([v for v in layer.inputs if v is not None]) == read
+    assert_same(graph, after, 2, LENGTH * 4)
 
 
 def test_axes_from_the_front_or_the_end() -> None:

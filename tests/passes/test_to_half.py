@@ -9,6 +9,7 @@ from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
@@ -41,6 +42,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
+from tercet.runtime.ops.recurrent import GRU, LSTM
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceSum
 from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Flatten, Reshape, Unsqueeze
@@ -49,6 +51,7 @@ from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
 from .graphs import Build, apply, kinds, make, normal
 
+BOTH, STATE = "bidirectional", TensorType(float32, (2, 1, 8))
 PRECISIONS = pytest.mark.parametrize(
     ("precision", "dtype", "bound"), [("float16", float16, 2e-3), ("bfloat16", bfloat16, 2e-2)]
 )
@@ -123,11 +126,45 @@ def test_float32_stays_as_it_is() -> None:
     assert "Cast" not in kinds(halved(make(network, (2, 3, 8, 8)), "float32"))
 
 
+def recurrent(g: Graph, x: Value, op: Op, state: Value | None = None) -> Value:
+    """A layer of five steps of one row, in both directions."""
+    steps = apply(g, Reshape(), x, np.array([-1, 1, 4]))
+    rows = (4 if isinstance(op, LSTM) else 3) * 8
+    w, r, b = normal(2, rows, 4) / 2, normal(2, rows, 8) / 3, normal(2, 2 * rows)
+    return apply(g, op, steps, w, r, b, None, state, outputs=2)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("op", [GRU(direction=BOTH), LSTM(direction=BOTH)], ids=["gru", "lstm"])
+def test_recurrent_layers_are_half(op: Op, precision: str, dtype: DType, bound: float) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Transpose(perm=(0, 2, 1, 3)), recurrent(g, x, op))
+        return apply(g, MatMul(), apply(g, Reshape(), y, np.array([0, 0, -1])), normal(16, 3))
+
+    graph = make(build, (50, 4))
+    after = halved(graph, precision)
+    assert {n.output.tensor.dtype for n in after.nodes[1:-1] if n.kind != "Cast"} == {dtype}
+    assert kinds(after).count("Cast") == 2
+    x = normal(50, 4)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2 * bound * np.linalg.norm(want)
+
+
 ROW = np.array([[1], [3], [0], [2]])
 KEPT: dict[str, tuple[Build, str]] = {
     "its range is wider": (
         lambda g, x: apply(g, Exp(), apply(g, MatMul(), x, normal(4, 4))),
         "Exp",
+    ),
+    "its states are those of another run": (
+        lambda g, x: recurrent(g, x, GRU(direction=BOTH), g.add_input("h", STATE)),
+        "GRU",
+    ),
+    "its cells are unlimited": (
+        lambda g, x: recurrent(
+            g, x, LSTM(direction=BOTH, activations=("Sigmoid", "Relu", "Relu") * 2)
+        ),
+        "LSTM",
     ),
     "it is a sum": (
         lambda g, x: apply(g, ReduceSum(), apply(g, MatMul(), x, normal(4, 4))),
