@@ -57,7 +57,7 @@ def recurrent(op: GRU | LSTM, place: int, weight: float) -> Build:
         rows = apply(g, Reshape(), x, np.array([8, 1, 4]))
         states = [apply(g, reduce.ReduceMax(), rows, np.array([0]))] * (op.gates - 2)
         w = g.constant(np.full((1, op.gates * 4, 4), weight, np.float32))
-        made = g.insert(op, [rows, w, w, None, None, *states[:2]], op.outputs[1])
+        made = g.insert(op, [rows, w, w, None, None, *states[:2]], op.outputs[1] or 1)
         return made.outputs[place]
 
     return build
