@@ -31,6 +31,7 @@ KERNELS = ROOT / "backends" / "cuda" / "kernels"
 #: The room of kernels of a family that has none of its own, by what the kernels have in common.
 KERNEL_ROOMS = {
     "boxes": "image",
+    "recurrent_ways": "sequence",
     "pool": "image",
     "resize": "image",
     "conv_variants": "conv",

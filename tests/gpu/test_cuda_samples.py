@@ -73,6 +73,7 @@ def test_kernels_of_rotated_heads(heads: test_rotated_heads.Heads) -> None:
         *(*test_chosen.samples(), *test_gathered.samples(), *test_placed_chains.samples()),
         *(*test_segments.samples(), *test_shared_chains.samples()),
         *(*recurrent_samples.tiled(), *recurrent_samples.multiplied()),
+        *(*recurrent_samples.resident(), *recurrent_samples.batch_first()),
     ],
     ids=lambda sample: sample.graph.name,
 )

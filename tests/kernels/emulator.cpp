@@ -228,6 +228,16 @@ static void resume(Fiber& fiber)
 
 static void place(unsigned thread) { threadIdx.x = current = thread; }
 
+// Runs each thread of the block until it gives way.
+static void run_threads()
+{
+    for (unsigned t = 0; t < blockDim.x; ++t)
+        if (!done[t]) {
+            place(t);
+            resume(fibers[t]);
+        }
+}
+
 static void run_block(bool barriers)
 {
     const unsigned threads = blockDim.x;
@@ -242,12 +252,59 @@ static void run_block(bool barriers)
     memset(named, 0, sizeof(named));
     memset(groups, 0, sizeof(groups));
     memset(done, 0, sizeof(done));
-    for (ended = 0; ended < threads;)
-        for (unsigned t = 0; t < threads; ++t)
-            if (!done[t]) {
-                place(t);
-                resume(fibers[t]);
-            }
+    for (ended = 0; ended < threads;) run_threads();
+}
+
+// ── cooperative launches ──────────────────────────────────────────────────────────────────────
+
+// Blocks take turns: one runs until some of its threads wait for another block.
+
+struct Block {
+    std::vector<Fiber> fibers = std::vector<Fiber>(blockDim.x);
+    std::vector<char> shared;
+    Meeting meetings[1 + 32] = {}, named[16] = {}, groups[1024] = {};
+    unsigned long long exchanged[1024] = {};
+    bool done[1024] = {};
+    unsigned ended = 0;
+
+    // Exchanges all that the block has for what there is.
+    void change_places()
+    {
+        std::swap(fibers, ::fibers);
+        std::swap(meetings, ::meetings);
+        std::swap(named, ::named);
+        std::swap(groups, ::groups);
+        std::swap(exchanged, ::exchanged);
+        std::swap(done, ::done);
+        std::swap(ended, ::ended);
+    }
+};
+
+static char* shared_memory;
+static bool has_waited;  // whether a thread of the block that runs has waited for another block
+
+void take_turns(char* shared)
+{
+    shared_memory = shared;
+    has_waited = true;
+    give_way();
+}
+
+static void run_together()
+{
+    std::vector<Block> blocks(blocks_in_grid());
+    for (size_t left = blocks.size(), i = 0; left; i = (i + 1) % blocks.size()) {
+        Block& block = blocks[i];
+        if (block.ended == blockDim.x) continue;
+        blockIdx = {(unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y), (unsigned)(i / gridDim.x / gridDim.y)};
+        block.change_places();
+        if (!block.shared.empty()) memcpy(shared_memory, block.shared.data(), DYNAMIC_SHARED);
+        has_waited = false;
+        while (ended < blockDim.x && !has_waited) run_threads();
+        if (has_waited) block.shared.assign(shared_memory, shared_memory + DYNAMIC_SHARED);
+        block.change_places();
+        left -= block.ended == blockDim.x;
+    }
 }
 
 static jmp_buf outside;
@@ -260,9 +317,8 @@ static void leave(int, siginfo_t* about, void*)
     _longjmp(outside, 1);
 }
 
-static void run_blocks(unsigned threads, bool barriers)
+static void run_blocks(bool barriers)
 {
-    blockDim = {threads, 1, 1};
     for (unsigned z = 0; z < gridDim.z; ++z)
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
@@ -283,7 +339,8 @@ void* run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, u
     handler.sa_sigaction = leave;
     handler.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &handler, &before);
-    if (!_setjmp(outside)) run_blocks(threads, barriers);
+    blockDim = {threads, 1, 1};
+    if (!_setjmp(outside)) grid[6] ? run_together() : run_blocks(barriers);
     else fibers.clear(), copies.clear();
     sigaction(SIGSEGV, &before, nullptr);
     return fault;

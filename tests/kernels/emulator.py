@@ -49,7 +49,7 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
+    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|grid|mbarrier|tma|greater)\.cuh"\n'
     r".*?(?=^#line )",
     re.DOTALL | re.MULTILINE,
 )
@@ -321,7 +321,7 @@ def _bound(launch: Launch, library: Library, pointers: Mapping[str, int]) -> Cal
     if wanted != given:
         raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
     table = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells.values()))
-    grid = (ctypes.c_uint * 6)(*launch.grid, *launch.cluster)
+    grid = (ctypes.c_uint * 7)(*launch.grid, *launch.cluster, launch.cooperative)
     extents = _extents(launch, pointers)
     places = _apart(extents.values())
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.recurrent import GRU, LSTM
+from tercet.runtime.ops.shape import Reshape
 
-from .dry import normal
-from .samples import Sample, sample
+from .dry import Net, normal
+from .samples import Sample, sample, sample_of_graph
 
 GATES = {"LSTM": 4, "GRU": 3}
+BOTH = "bidirectional"
 
 
 def recurrent(
@@ -72,8 +78,39 @@ def tiled() -> Iterator[Sample]:
 def multiplied() -> Iterator[Sample]:
     """Yield those of `recurrent_cells.cu`."""
     for dtype in (float16, bfloat16):
-        yield recurrent("LSTM", (3, 5, 16, 640), dtype, 2, lengths=True)
-        yield recurrent("GRU", (3, 40, 16, 600), dtype, start=1)
+        yield recurrent("LSTM", (3, 5, 16, 1304), dtype, 2, lengths=True)
+        yield recurrent("GRU", (3, 400, 16, 600), dtype, start=1)
+
+
+def resident() -> Iterator[Sample]:
+    """Yield those of `recurrent_resident.cu`: chunks of sequences, slices of states."""
+    for dtype in (float32, float16, bfloat16):
+        yield recurrent("LSTM", (4, 5, 16, 640), dtype, 2, lengths=True)
+        yield recurrent("GRU", (5, 12, 16, 601), dtype, start=1)
+    yield recurrent("LSTM", (6, 300, 16, 512), float16)
+
+
+def batch_first() -> Iterator[Sample]:
+    """Yield layers with transposed inputs and results, and joined directions."""
+    sizes = ((5, 3, 24, float32), (4, 600, 24, float32), (5, 30, 600, float16))
+    for given, op in product(
+        sizes, (GRU(direction=BOTH, linear_before_reset=1), LSTM(direction=BOTH))
+    ):
+        time, batch, hidden, dtype = given
+
+        def build(net: Net, op: GRU | LSTM = op, given: Any = given) -> Graph:
+            time, batch, hidden, dtype = given
+            shapes = [(2, op.gates * hidden, n) for n in (16, hidden)]
+            w, r = (normal(*shape, dtype=dtype, scale=shape[-1] ** -0.5) for shape in shapes)
+            x = net.input(batch, time, 16, dtype=dtype)
+            y = net.apply(op, net.apply(Transpose(perm=(1, 0, 2)), x), w, r)
+            joined = net.apply(Transpose(perm=(0, 2, 1, 3)), y)
+            rows = net.apply(Reshape(), joined, np.array([0, 0, -1]))
+            return net.outputs(net.apply(Transpose(perm=(1, 0, 2)), rows))
+
+        found = sample_of_graph(build)
+        found.graph.name = f"batch first {type(op).__name__} {time} {batch} {hidden} {dtype.name}"
+        yield found
 
 
 def large() -> Iterator[Sample]:
@@ -83,5 +120,5 @@ def large() -> Iterator[Sample]:
     """
     yield recurrent("GRU", (30, 1024, 64, 64))
     yield recurrent("LSTM", (4, 1001, 8, 61), float16, 2)
-    yield recurrent("LSTM", (3, 5, 16, 640), directions=2, lengths=True)
+    yield recurrent("LSTM", (3, 5, 16, 1000), directions=2, lengths=True)
     yield recurrent("GRU", (3, 40, 16, 600), start=1)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda.ops import recurrent, recurrent_splits
+from tercet.backends.cuda.ops import recurrent_splits, recurrent_ways
 from tercet.backends.cuda.recipe.launch import Launch, base_of
 from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -67,6 +67,14 @@ def check(case: Case, backend: CudaBackend) -> None:
         compare(np.asarray(got), np.asarray(want), case.error)
 
 
+def only(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave one kernel for all steps, named by the function that splits it; none if it has none."""
+    for other in {"sequence_split", "tiled_split", "resident_split"} - {split}:
+        monkeypatch.setattr(recurrent_ways, other, lambda *_: None)
+    if split:
+        monkeypatch.setattr(recurrent_splits, "MULTIPLIED", inf)
+
+
 def graph_of(case: Case) -> Graph:
     with tercet.load(model_of(case, case.inputs)) as loaded:
         return loaded.graph
@@ -90,7 +98,7 @@ def test_blocks_tell_one_another_their_states(
 ) -> None:
     monkeypatch.setattr(recurrent_splits, "MAX_THREADS", 64)
     monkeypatch.setattr(recurrent_splits, "MAX_WORDS", 8)
-    split = recurrent.sequence_split
+    split = recurrent_ways.sequence_split
 
     def forced(*sizes: Any) -> Any:
         found = split(*sizes)
@@ -98,7 +106,7 @@ def test_blocks_tell_one_another_their_states(
         assert found.blocks > 1
         return replace(found, rows=rows)
 
-    monkeypatch.setattr(recurrent, "sequence_split", forced)
+    monkeypatch.setattr(recurrent_ways, "sequence_split", forced)
     check(case, clusters)
 
 
@@ -116,8 +124,7 @@ def test_blocks_tell_one_another_their_states(
 def test_one_launch_where_registers_have_room(
     monkeypatch: pytest.MonkeyPatch, hidden: int, batch: int, target: Target, blocks: int, rows: int
 ) -> None:
-    for other in ("TILED", "MULTIPLIED"):
-        monkeypatch.setattr(recurrent_splits, other, inf)
+    only("sequence_split", monkeypatch)
     case = layer("LSTM", hidden=hidden, batch=batch, size=8)
     found = plan(case, target)
     whole = [each for each in found if each.entry == "recurrent_sequence"]

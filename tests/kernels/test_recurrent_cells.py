@@ -18,7 +18,7 @@ from ..ops.case import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Case
 from ..ops.cases_recurrent import layer
 from .cubins import assert_plans_compile
 from .emulator import needs_compiler
-from .test_recurrent import check, graph_of, plan
+from .test_recurrent import check, graph_of, only, plan
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -43,7 +43,8 @@ def test_emulated(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch, case: 
     check(case, emulated)
 
 
-def test_usual_cells_of_known_weights_are_multiplied() -> None:
+def test_usual_cells_of_known_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    only("", monkeypatch)
     many: dict[str, Any] = {"hidden": 1024, "time": 2, "size": 8}
     one, *others = (
         layer("LSTM", batch=4, **many),
@@ -58,8 +59,9 @@ def test_usual_cells_of_known_weights_are_multiplied() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_what_is_multiplied_does_not_overlap(dtype: Any) -> None:
+def test_what_is_multiplied_does_not_overlap(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
     """The products of states leave those of the inputs, which all steps read, in the workspace."""
+    only("", monkeypatch)
     case = layer("LSTM", time=2, batch=32, size=8, hidden=1024, direction=BOTH, dtype=dtype)
     found = plan(case, H200)
     cells = next(launch for launch in found if launch.entry == "recurrent_cells")
@@ -72,7 +74,8 @@ def test_what_is_multiplied_does_not_overlap(dtype: Any) -> None:
     assert all(each.offset < shares.offset or each.offset >= ends for each in places)
 
 
-def test_every_kind_compiles(cache: Path) -> None:
+def test_every_kind_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only("", monkeypatch)
     cases = [
         layer("LSTM", batch=4, hidden=1024, time=2),
         layer("GRU", batch=4, hidden=1024, time=2, linear_before_reset=1, dtype=FLOAT16),

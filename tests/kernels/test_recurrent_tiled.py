@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,19 @@ from . import recurrent_samples
 from .cubins import assert_plans_compile
 from .dry import entries_of
 from .emulator import needs_compiler
-from .test_recurrent import CLUSTERS, check, graph_of, plan
+from .test_recurrent import CLUSTERS, check, graph_of, only, plan
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 COMPILES = {"sequence/recurrent_mma.cu"}
 BOTH = "bidirectional"
+#: Kernels by their samples.
+KERNELS = {
+    "tiled": "recurrent_mma",
+    "multiplied": "recurrent_cells",
+    "resident": "recurrent_resident",
+}
 
 
 def scaled(case: Case, by: float, *positions: int) -> Case:
@@ -55,9 +60,7 @@ SOME = {
 
 @pytest.fixture
 def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make all others take forever."""
-    monkeypatch.setattr(recurrent_splits, "UNTILED", inf)
-    monkeypatch.setattr(recurrent_splits, "MULTIPLIED", inf)
+    only("tiled_split", monkeypatch)
 
 
 @needs_compiler
@@ -106,7 +109,8 @@ def test_known_initial_states(emulated: CudaBackend, tiled: None) -> None:
         ("LSTM", 256, 8, H200, "recurrent_sequence", "8 blocks for 1 rows"),
         ("LSTM", 256, 1024, H200, "recurrent_cells", "lstm 256"),
         ("LSTM", 256, 1024, A100, "recurrent_cells", "lstm 256"),
-        ("LSTM", 1024, 1, H200, "recurrent_cells", "lstm 1024"),
+        ("LSTM", 1024, 128, H200, "recurrent_cells", "lstm 1024"),
+        ("LSTM", 1024, 1, H200, "recurrent_resident", "128 blocks for 1 x 8 rows"),
     ],
 )
 def test_the_fastest_is_chosen(
@@ -115,16 +119,17 @@ def test_the_fastest_is_chosen(
     more: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
     found = plan(layer(op, 3, batch, 8, hidden, **more), target)
     chosen = [each for each in found if each.entry.startswith("recurrent")]
-    assert {each.entry for each in chosen} - {"recurrent_begin", "recurrent_end"} == {entry}
+    assert {each.entry for each in chosen} - {
+        f"recurrent_{each}" for each in ("begin", "end", "resident_begin")
+    } == {entry}
     assert {each.note.partition(", ")[2] or each.note for each in chosen if each.note} == {note}
 
 
-@pytest.mark.parametrize("kernel", ["tiled", "multiplied"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_samples_are_of_their_kernels(kernel: str) -> None:
     """A GPU runs these."""
-    usual = {"tiled": "recurrent_mma", "multiplied": "recurrent_cells"}[kernel]
     found = [entries_of(each.graph) for each in getattr(recurrent_samples, kernel)()]
-    assert all(usual in entries for entries in found)
+    assert all(KERNELS[kernel] in entries for entries in found)
 
 
 def test_unbounded_states_and_computed_weights_are_not_multiplied_there(tiled: None) -> None:

@@ -46,7 +46,8 @@ def launcher(
     function = driver.CUfunction(int(kernel))
     shape = (*launch.grid, launch.block, 1, 1, launch.shared)
     call = f"launch of {launch.title}"
-    if device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1)):
+    apart = device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1))
+    if apart or launch.cooperative:
         config = _config(launch)
 
         def run_early(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
@@ -66,7 +67,7 @@ def launcher(
 
 
 def _config(launch: Launch) -> driver.CUlaunchConfig:
-    """Return the launch configuration of a kernel with a cluster or with PDL."""
+    """Return the launch configuration of a kernel with a cluster, with PDL, or cooperative."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
@@ -82,6 +83,11 @@ def _config(launch: Launch) -> driver.CUlaunchConfig:
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         extent = attribute.value.clusterDim
         extent.x, extent.y, extent.z = launch.cluster
+        attributes.append(attribute)
+    if launch.cooperative:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attribute.value.cooperative = 1
         attributes.append(attribute)
     config.attrs, config.numAttrs = attributes, len(attributes)
     return config

@@ -12,21 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ....runtime.ir.dtypes import FLOATS, float16, float32, int32
+from ....runtime.ir.dtypes import FLOATS, float32, int32
 from ....runtime.ir.graph import Value
+from ....runtime.ir.op import Op
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
 from ..algorithms.registry import Answer, Kernel, RecipeContext, Setting, need_dtypes, register
 from ..codegen.epilogue import no_epilogue, unrounded
 from ..gemm import f16, f32
-from ..gemm.atoms import atom_of
 from ..gemm.problem import Batch, Linear
-from ..recipe.launch import Launch, behind, each, launches_of, reading, sharing
+from ..recipe.launch import Launch, behind, each, launches_of, reading
 from ..recipe.operands import Arguments, Members, Operand, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
-from ..recipe.targets import Target
 from .recurrent_layer import (
     KINDS,
     CellStep,
@@ -35,31 +32,44 @@ from .recurrent_layer import (
     activations_of,
     cell_of,
     layer_of,
+    places_of,
     projected,
 )
-from .recurrent_splits import multiplied, sequence_split, tiled_split
+from .recurrent_splits import multiplied
+from .recurrent_ways import fastest
 
 #: Units per block of the kernel for one step, one warp each.
 UNITS = 8
-#: Activation functions of -1 to 1.
-BOUNDED = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
-#: Estimated microseconds of a step, and fields of the launch for all steps.
-Way = tuple[float, dict[str, Any]]
 
 
 def recurrent(context: RecipeContext) -> Answer:
     """Return the launches of a layer: the product of the inputs, and one for all steps or each."""
-    op, (x, w, r, b, lengths, *states) = context.op, (*context.inputs, *(None,) * 5)[:8]
+    given = operands_of(context.op, context.inputs, (context.y, *context.more))
+    return given if isinstance(given, str) else launches(context.op, given, context.setting)
+
+
+def operands_of(
+    op: Op, inputs: Sequence[Tensor | None], results: Sequence[Tensor | None]
+) -> Operands | str:
+    """Return the operands of a layer, where ONNX has them, or why there are no launches."""
+    x, w, r, b, lengths, *states = (*inputs, *(None,) * 5)[:8]
     if not isinstance(op, Layer) or x is None or w is None or r is None:
         return "no recurrent layer"
     h, c, peepholes = states
-    y, *ends = (context.y, *context.more, None, None)[:3]
+    y, *ends = (*results, None, None)[:3]
     refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, b, *states)
     refused = refused or need_dtypes((int32,), lengths)
     if refused:
         return refused
-    given = Operands(x, w, r, b, lengths, (h, c), peepholes, y, (ends[0], ends[1]))
-    setting = context.setting
+    batch, time = x.dims[:2] if op.layout else x.dims[1::-1]
+    places = places_of(op, w.dims[0], batch, time)
+    ways = (h, c), peepholes, y, (ends[0], ends[1])
+    return Operands(x, w, r, b, lengths, *ways, batch, time, places)
+
+
+def launches(op: Op, given: Operands, setting: Setting) -> Answer:
+    """Return the launches of a layer."""
+    assert isinstance(op, Layer)
     return _sequence(op, given, setting) or _cells(op, given, setting) or _steps(op, given, setting)
 
 
@@ -69,32 +79,17 @@ def _sequence(op: Layer, given: Operands, setting: Setting) -> Answer | None:
     Or the launches of each step, if many sequences have large states, which that would be longer
     for.
     """
-    x, cell, hidden = given.x, cell_of(op), given.r.dims[2]
+    x, cell, (directions, width, hidden) = given.x, cell_of(op), given.r.dims
     if not _is_usual(op, given, cell):
         return None
-    ways = (_tiled(op, given, cell, setting.target), _untiled(op, given, setting.target))
-    way = min((way for way in ways if way), key=lambda way: way[0], default=None)
-    directions, width, _ = given.r.dims
-    apart = multiplied(hidden, width, directions, _batch(op, given), x.dtype.itemsize)
-    if way and way[0] > apart and (made := _cells(op, given, setting)):
+    way = fastest(op, given, setting.target)
+    apart = multiplied(hidden, width, directions, given.batch, x.dtype.itemsize)
+    if way and way.microseconds > apart and (made := _cells(op, given, setting)):
         return made
     shares = projected(given, setting)
     if way is None or isinstance(shares, str):
         return None
-    how = way[1]
-    constants, code = how.pop("constants"), how.pop("code", "")
-    launch = Launch(
-        args={
-            **{"shares": shares.place, "r": given.r, "b": given.b, "lengths": given.lengths},
-            **{"h0": given.states[0], "c0": given.states[1], "y": given.y},
-            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": layer_of(op, given, shares)},
-        },
-        types=(("T", x.dtype), ("A", float32)),
-        constants=(("CELL", KINDS.index(cell.kind)), *constants),
-        code=code + activations_of(op, cell.functions, directions),
-        **how,
-    )
-    return sharing(*shares.launches, replace(launch, note=f"{cell.kind} {hidden}, {launch.note}"))
+    return way.launches(op, given, shares)
 
 
 def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
@@ -105,72 +100,11 @@ def _is_usual(op: Layer, given: Operands, cell: CellStep) -> bool:
     return arithmetic(x.dtype) == float32 and x.size > 0 and r.size > 0
 
 
-def _batch(op: Layer, given: Operands) -> int:
-    return given.x.dims[0 if op.layout else 1]
-
-
-def _time(op: Layer, given: Operands) -> int:
-    return given.x.dims[1 if op.layout else 0]
-
-
-def _untiled(op: Layer, given: Operands, target: Target) -> Way | None:
-    """Return what the launch for few sequences consists of."""
-    directions, width, _ = given.w.dims
-    hidden = given.r.dims[2]
-    gates, batch = width // hidden, _batch(op, given)
-    split = sequence_split(gates, hidden, directions, batch, target)
-    if split is None:
-        return None
-    states = split.rows * (2 * split.width + gates * split.units)
-    return split.microseconds, dict(
-        file="sequence/recurrent_sequence.cu",
-        entry="recurrent_sequence",
-        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
-        block=split.threads,
-        constants=(
-            *(("BLOCKS", split.blocks), ("UNITS", split.units), ("ROWS", split.rows)),
-            *(("SLICES", split.slices), ("CHUNKS", split.chunks), ("THREADS", split.threads)),
-            ("FIXED", given.r.data is not None),
-        ),
-        shared=16 + 4 * states,  # barriers
-        cluster=(split.blocks, 1, 1),
-        note=f"{split.blocks} blocks for {split.rows} rows",
-    )
-
-
-def _tiled(op: Layer, given: Operands, cell: CellStep, target: Target) -> Way | None:
-    """Return the launch on tensor cores: weights and initial states are known, states bounded."""
-    directions, hidden, dtype = given.w.dims[0], given.r.dims[2], given.x.dtype
-    start, batch = given.states[0], _batch(op, given)
-    known = [tensor for tensor in (given.r, start) if tensor is not None]
-    bounded = BOUNDED.issuperset(op.activations or ()) and cell.kind != "rnn"
-    if not bounded or not all(t.data is not None and np.isfinite(t.data).all() for t in known):
-        return None
-    terms = 2 if dtype == float32 else 1
-    split = tiled_split(hidden, directions, batch, terms, target)
-    if split is None:
-        return None
-    return split.microseconds, dict(
-        file="sequence/recurrent_mma.cu",
-        entry="recurrent_mma",
-        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
-        block=4 * split.units,
-        constants=(
-            *(("BLOCKS", split.blocks), ("UNITS", split.units), ("ROWS", split.rows)),
-            *(("HIDDEN", hidden), ("STEPS", split.steps), ("TERMS", terms)),
-        ),
-        code=atom_of(float16 if terms == 2 else dtype).code() + "\n",
-        shared=split.shared,
-        cluster=(split.blocks, 1, 1),
-        note=f"{split.blocks} blocks for {split.rows} rows",
-    )
-
-
 def _steps(op: Layer, given: Operands, setting: Setting) -> Answer:
     """Return the launches of each step: initial states, the steps, and final states."""
     x, r, cell = given.x, given.r, cell_of(op)
     compute = arithmetic(x.dtype)
-    directions, hidden, batch = given.w.dims[0], r.dims[2], _batch(op, given)
+    directions, hidden, batch = given.w.dims[0], r.dims[2], given.batch
     units = directions * batch * hidden
     room = ceil_div(units * compute.itemsize, 256) * 256
     shares = projected(given, setting)
@@ -195,7 +129,7 @@ def _steps(op: Layer, given: Operands, setting: Setting) -> Answer:
         "input_forget": getattr(op, "input_forget", 0),
     }
     steps: list[Launch] = []
-    for t in range(_time(op, given)):
+    for t in range(given.time):
         now, later = places[t % 2], places[(t + 1) % 2]
         if cell.kind == "gru":
             steps.append(by_warps("reset", {**gates, "h": now, "t": t}))
@@ -210,7 +144,7 @@ def _cells(op: Layer, given: Operands, setting: Setting) -> Answer | None:
 
     Or None for what these do not support.
     """
-    x, r, cell, batch = given.x, given.r, cell_of(op), _batch(op, given)
+    x, r, cell, batch = given.x, given.r, cell_of(op), given.batch
     if not _is_usual(op, given, cell) or r.data is None:
         return None
     directions, width, hidden = r.dims
@@ -231,7 +165,7 @@ def _cells(op: Layer, given: Operands, setting: Setting) -> Answer | None:
         "rounded": None if x.dtype == float32 else rounded,
     }
     steps: list[Launch] = []
-    for t in range(_time(op, given)):
+    for t in range(given.time):
         now, later = wide[t % 2], wide[(t + 1) % 2]
         there = {states: now if x.dtype == float32 else rounded, sums: at_sums}
         known = t > 0 or given.states[0] is not None  # else zeros
@@ -297,7 +231,7 @@ def _between(
     """
     even, odd, cells = kept
     h, c = given.states
-    units = given.w.dims[0] * _batch(op, given) * given.r.dims[2]
+    units = given.w.dims[0] * given.batch * given.r.dims[2]
     how = _how(op, given, cell_of(op))
 
     def moved(entry: str, args: Arguments) -> Launch:
@@ -308,7 +242,7 @@ def _between(
         moved("begin", {"state": h, "kept": even, "rounded": rounded}),
         moved("begin", {"state": c, "kept": cells, "rounded": None}),
     ]
-    last = odd if _time(op, given) % 2 else even
+    last = odd if given.time % 2 else even
     ends = [
         moved("end", {"kept": at, "state": result})
         for at, result in zip((last, cells), given.ends, strict=True)
@@ -320,7 +254,7 @@ def _between(
 def _how(op: Layer, given: Operands, cell: CellStep) -> dict[str, Any]:
     return {
         "types": (("T", given.x.dtype), ("A", arithmetic(given.x.dtype))),
-        "constants": (("KIND", KINDS.index(cell.kind)),),
+        "constants": (("CELL", KINDS.index(cell.kind)),),
         "code": activations_of(op, cell.functions, given.w.dims[0]),
     }
 

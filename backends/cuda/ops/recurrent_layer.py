@@ -123,8 +123,35 @@ def cell_of(op: Layer) -> CellStep:
 
 
 @record
+class Places:
+    """Where sequences and their steps are in memory.
+
+    Attributes:
+        rows: from one sequence and from one step to the next in the inputs, in rows of them.
+        results: from one direction, sequence and step to the next in the results, in states.
+        states: from one direction and from one sequence to the next in initial and final states.
+    """
+
+    rows: tuple[int, int]
+    results: tuple[int, int, int]
+    states: tuple[int, int]
+
+
+def places_of(op: Layer, directions: int, batch: int, time: int) -> Places:
+    """Return the places that ONNX defines, by `layout`."""
+    if op.layout:
+        return Places((time, 1), (1, time * directions, directions), (1, directions))
+    return Places((1, batch), (batch, 1, directions * batch), (batch, 1))
+
+
+@record
 class Operands:
-    """The operands of a layer; `state` and `end` are those of the hidden state and the cell."""
+    """The operands of a layer; `state` and `end` are those of the hidden state and the cell.
+
+    Attributes:
+        batch, time: sequences and their steps.
+        places: where they are in x, in y, and in the states.
+    """
 
     x: Tensor
     w: Tensor
@@ -135,15 +162,22 @@ class Operands:
     peepholes: Tensor | None
     y: Tensor | None
     ends: tuple[Tensor | None, Tensor | None]
+    batch: int
+    time: int
+    places: Places
 
 
 def layer_of(op: Layer, given: Operands, shares: Shares) -> Members:
     """Return struct `Layer` of the kernels."""
-    time, batch = given.x.dims[1::-1] if op.layout else given.x.dims[:2]
+    places, (direction, row) = given.places, shares.strides
+    by_row = (direction, *(row * step for step in places.rows))
+    names = ("direction", "n", "t")
     return {
-        **{"directions": given.w.dims[0], "batch": batch, "time": time, "hidden": given.r.dims[2]},
-        **{"backward": op.direction == "reverse", "batch_first": op.layout},
-        **dict(zip(("share_direction", "share_row"), shares.strides, strict=True)),
+        **{"directions": given.w.dims[0], "batch": given.batch, "time": given.time},
+        **{"hidden": given.r.dims[2], "backward": op.direction == "reverse"},
+        **{f"share_{name}": step for name, step in zip(names, by_row, strict=True)},
+        **{f"result_{name}": step for name, step in zip(names, places.results, strict=True)},
+        **{"state_direction": places.states[0], "state_n": places.states[1]},
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from ....runtime.base.record import record
 from ..gemm.tile import CLUSTERED
 from ..recipe.operands import ceil_div
@@ -20,6 +22,13 @@ MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
 UNTILED, OF_ROW = 0.8, 0.3
 TILED, OF_TILE = 1.2, 1.6
 MULTIPLIED, OF_BYTE, OF_OPERATION, OF_UNIT = 5.5, 1 / 5.5e6, 1 / 3e8, 2e-5
+#: With weights in shared memory, likewise: until blocks know a step of the others, and of another
+#: chunk of sequences; more per byte of shared memory, per byte of states that all blocks read, per
+#: instruction of the tensor cores, and per cell of a thread.
+RESIDENT, OF_CHUNK = 2.1, 0.85
+OF_SHARED, OF_FETCHED, OF_MMA, OF_CELL = 4.5e-6, 1 / 3e6, 0.0045, 0.8
+#: Numbers of warps there that share slices of states, or rows of weights.
+WARPS = (1, 2, 4, 8, 16)
 
 
 @record
@@ -127,6 +136,126 @@ def tiled_split(
     waves = _waves(ceil_div(batch, rows) * directions, blocks, target, beside)
     time = waves * (TILED + OF_TILE * rows / 8)
     return TiledSplit(blocks, 8 * warps, rows, steps, 16 + rows * row, time)
+
+
+@record
+class ResidentSplit:
+    """How blocks and warps share a layer whose weights lie in shared memory.
+
+    Attributes:
+        size: bytes of a weight.
+        gates: of a unit.
+        blocks: of a group, which share the units of the state.
+        units: per block.
+        rows: sequences of a chunk, a multiple of eight.
+        chunks: of a group, whose steps are computed in turn.
+        k_warps: slices of a state that are multiplied side by side.
+        m_warps: warps of a slice, which share the rows of weights.
+        steps: of 32 bytes of a slice, an even number.
+    """
+
+    size: int
+    gates: int
+    blocks: int
+    units: int
+    rows: int
+    chunks: int
+    k_warps: int
+    m_warps: int
+    steps: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.k_warps * self.m_warps
+
+    @property
+    def width(self) -> int:
+        """Elements of a state in memory."""
+        return 32 // self.size * self.k_warps * self.steps
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of sixteen rows of weights."""
+        return ceil_div(self.gates * self.units, 16)
+
+    @property
+    def multiplied(self) -> int:
+        """Tiles of sixteen rows and eight sequences that a warp multiplies at a time."""
+        return ceil_div(self.tiles, self.m_warps) * self.rows // 8
+
+    @property
+    def cells(self) -> int:
+        """Units of sequences that a thread computes at a time."""
+        return ceil_div(self.units * self.rows, self.threads)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights of a block."""
+        return 16 * self.tiles * self.width * self.size
+
+    @property
+    def state(self) -> int:
+        """Bytes of the states of a chunk."""
+        return self.rows * (self.width * self.size + 16)
+
+    @property
+    def sums(self) -> int:
+        """Bytes of the sums of a chunk."""
+        columns = (self.rows + 23) // 32 * 32 + 8
+        return 4 * self.k_warps * 16 * self.tiles * columns
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.weights + self.state + self.sums + 8 * self.chunks * self.cells * self.threads
+
+    def microseconds(self, blocks: int) -> float:
+        """Return the estimated time of a step if so many blocks run."""
+        products = 3.5 if self.size == 4 else 1
+        busy = ceil_div(self.k_warps * self.m_warps, 4) * self.multiplied
+        chunk = (
+            OF_SHARED * (self.weights + self.m_warps * self.state + 2 * self.sums)
+            + OF_FETCHED * blocks * self.state
+            + OF_MMA * products * self.steps * max(5, busy)
+            + OF_CELL * self.cells
+        )
+        return RESIDENT + chunk if self.chunks == 1 else self.chunks * (OF_CHUNK + chunk)
+
+
+def resident_split(
+    gates: int, hidden: int, directions: int, batch: int, size: int, target: Target
+) -> tuple[float, ResidentSplit] | None:
+    """Return the fastest split whose blocks run all at once, with the microseconds of a step.
+
+    None if the weights do not fit.
+
+    Args:
+        gates: of a unit.
+        hidden: units of the state.
+        directions: that run side by side.
+        batch: sequences.
+        size: bytes of a weight.
+        target: the GPU.
+    """
+    found: list[tuple[float, ResidentSplit]] = []
+    for units in range(4, hidden + 4, 4):
+        blocks = ceil_div(hidden, units)
+        groups = target.processors // (blocks * directions)
+        if groups == 0 or blocks * units >= hidden + units:
+            continue
+        most = ceil_div(ceil_div(batch, groups), 8)  # tiles of sequences of a group
+        for tiles, k_warps, m_warps in product(range(1, min(most, 8) + 1), WARPS, WARPS):
+            chunks = ceil_div(most, tiles)
+            steps = 2 * ceil_div(hidden * size, 64 * k_warps)
+            split = ResidentSplit(
+                *(size, gates, blocks, units, 8 * tiles, chunks, k_warps, m_warps, steps)
+            )
+            fits = split.threads <= MAX_THREADS and split.multiplied <= (8 if size == 4 else 16)
+            if fits and m_warps <= split.tiles and split.shared <= target.shared:
+                running = directions * blocks * ceil_div(batch, split.rows * chunks)
+                found.append((split.microseconds(running), split))
+    return min(found, key=lambda each: each[0], default=None)
 
 
 def multiplied(hidden: int, width: int, directions: int, batch: int, size: int) -> float:

@@ -40,6 +40,7 @@ class Launch:
         of_images: whether its step is a convolution or a pooling of images; see `prefers_shared`.
         scratch: bytes of workspace that the step needs for it.
         cluster: blocks along x, y and z of a cluster (Hopper and newer).
+        cooperative: whether its blocks wait for one another, and so run all at once or not at all.
         early: whether it may start before the previous kernel ends (PDL): kernels that call
             `grid_dependency_sync` may, unless they read results of others before it.
         note: what distinguishes it from other launches of its entry, for reports: ``64x64 split
@@ -65,6 +66,7 @@ class Launch:
     of_images: bool = False
     scratch: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
     early: bool = True
     note: str = ""
     pitched: tuple[Tensor, ...] = ()

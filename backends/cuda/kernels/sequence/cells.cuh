@@ -1,40 +1,8 @@
-// Recurrent layers whose steps are all in one launch: their sizes, where sequences are, and the step of a cell.
+// The step of a cell of recurrent layers, in float32.
 //
 // Compile-time: CELL. Generated: activate(direction, which, x), the activation functions of the gates.
 
-enum { RNN, GRU, GRU_LINEAR, LSTM };  // GRU_LINEAR resets the state after its product
-
-constexpr int GATES = CELL == RNN ? 1 : CELL == LSTM ? 4 : 3;
-
-struct Layer {
-    int directions, batch, time, hidden, backward, batch_first;
-    int share_direction, share_row;  // from one direction, and from one row of inputs, to the next, in shares of a row
-
-    // Which step of its sequence a reader works on, of `length` steps, backward or not.
-    __device__ __forceinline__ int step(int t, int length, bool reversed) const
-    {
-        return reversed && t < length ? length - 1 - t : t;
-    }
-
-    // Where the inputs' product is that a step of sequence n reads, of all gates.
-    __device__ __forceinline__ long long share(int direction, int n, int step) const
-    {
-        const int row = batch_first ? n * time + step : step * batch + n;
-        return (direction * (long long)share_direction + row * (long long)share_row) * (GATES * hidden);
-    }
-
-    // Where the state of a sequence is: initial or final, and after a step.
-    __device__ __forceinline__ long long state(int direction, int n) const
-    {
-        return (batch_first ? n * (long long)directions + direction : direction * (long long)batch + n) * hidden;
-    }
-    __device__ __forceinline__ long long result(int direction, int n, int step) const
-    {
-        const long long place = batch_first ? (n * time + step) * (long long)directions + direction
-                                            : step * (long long)(directions * batch) + (direction * batch + n);
-        return place * hidden;
-    }
-};
+#include "sequence/layer.cuh"
 
 // The biases of a unit: of every gate, those of input and state added up, and that of the state alone which GRU_LINEAR resets.
 struct Biases {

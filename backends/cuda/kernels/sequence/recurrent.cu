@@ -2,16 +2,9 @@
 // computed beforehand: `shares` [gate][hidden] of each row and direction. A warp computes one unit of the state.
 // T is the type of the tensors, A that of the arithmetic, in which states are kept.
 //
-// Compile-time: KIND. Generated: activate(direction, which, x), the activation functions of the gates.
+// Compile-time: CELL. Generated: activate(direction, which, x), the activation functions of the gates.
 
-enum { RNN, GRU, GRU_LINEAR, LSTM };  // GRU_LINEAR resets the state after its product
-
-constexpr int GATES = KIND == RNN ? 1 : KIND == LSTM ? 4 : 3;
-
-struct Layer {
-    int directions, batch, time, hidden, backward, batch_first;
-    int share_direction, share_row;  // from one direction, and from one row of inputs, to the next, in shares of a row
-};
+#include "sequence/layer.cuh"
 
 struct Unit {
     int direction, n, j, lane, at;  // `at`: step of the sequence that this one works on
@@ -30,7 +23,7 @@ __device__ __forceinline__ Unit unit_of(const Layer& l, const int* lengths, int 
     const int length = lengths && u.exists ? min(lengths[u.n], l.time) : l.time;
     u.alive = t < length;
     u.backward = l.backward || u.direction == 1;
-    u.at = u.backward && u.alive ? length - 1 - t : t;
+    u.at = l.step(t, length, u.backward);
     return u;
 }
 
@@ -48,10 +41,8 @@ __device__ __forceinline__ A product(const A* h, const T* r, long long row, int 
 __device__ __forceinline__ A entering(const Unit& u, const Layer& l, const A* shares, const T* b,
                                       int gate, bool both)
 {
-    const long long row = l.batch_first ? (long long)u.n * l.time + u.at
-                                        : (long long)u.at * l.batch + u.n;
     const int own = gate * l.hidden + u.j, width = GATES * l.hidden;
-    A sum = shares[(u.direction * (long long)l.share_direction + row * l.share_row) * width + own];
+    A sum = shares[l.share(u.direction, u.n, u.at) + own];
     if (b) {
         const T* bias = b + (long long)u.direction * 2 * width + own;
         sum += A(bias[0]) + (both ? A(bias[width]) : A(0));
@@ -86,18 +77,18 @@ recurrent_step(const A* shares, const T* r, const T* b, const T* peepholes, cons
     const long long first = ((long long)u.direction * l.batch + u.n) * l.hidden;
     const long long own = first + u.j;
     A sums[GATES];
-    for (int gate = KIND == GRU ? 2 : 0; gate < GATES; ++gate) {
+    for (int gate = CELL == GRU ? 2 : 0; gate < GATES; ++gate) {
         const long long row = ((long long)u.direction * GATES + gate) * l.hidden + u.j;
-        sums[gate] = product((KIND == GRU ? kept : h) + first, r, row, l.hidden, u.lane);
+        sums[gate] = product((CELL == GRU ? kept : h) + first, r, row, l.hidden, u.lane);
     }
     if (u.lane) return;
     A result = 0;
-    if constexpr (KIND == RNN) {
+    if constexpr (CELL == RNN) {
         result = activate(u.direction, 0, sums[0] + entering(u, l, shares, b, 0, true));
-    } else if constexpr (KIND == GRU) {
+    } else if constexpr (CELL == GRU) {
         const A candidate = activate(u.direction, 1, sums[2] + entering(u, l, shares, b, 2, true));
         result = candidate + update[own] * (h[own] - candidate);
-    } else if constexpr (KIND == GRU_LINEAR) {
+    } else if constexpr (CELL == GRU_LINEAR) {
         const A z = activate(u.direction, 0, sums[0] + entering(u, l, shares, b, 0, true));
         const A k = activate(u.direction, 0, sums[1] + entering(u, l, shares, b, 1, true));
         if (b) sums[2] += A(b[(long long)u.direction * 2 * GATES * l.hidden + 5 * l.hidden + u.j]);
@@ -119,18 +110,14 @@ recurrent_step(const A* shares, const T* r, const T* b, const T* peepholes, cons
     }
     h_next[own] = u.alive ? result : h[own];
     if (!y) return;
-    const long long place = l.batch_first
-        ? ((long long)u.n * l.time + u.at) * l.directions + u.direction
-        : ((long long)u.at * l.directions + u.direction) * l.batch + u.n;
-    y[place * l.hidden + u.j] = T(u.alive ? result : A(0));
+    y[l.result(u.direction, u.n, u.at) + u.j] = T(u.alive ? result : A(0));
 }
 
 // Converts states between the type of tensors and the type they are kept in here; `rounded` keeps them as they are.
 __device__ __forceinline__ long long outside(long long i, const Layer& l)
 {
-    const int j = i % l.hidden, n = i / l.hidden % l.batch;
-    const long long direction = i / l.hidden / l.batch;
-    return l.batch_first ? ((long long)n * l.directions + direction) * l.hidden + j : i;
+    const int j = i % l.hidden, n = i / l.hidden % l.batch, direction = i / l.hidden / l.batch;
+    return l.state(direction, n) + j;
 }
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -116,19 +116,16 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
         }
         cells[tile * THREADS] = make_float2(begin[0], begin[1]);
     }
-    // Rows of the inputs' product, and of the result, from one sequence and from one step to the next.
-    const int row_n = l.batch_first ? l.time : 1, row_t = l.batch_first ? 1 : l.batch;
-    const int result_n = l.batch_first ? l.time * l.directions : 1, result_t = row_t * l.directions;
     const float* mine = shares + direction * (long long)l.share_direction * GATES * HIDDEN + min(j, HIDDEN - 1);
-    T* results = y + (direction * (l.batch_first ? 1LL : l.batch) + first * (long long)result_n) * HIDDEN + j;
+    T* results = y + l.result(direction, first, 0) + j;
     // The shares of two sequences of a tile; any, where there is none.
     float next[2][GATES];
     const auto load_shares = [&](int tile, int t) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int n = min(tile * 8 + column + i, rows - 1);
-            const int place = (first + n) * row_n + l.step(t, steps[n], reversed) * row_t;
-            const float* from = mine + place * (long long)(l.share_row * GATES * HIDDEN);
+            const int place = (first + n) * l.share_n + l.step(t, steps[n], reversed) * l.share_t;
+            const float* from = mine + place * (long long)(GATES * HIDDEN);
 #pragma unroll
             for (int gate = 0; gate < GATES; ++gate) next[i][gate] = from[gate * HIDDEN];
         }
@@ -205,7 +202,7 @@ recurrent_mma(const float* shares, const T* r, const T* b, const int* lengths, c
                 if (alive) cell[i] = updated;
                 found[i] = !exists ? 0.0f : alive ? result : before;
                 if (y && exists && n < rows) {
-                    const int place = n * result_n + l.step(t, length, reversed) * result_t;
+                    const int place = n * l.result_n + l.step(t, length, reversed) * l.result_t;
                     results[place * (long long)HIDDEN] = T(alive ? result : 0.0f);
                 }
             }
