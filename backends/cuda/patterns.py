@@ -21,6 +21,7 @@ from ...runtime.ops.movement import Concat
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import GlobalAveragePool
+from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.ops.reduce import ReduceMean
 from ...runtime.ops.signal import DFT
 from .recipe.pattern import Pattern
@@ -63,6 +64,7 @@ _HEADS_APART = Finder("norm.head_rows", "heads_apart_at", ("tail",))
 _CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 _PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
+_MOVED_LAYER = Finder("ops.recurrent_moved", "moved_layer_at")
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
 #: Finders by the operator at which they are asked; the first pattern that is found is taken.
@@ -105,6 +107,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     ),
     Gemm: (_FEW_ROWS, _GATED, _NORMALIZED),
     MatMulNBits: (_FEW_ROWS, _GATED),
+    **dict.fromkeys((GRU, LSTM, RNN), (_MOVED_LAYER,)),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
     ScatterElements: (_PLACED,),
     ScatterND: (_SEGMENTS, _PLACED),

@@ -89,7 +89,7 @@ KERNELS = {
         **{"Attention": 1, "LayerNormalization": 2, "LayerNormalization + Tanh": 1},
         "Transpose": 0,
     },
-    "paddle_reader": {"LSTM": 1, "Conv + HardSwish": 2},
+    "paddle_reader": {"LSTM + Transpose": 1, "Conv + HardSwish": 2},
     "tf2onnx_attention": {"Attention": 1, "LayerNormalization": 1, "Transpose": 0},
     "tf2onnx_masked": {"LayerNormalization": 1},
 }
