@@ -1,4 +1,4 @@
-"""Which places along its axes a node takes out of a tensor, counted from the front.
+"""Which places of its axes a node takes out of a tensor, or which axes it reduces.
 
 ONNX counts axes, indices and bounds from either end, and clamps bounds. What passes and backends
 find here is counted from the front, and exists.
@@ -12,6 +12,7 @@ from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim, Shape, TensorType
 from .gather import Gather, counted
 from .movement import Slice, Split, bounds_of_slice
+from .reduce import Reduce
 from .shapes import normalize_axes, normalize_axis
 
 
@@ -31,6 +32,22 @@ def indices_of(node: Node) -> Array | None:
         return None
     size = shape[normalize_axis(node.op.axis, len(shape))]
     return counted(indices, size) if isinstance(size, int) else None
+
+
+def reduced_axes(node: Node, rank: int | None = None) -> tuple[int, ...] | None:
+    """Return the axes that a reduction is along, in order; None of another node, or unless known.
+
+    Args:
+        node: the node.
+        rank: of what it reads, if that has another one by now.
+    """
+    if not isinstance(node.op, Reduce):
+        return None
+    shape, (axes, *_) = _shape(node.inputs[0]), (*node.inputs[1:], None)
+    rank = len(shape) if rank is None and shape is not None else rank
+    if rank is None or (axes is not None and known(axes) is None):
+        return None
+    return tuple(sorted(node.op.axes(tuple(_list(axes)) or None, rank)))
 
 
 def axes_of(node: Node) -> tuple[int, ...] | None:

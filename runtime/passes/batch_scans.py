@@ -16,6 +16,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.control import Scan
+from ..ops.cuts import reduced_axes
 from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Identity
@@ -99,7 +100,7 @@ class _Batch:
         if isinstance(node.op, Identity) or broadcasts(node):
             shape = np.broadcast_shapes(*(each.shape for each in given))
         elif isinstance(node.op, Reduce):
-            shape, axes = given[0].shape, _axes(node, node.op, len(given[0].shape))
+            shape, axes = given[0].shape, reduced_axes(node, len(given[0].shape))
             if axes is None or not shape:
                 return False
             left = ((1 if i in axes else size) for i, size in enumerate(shape))
@@ -143,7 +144,7 @@ class _Batch:
         reads = {value: self._image(write, value, image) for value in node.distinct_reads}
         if isinstance(node.op, Reduce) and made.is_batched:
             rank = len(self._known[node.operands[0]].shape)
-            axes = _axes(node, node.op, rank) or ()
+            axes = reduced_axes(node, rank) or ()
             op = replace(node.op, noop_with_empty_axes=1)
             inner = write.integers(axis + 1 for axis in axes)
             image[node.output] = write(op, reads[node.operands[0]], inner)
@@ -168,14 +169,6 @@ def _source(value: Value) -> Value:
     while value.producer is not None and isinstance(value.producer.op, Identity):
         value = value.producer.distinct_reads[0]
     return value
-
-
-def _axes(node: Node, op: Reduce, rank: int) -> tuple[int, ...] | None:
-    """Return the axes that a reduction reduces; None if they are computed."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is None:
-        return op.axes(None, rank)
-    return None if given.data is None else op.axes(tuple(given.data.ravel().tolist()), rank)
 
 
 def _moved(write: Builder, value: Value, rank: int, axis: int) -> Value:

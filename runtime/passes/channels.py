@@ -14,7 +14,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.cuts import sliced_places
+from ..ops.cuts import reduced_axes, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Pad, Slice, Split
 from ..ops.norm import BatchNormalization, InstanceNormalization
@@ -124,9 +124,8 @@ def _of_norm(node: Node) -> Parts:
 
 
 def _of_reduction(node: Node) -> Parts:
-    rank = len(shape_of(node.inputs[0]) or ())
-    axes = _ints(node.inputs[1]) if len(node.inputs) > 1 else None
-    if not axes or min(normalize_axes(axes, rank)) < 2 or not getattr(node.op, "keepdims", 0):
+    axes = reduced_axes(node)
+    if not axes or axes[0] < 2 or not getattr(node.op, "keepdims", 0):
         return None
     return _of_first(node)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32, float64
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Add, Cast, Div, Max, Mul, Neg, Pow, Reciprocal, Sqrt, Sub
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -34,15 +35,12 @@ def axis_of(mean: Node) -> int | None:
         return None if rank is None or rank < 3 else 2 - rank
     if not isinstance(mean.op, ReduceMean | ReduceSum) or not mean.op.keepdims or source is None:
         return None
-    given = mean.inputs[1] if len(mean.inputs) > 1 else None
-    if rank is None or (given is not None and given.data is None):
+    along = reduced_axes(mean)
+    if rank is None or not along:
         return None
-    axes = None if given is None or given.data is None else tuple(map(int, given.data.reshape(-1)))
-    along = mean.op.axes(axes, rank)
-    first = rank - len(along)
-    if along and sorted(along) == list(range(first, rank)):
+    if along == tuple(range(rank - len(along), rank)):
         return -len(along)
-    return CHANNELS if tuple(along) == (CHANNELS,) else None
+    return CHANNELS if along == (CHANNELS,) else None
 
 
 def _is_mean(node: Node) -> bool:

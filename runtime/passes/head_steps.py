@@ -7,6 +7,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Clip, Max, Mul
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -53,11 +54,10 @@ def length_of(graph: Graph, quotient: Node) -> tuple[Node, ...]:
         node = node.operands[0].producer
     if node is None or not isinstance(node.op, ReduceL2) or not node.op.keepdims:
         return ()
-    measured, *given = node.operands
-    axes = given[0].data if given else None
+    measured = node.operands[0]
     bounds = [v for limit in limits for v in limit.inputs[1:] if v is not None]
     inner = all(graph.sole_consumer(each.output) for each in (node, *limits, quotient))
-    is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
+    is_last = reduced_axes(node) == (3,)
     known = all(v.data is not None and v.data.size == 1 for v in bounds)
     fits = measured is x and is_last and known and inner
     return (node, *limits) if fits else ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import reduced_axes
 from ..ops.reduce import Reduce
 from ..ops.shape import Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axes
@@ -44,10 +45,9 @@ def _read(node: Node) -> Hashable:
     rank = rank_of(node.output if isinstance(node.op, Unsqueeze) else data)
     if rank is None or axes is None or axes.data is None:
         return inputs
-    given = tuple(axes.data.reshape(-1).tolist())
     if isinstance(node.op, Reduce):
-        return inputs[0], node.op.axes(given, rank)
-    return inputs[0], frozenset(normalize_axes(given, rank))
+        return inputs[0], reduced_axes(node)
+    return inputs[0], frozenset(normalize_axes(axes.data.reshape(-1).tolist(), rank))
 
 
 def _identity(value: Value) -> Hashable:

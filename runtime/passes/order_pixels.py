@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
+from ..ops.cuts import reduced_axes
 from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.reduce import Reduce
@@ -37,7 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         *rest, last = layers
         places = [first.index(axis) for axis in order]
-        axes = _axes(last, len(order)) or ()
+        axes = reduced_axes(last, len(order)) or ()
         if sorted(kept := [places[i] for i in range(len(order)) if i not in axes]) != kept:
             continue
         add = Builder(graph, node, origin=(node,))
@@ -60,7 +61,7 @@ def _reduce_before(graph: Graph, node: Node) -> str:
     order = None if made is None else order_of(made)
     if made is None or order is None or moved is None or graph.sole_consumer(moved) is None:
         return ""
-    rank, axes = len(order), _axes(node, len(order)) or ()
+    rank, axes = len(order), reduced_axes(node, len(order)) or ()
     kept = [order[i] for i in range(rank) if i not in axes]
     if not axes or kept != sorted(kept) or rank - 1 not in kept or order[-1] == rank - 1:
         return ""
@@ -86,7 +87,7 @@ def _layers(graph: Graph, value: Value, rank: int) -> list[Node]:
     while (reader := graph.sole_consumer(value)) is not None:
         found.append(reader)
         if isinstance(reader.op, Reduce):
-            axes = _axes(reader, rank)
+            axes = reduced_axes(reader, rank)
             has_layer = any(isinstance(layer.op, Conv) for layer in found)
             return found if has_layer and axes and min(axes) >= 2 else []
         if not _is_pointwise(reader, value, rank):
@@ -109,17 +110,6 @@ def _is_pointwise(node: Node, value: Value, rank: int) -> bool:
         return not node.op.training_mode and node.inputs[0] is value
     is_alike = all(set(((1,) * rank + c.shape)[2 - rank :]) == {1} for c in constants)
     return is_elementwise(node.op) and rank_of(node.output) == rank and is_alike
-
-
-def _axes(node: Node, rank: int) -> tuple[int, ...] | None:
-    """Return the axes that a reduction reduces; None if they are computed."""
-    if not isinstance(node.op, Reduce):
-        return None
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None and given.data is None:
-        return None
-    listed = None if given is None or given.data is None else tuple(given.data.ravel().tolist())
-    return node.op.axes(listed, rank)
 
 
 def _repeated(graph: Graph, node: Node, value: Value) -> Value:

@@ -14,6 +14,7 @@ from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew
 from ..ops import shape as sh
+from ..ops.cuts import reduced_axes
 from ..ops.gather import ScatterElements, ScatterND
 from ..ops.reduce import ReduceMax, ReduceSum
 from .editing import dtype_of, number, shape_of
@@ -105,9 +106,7 @@ def _sums(divisor: Value, x: Value) -> bool:
     while (node := value.producer) is not None and node.inputs[0] is not None:
         value = node.inputs[0]
         if isinstance(node.op, ReduceSum):
-            axes = node.operands[1].data if len(node.inputs) > 1 else None
-            last = [] if axes is None else axes.reshape(-1).tolist()
-            return value is x and last in ([-1], [len(shape) - 1])
+            return value is x and reduced_axes(node) == (len(shape) - 1,)
         if isinstance(node.op, ew.Add) and node.operands[1].data is not None:
             if (node.operands[1].data < 0).any():
                 return False

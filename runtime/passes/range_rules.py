@@ -26,6 +26,7 @@ from ..ops import (
 )
 from ..ops import elementwise as ew
 from ..ops import shape as sh
+from ..ops.cuts import reduced_axes
 from ..ops.resize import GridSample, Resize
 from . import range_elementwise
 from .editing import static_size
@@ -290,29 +291,15 @@ def _sum(node: Node, ranges: Ranges) -> ValueRange | tuple[ValueRange, ...]:
         a, b = (input_of(product, i) for i in (0, 1))
         for weights, x in ((a, b), (b, a)):
             along = (_shape(weights) or (None,))[-1]
-            if ranges[weights].shares and along == shape[-1] and _axes(node) == (len(shape) - 1,):
+            is_last = reduced_axes(node) == (len(shape) - 1,)
+            if ranges[weights].shares and along == shape[-1] and is_last:
                 return replace(ranges[x].or_zero(), shares=False, counted=False)
     return _reduction(1, 1)(node, ranges)
 
 
-def _axes(node: Node) -> tuple[int, ...]:
-    """Return the axes that a reduction is along; none where they are not known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    rank = len(_shape(input_of(node, 0)) or ())
-    if given is None or given.data is None:
-        return ()
-    return tuple(int(axis) % max(rank, 1) for axis in given.data.reshape(-1))
-
-
 def _terms(node: Node, source: Value) -> int:
-    op, rank = node.op, source.type.rank if isinstance(source.type, TensorType) else None
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if rank is None or not isinstance(op, reduce.Reduce) or (given and given.data is None):
-        return UNKNOWN
-    axes = None
-    if given is not None and given.data is not None:
-        axes = tuple(map(int, given.data.reshape(-1)))
-    return count_along(source, op.axes(axes, rank))
+    along = reduced_axes(node)
+    return UNKNOWN if along is None else count_along(source, along)
 
 
 def _rotated(node: Node, ranges: Ranges) -> ValueRange:

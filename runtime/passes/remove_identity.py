@@ -15,6 +15,7 @@ from ..ir.grown import Grown
 from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops.attention import Attention
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
 from ..ops.gather import Gather, GatherND, OneHot
 from ..ops.movement import Concat, Expand, Pad, Slice, Split, Tile, Transpose
@@ -139,18 +140,10 @@ def _is_zero(value: Value) -> bool:
 
 def _of_one(graph: Graph, node: Node) -> Iterator[str]:
     """Make a reduction along axes of one element a view: bags of one row (DLRM)."""
-    shape, axes = shape_of(node.inputs[0]) if node.inputs else None, node.inputs[1:]
-    if (
-        shape is None
-        or not isinstance(node.op, Reduce)
-        or any(v is not None and v.data is None for v in axes)
-    ):
+    shape, found = shape_of(node.inputs[0]), reduced_axes(node)
+    if shape is None or not found or any(shape[axis] != 1 for axis in found):
         return
-    known = axes[0].data if axes and axes[0] else None
-    given = None if known is None else tuple(known.reshape(-1).tolist())
-    found = node.op.axes(given, len(shape))
-    if not found or any(shape[axis] != 1 for axis in found):
-        return
+    assert isinstance(node.op, Reduce)
     if node.op.keepdims:
         graph.redirect(node.output, node.operands[0])
         graph.remove(node)

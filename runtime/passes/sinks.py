@@ -14,7 +14,7 @@ from ..base.record import record
 from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
-from ..ops.cuts import axes_of, part_of
+from ..ops.cuts import axes_of, part_of, reduced_axes
 from ..ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.reduce import ReduceLogSumExp
@@ -98,8 +98,7 @@ def _behind(graph: Graph, found: list[Node]) -> Node | None:
 
 def _is_over_keys(node: Node) -> bool:
     """Whether a reduction is over the last of four axes."""
-    axes = node.inputs[1].data if len(node.inputs) > 1 and node.inputs[1] else None
-    return axes is not None and axes.reshape(-1).tolist() in ([3], [-1])
+    return reduced_axes(node) == (3,)
 
 
 def _per_head(data: Array | None, scores: Shape | None) -> Array | None:

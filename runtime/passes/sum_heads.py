@@ -8,6 +8,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Add, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.reduce import ReduceSum
@@ -87,8 +88,7 @@ def _layer(total: Node, heads: Value, factor: Value) -> tuple[Value, Array, Arra
 
 def _sums_last(total: Node, rank: int) -> bool:
     """Whether a node sums along the last axis alone, and drops it."""
-    axes = total.operands[1].data if len(total.operands) > 1 else None
-    last = axes is not None and axes.reshape(-1).tolist() in ([-1], [rank - 1])
+    last = reduced_axes(total, rank) == (rank - 1,)
     return isinstance(total.op, ReduceSum) and not total.op.keepdims and last
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Sub
 from ..ops.norm import LogSoftmax, Softmax
 from ..ops.reduce import ReduceMax
@@ -68,7 +69,5 @@ def _whole(node: Node) -> Value | None:
     made = maxima.producer
     if made is None or not isinstance(made.op, ReduceMax) or made.operands[0] is not x:
         return None
-    axes = made.inputs[1].data if len(made.inputs) > 1 and made.inputs[1] else None
-    if axes is None or not made.op.keepdims or axes.size != 1:
-        return None
-    return x if int(axes.reshape(-1)[0]) % rank == node.op.axis % rank else None
+    fits = made.op.keepdims and reduced_axes(made, rank) == (node.op.axis % rank,)
+    return x if fits else None

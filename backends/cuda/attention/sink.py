@@ -13,6 +13,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.reduce import ReduceLogSumExp
@@ -114,9 +115,8 @@ def _next(
 
 def _is_over_keys(node: Node) -> bool:
     """Whether a reduction is over the last of four axes, which stays."""
-    axes = node.inputs[1].data if len(node.inputs) > 1 and node.inputs[1] else None
     assert isinstance(node.op, ReduceLogSumExp)
-    return bool(node.op.keepdims) and axes is not None and axes.tolist() in ([3], [-1])
+    return bool(node.op.keepdims) and reduced_axes(node) == (3,)
 
 
 @record

@@ -6,9 +6,9 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.reduce import (
     ArgReduce,
-    Reduce,
     ReduceL1,
     ReduceL2,
     ReduceLogSum,
@@ -112,18 +112,6 @@ VARIANCE = ReduceFormula(
     "a.square / count",
     "Variance",
 )
-
-
-def reduced_axes(node: Node) -> Ints | None:
-    """Return the axes of a reduction, from the front; None of other nodes, or if unknown."""
-    op, (x, *given) = node.op, node.operands
-    if not isinstance(op, Reduce):
-        return None
-    known = [value.tensor.known if value.data is None else value.data for value in given]
-    if any(found is None for found in known):
-        return None
-    asked = tuple(int(axis) for found in known if found is not None for axis in found.flat)
-    return op.axes(asked if given else None, x.tensor.rank or 0)
 
 
 def keeps_order(node: Node) -> bool:

@@ -9,6 +9,7 @@ from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
 from ....runtime.plan.format import Format
@@ -17,7 +18,7 @@ from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains, one_by_one
-from .folds import FOLDS, keeps_order, reduced_axes
+from .folds import FOLDS, keeps_order
 from .moves import Movement, movement, moves
 
 #: Maximum number of nodes behind a reduction.

@@ -13,6 +13,7 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.plan.format import Format
 from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
@@ -20,7 +21,7 @@ from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
-from .folds import FOLDS, reduced_axes
+from .folds import FOLDS
 from .moves import Movement
 from .readers import readers_outside
 from .shared_chains import Formed

@@ -13,13 +13,13 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.pool import GlobalAveragePool
 from ....runtime.ops.reduce import ReduceMean
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of
-from ..codegen.folds import reduced_axes
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, problem_of
@@ -96,7 +96,7 @@ def _is_mean(node: Node) -> bool:
     """Whether a node averages all pixels of images."""
     if isinstance(node.op, GlobalAveragePool):
         return True
-    return isinstance(node.op, ReduceMean) and sorted(reduced_axes(node) or ()) == [2, 3]
+    return isinstance(node.op, ReduceMean) and reduced_axes(node) == (2, 3)
 
 
 def _convolutions(value: Value, free: Set[Node], left: int = BETWEEN) -> Iterator[Node]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Set
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.elementwise import Cast, Mul, Pow, Sub
 from ....runtime.ops.reduce import ReduceMean
 from ..algorithms.registry import Answer
 from ..codegen.fold_kernel import fold
-from ..codegen.folds import VARIANCE, reduced_axes
+from ..codegen.folds import VARIANCE
 from ..codegen.row_chains import rows_of
 from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand, Whole
@@ -98,5 +99,4 @@ def _is_square(node: Node) -> bool:
 
 def _axes(node: Node) -> Ints | None:
     """Return the axes of a mean in order, if they are known."""
-    axes = reduced_axes(node) if isinstance(node.op, ReduceMean) else None
-    return None if axes is None else tuple(sorted(axes))
+    return reduced_axes(node) if isinstance(node.op, ReduceMean) else None
