@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
+from ..ir.graph import Node
 from ..ir.op import Op, op, op_base
 from ..ir.types import Shape, TensorType
 from .shapes import (
@@ -51,6 +52,17 @@ class Conv(ConvOp):
         shape = convolved(self, x, w, self.group, self.kernel_shape, may_be_empty=True)
         need_vector(b, dim(w, 0), "b")
         return x.with_shape(shape)
+
+
+def convolves_pixels(node: Node) -> bool:
+    """Whether a node is a Conv that multiplies each pixel alone: its windows have one, all of them.
+
+    There is nothing to pad then, whatever `auto_pad` is.
+    """
+    op, weight = node.op, node.operands[1].type if isinstance(node.op, Conv) else None
+    if not isinstance(op, Conv) or not isinstance(weight, TensorType) or weight.shape is None:
+        return False
+    return {*weight.shape[2:], *(op.strides or ())} == {1} and not any(op.pads or ())
 
 
 @op

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import Softmax
@@ -79,11 +79,7 @@ def _build(found: Found) -> Outcome:
 
 def _is_pointwise(node: Node) -> bool:
     """Whether a node convolves single pixels with constant filters."""
-    weight, op = node.inputs[1], node.op
-    if not isinstance(op, Conv) or weight is None or weight.data is None:
-        return False
-    is_plain = op.auto_pad in ("NOTSET", "VALID") and not any(op.pads or ())
-    return is_plain and {*weight.data.shape[2:], *(op.strides or ())} == {1}
+    return convolves_pixels(node) and node.operands[1].data is not None
 
 
 def _build_image(found: Found) -> Outcome:

@@ -19,14 +19,13 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
-from ..ops.elementwise import Clip, Unary
 from ..ops.movement import Concat, Slice, Split
 from ..ops.shapes import normalize_axis
 from .channels import channels_of, parts_of
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, static_size
 from .pad_channels import word_of
-from .pointwise import is_elementwise
+from .pointwise import is_activation, is_elementwise
 
 #: Maximum number of elements of which a copy takes no longer than its launch.
 FEW = 1 << 19
@@ -79,7 +78,7 @@ def _layers(graph: Graph, value: Value) -> list[Node]:
         if isinstance(reader.op, Conv):
             more = [reader] if reader.op.group == 1 else []
         else:
-            more = _layers(graph, reader.output) if isinstance(reader.op, Unary | Clip) else []
+            more = _layers(graph, reader.output) if is_activation(reader) else []
         if not more:
             return []
         found += more

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir.graph import Graph
 from ..ir.types import Array
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.matmul import Gemm
 from .driver import Context
 from .fusion import Found, Fusion, Outcome, fuse
@@ -60,9 +60,7 @@ def _merge_conv(first: LinearLayer, second: LinearLayer) -> tuple[Array, Array] 
     one, two = first.node.op, second.node.op
     if not isinstance(one, Conv) or not isinstance(two, Conv) or one.group != 1 or two.group != 1:
         return None
-    unit = all(size == 1 for size in second.weight.shape[2:])
-    still = all(s == 1 for s in two.strides or ()) and not any(two.pads or ())
-    if not unit or not still:
+    if not convolves_pixels(second.node):
         return None
     mix = second.weight.astype(np.float64).reshape(second.weight.shape[:2])
     weight = np.tensordot(mix, first.weight.astype(np.float64), 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.elementwise import Add
 from ..ops.movement import Concat
 from .driver import Context
@@ -41,11 +41,7 @@ def _build(found: Found) -> Outcome:
 
 def _is_pointwise(layer: LinearLayer) -> bool:
     """Whether a layer is a convolution of one group that reads every pixel for itself."""
-    op = layer.node.op
-    if not isinstance(op, Conv) or op.group != 1 or any(op.pads or ()):
-        return False
-    steps = (*layer.weight.shape[2:], *(op.strides or ()))
-    return op.auto_pad in ("NOTSET", "VALID") and all(size == 1 for size in steps)
+    return convolves_pixels(layer.node) and getattr(layer.node.op, "group", 1) == 1
 
 
 def _are_alike(one: LinearLayer, other: LinearLayer) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.cuts import reduced_axes
 from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
@@ -103,9 +103,7 @@ def _is_pointwise(node: Node, value: Value, rank: int) -> bool:
     if len(node.outputs) != 1 or len(constants) < len(others):
         return False
     if isinstance(node.op, Conv):
-        sizes = *constants[0].shape[2:], *(node.op.strides or ())
-        is_plain = node.op.auto_pad in ("NOTSET", "VALID") and not any(node.op.pads or ())
-        return is_plain and node.inputs[0] is value and set(sizes) == {1}
+        return node.inputs[0] is value and convolves_pixels(node)
     if isinstance(node.op, BatchNormalization):
         return not node.op.training_mode and node.inputs[0] is value
     is_alike = all(set(((1,) * rank + c.shape)[2 - rank :]) == {1} for c in constants)

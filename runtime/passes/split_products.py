@@ -11,7 +11,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
@@ -78,9 +78,8 @@ def _pixels(graph: Graph, node: Node) -> Node | None:
     known = weight.data is not None and all(each.data is not None for each in bias)
     if not known or node.op.axis % rank != 1 or len(sizes) != 1:
         return None
-    op, size = conv.op, next(iter(sizes))
-    plain = op.group == 1 and set(op.strides or (1,)) == {1} and not any(op.pads or ())
-    if not plain or weight.data is None or set(weight.data.shape[2:]) != {1}:
+    size = next(iter(sizes))
+    if conv.op.group != 1 or weight.data is None or not convolves_pixels(conv):
         return None
     words = isinstance(size, int) and size % WORD == 0 and weight.data.shape[1] % WORD == 0
     return conv if words and _is_gated(graph, node) else None
