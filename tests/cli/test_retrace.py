@@ -86,6 +86,16 @@ def test_two_honest_ways_agree(seed: int) -> None:
     assert found["onnxruntime:cpu:none"].agreements[0].max_rel > 0
 
 
+def test_saved_outputs_tell_no_decisions(tmp_path: Path) -> None:
+    model, feeds = quantized(0)
+    saved = tmp_path / "onnxruntime.npz"
+    np.savez(saved, allow_pickle=False, y=outputs("onnxruntime:cpu:none", model, feeds)["y"])
+    found = api.compare(model, ["numpy", str(saved)], feeds, repeat=0)
+    assert found.verdict == "inconclusive"
+    (agreement,) = found[str(saved)].agreements
+    assert agreement.reason.endswith(f"the decisions of {saved} (its outputs were saved)")
+
+
 def _constant(
     model: ModelProto, node: NodeProto, at: int, change: Callable[[Array], Array]
 ) -> None:

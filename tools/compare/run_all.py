@@ -228,7 +228,7 @@ class Race:
             extra = (output for output in entry.outputs if output not in first.outputs)
             entry.agreements += [missing(o, entry.outputs[o], reference) for o in extra]
         if measured:
-            ways: dict[str, Retrace | None] = {}
+            ways: dict[str, Retrace | str] = {}
             for name, entry in others:
                 self._settle(bounds, {reference: first, name: entry}, ways)
             for entry in self.entries.values():
@@ -311,14 +311,14 @@ class Race:
                     entry.agreements[place] = replace(new, reason=said)
 
     def _settle(
-        self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
+        self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | str]
     ) -> None:
         """Judge what is not ok once more, each of both runners by its own decisions.
 
         Args:
             bounds: of all outputs.
             pair: the reference and a runner, by name.
-            ways: those that are known, by name; None where there is none.
+            ways: those that are known, by name; or why there is none.
         """
         *_, entry = pair.values()
         doubts = [found for found in entry.agreements if found.in_doubt]
@@ -328,8 +328,12 @@ class Race:
             if name not in ways:
                 self._say(f"{name}: float64 with its decisions")
                 ways[name] = self._way(name, each, bounds)
-        known = {name: way for name in pair if (way := ways[name]) is not None}
-        if len(known) == len(pair):
+        known = {name: way for name in pair if isinstance(way := ways[name], Retrace)}
+        if len(known) < len(pair):
+            unknown = [f"{name} ({why})" for name in pair if isinstance(why := ways[name], str)]
+            text = f"nothing is known of the decisions of {' and '.join(unknown)}"
+            judged = [replace(found, reason=f"{found.reason}; {text}") for found in doubts]
+        else:
             judged = [settled(found, known) for found in doubts]
             if bounds.allows_bytes and not all(map(is_backend, pair)):
                 judged = [
@@ -338,37 +342,37 @@ class Race:
                     else each
                     for found, each in zip(doubts, judged, strict=True)
                 ]
-            by_output = {each.output: each for each in judged}
-            entry.agreements = [by_output.get(each.output, each) for each in entry.agreements]
+        by_output = {each.output: each for each in judged}
+        entry.agreements = [by_output.get(each.output, each) for each in entry.agreements]
 
-    def _way(self, name: str, entry: Entry, bounds: Bounds) -> Retrace | None:
-        taken = self._decided(name, entry, bounds)
-        if taken is None:
-            return None
+    def _way(self, name: str, entry: Entry, bounds: Bounds) -> Retrace | str:
+        """Return the model in float64 with a runner's decisions, or why there is none."""
         try:
+            taken = self._decided(name, entry, bounds)
+            if isinstance(taken, str):
+                return taken
             return bounds.way(taken, entry.runner.precision)
-        except TercetError:  # it does not run in float64
-            return None
+        except TercetError as error:
+            return str(error).partition("\n")[0]
 
-    def _decided(self, name: str, entry: Entry, bounds: Bounds) -> dict[str, Array] | None:
-        """Run a runner again for its decisions; None where it cannot, or gives something else."""
+    def _decided(self, name: str, entry: Entry, bounds: Bounds) -> dict[str, Array] | str:
+        """Run a runner again for its decisions; return them, or why they say nothing.
+
+        Raises:
+            TercetError: it does not give them.
+        """
         if isinstance(entry.runner, Saved):
-            return None
+            return "its outputs were saved"
         outputs = self._settings.outputs or tuple(info.name for info in self._model.outputs)
         names = dict.fromkeys((*outputs, *(value.name for value in bounds.decisions)))
         settings = replace(self._settings, outputs=tuple(names))
-        try:
-            runner = open_runner(name, self._source, settings, self._processes.get(name))
-        except TercetError:
-            return None
+        runner = open_runner(name, self._source, settings, self._processes.get(name))
         try:
             found = flat(runner.run(self.inputs.arrays))
-        except TercetError:
-            return None
         finally:
             runner.close()
         same = (_same(data, found.get(output)) for output, data in entry.outputs.items())
-        return found if all(same) else None
+        return found if all(same) else "its second run gave something else"
 
     def measure(self, repeat: Repeat) -> None:
         """Measure all runners that can run, interleaved."""
