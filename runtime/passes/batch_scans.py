@@ -21,7 +21,7 @@ from ..ops.movement import Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Identity
 from .driver import Context
-from .editing import Builder, shape_of, static_dims
+from .editing import Builder, dims_of, unviewed
 from .pointwise import aside, broadcasts, by_place
 
 #: Maximum number of elements of a batched value; a Scan needs memory for one element only.
@@ -58,9 +58,9 @@ class _Batch:
         flags = *(op.scan_input_directions or ()), *(op.scan_output_directions or ())
         results = list(body.outputs.values())
         kept = zip(body.inputs[:states], results, strict=False)
-        if any(flags) or not all(_source(after) is before for before, after in kept):
+        if any(flags) or not all(unviewed(v, (Identity,)) is before for before, v in kept):
             return None
-        shapes = [static_dims(shape_of(value)) for value in node.inputs]
+        shapes = [dims_of(value) for value in node.inputs]
         axes = op.scan_input_axes or (0,) * op.num_scan_inputs
         known: dict[Value, _Made] = {}
         count: int | None = None
@@ -73,7 +73,7 @@ class _Batch:
             known[inner] = _Made(shape, i >= states)
         captured = zip(body.captures, node.captures, strict=True)
         for inner, outer in captured:
-            shape = static_dims(shape_of(outer))
+            shape = dims_of(outer)
             if shape is None:
                 return None
             known[inner] = _Made(shape, is_batched=False)
@@ -162,13 +162,6 @@ class _Batch:
 
 
 _NOTHING = _Made((), is_batched=False)
-
-
-def _source(value: Value) -> Value:
-    """Return what Identities lead back to."""
-    while value.producer is not None and isinstance(value.producer.op, Identity):
-        value = value.producer.distinct_reads[0]
-    return value
 
 
 def _moved(write: Builder, value: Value, rank: int, axis: int) -> Value:

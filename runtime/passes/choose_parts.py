@@ -11,13 +11,12 @@ from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Equal, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Expand, Slice, Split, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import RESHAPES
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import Builder, drop, shape_of, static_dims
+from .editing import Builder, dims_of, drop, unviewed
 from .pointwise import by_place, inputs_with, is_elementwise
 
-_VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 #: What parts may be computed of: other nodes compute what follows them as they store results.
 _MOVES = (Expand, Gather, Slice, Split, Transpose)
 #: Maximum number of parts and of nodes that compute them, and of elements of the stack, each of
@@ -48,12 +47,12 @@ def _is_spectrum(graph: Graph, stack: Node) -> bool:
 def _choose(graph: Graph, stack: Node) -> str:
     """Replace a Concat; return a sentence about it, or nothing."""
     assert isinstance(stack.op, Concat)
-    dims, parts = _dims(stack.output), stack.operands
+    dims, parts = dims_of(stack.output), stack.operands
     if dims is None or not 1 < len(parts) <= _PARTS or not 0 < prod(dims) <= _ELEMENTS:
         return ""
     axis = stack.op.axis % len(dims)
     of_one = {(*dims[:axis], 1, *dims[axis + 1 :])}
-    if prod(dims[axis + 1 :]) != 1 or {_dims(part) for part in parts} != of_one:
+    if prod(dims[axis + 1 :]) != 1 or {dims_of(part) for part in parts} != of_one:
         return ""
     lifting = _Lifting(graph, stack, axis)
     found = [lifting.source(part) for part in parts]
@@ -89,7 +88,7 @@ class _Lifting:
 
     def __init__(self, graph: Graph, stack: Node, axis: int) -> None:
         self.graph, self.stack, self.axis = graph, stack, axis
-        dims = _dims(stack.output) or ()
+        dims = dims_of(stack.output) or ()
         self.dims = (*dims[:axis], 1, *dims[axis + 1 :])
         self._ends: set[Node] = {stack}
         self._known: dict[Value, Value] = {}
@@ -97,7 +96,7 @@ class _Lifting:
     def source(self, part: Value) -> Value:
         """Return what a part is a view of, if only the stack reads it."""
         view = part.producer
-        if view is None or not isinstance(view.op, _VIEWS) or set(part.consumers) != {self.stack}:
+        if view is None or not isinstance(view.op, RESHAPES) or set(part.consumers) != {self.stack}:
             return part
         if self.graph.is_output(part):
             return part
@@ -127,10 +126,10 @@ class _Lifting:
         reads = {v for node in nodes for v in by_place(node) if v.producer not in nodes}
         if len(nodes) > _NODES or not all(map(_is_moved, reads)):
             return False
-        shape, *others = {_dims(node.output) for node in nodes}
+        shape, *others = {dims_of(node.output) for node in nodes}
         if others or shape is None or prod(shape) != prod(self.dims):
             return False
-        read = {_dims(v) for v in reads if v.data is None or v.data.size != 1} - {shape}
+        read = {dims_of(v) for v in reads if v.data is None or v.data.size != 1} - {shape}
         return not read or (shape == self.dims and all(_repeats(dims, shape) for dims in read))
 
     def lifted(self, value: Value, nodes: Set[Node]) -> Value:
@@ -145,12 +144,12 @@ class _Lifting:
             add = Builder(self.graph, self.stack, node.name, (node,))
             own = {v: self.lifted(v, nodes) for v in by_place(node)}
             return add(node.op, *inputs_with(node, own))
-        dims = _dims(value)
+        dims = dims_of(value)
         if dims is None or dims == self.dims or prod(dims) < prod(self.dims):
             return value
-        if node is not None and isinstance(node.op, _VIEWS):
+        if node is not None and isinstance(node.op, RESHAPES):
             source = node.operands[0]
-            if _dims(source) == self.dims:
+            if dims_of(source) == self.dims:
                 return source
         return Builder(self.graph, self.stack, f"{value.name}.lifted").shaped(value, self.dims)
 
@@ -164,12 +163,5 @@ def _repeats(dims: tuple[int, ...] | None, whole: tuple[int, ...]) -> bool:
 
 def _is_moved(value: Value) -> bool:
     """Whether nothing but moves, and elementwise nodes with other readers, computes a value."""
-    node = value.producer
-    while node is not None and isinstance(node.op, _VIEWS):
-        node = node.operands[0].producer
+    node = unviewed(value).producer
     return node is None or isinstance(node.op, _MOVES) or is_elementwise(node.op)
-
-
-def _dims(value: Value) -> tuple[int, ...] | None:
-    """Return the sizes of a tensor, if all are known."""
-    return static_dims(shape_of(value))

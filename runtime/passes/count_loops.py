@@ -22,7 +22,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import number, rank_of
+from .editing import number, rank_of, unviewed
 from .pointwise import is_elementwise
 
 #: Maximum number of iterations examined.
@@ -182,12 +182,7 @@ class Rounds:
         place = self._body.inputs.index(value)
         before = self._node.inputs[place]
         first = None if before is None else _scalar(before)
-        after = list(self._body.outputs.values())[place - 1]
-        while after.producer is not None and isinstance(after.producer.op, _VIEWS):
-            seen = after.producer.inputs[0]
-            if seen is None:
-                return None
-            after = seen
+        after = unviewed(list(self._body.outputs.values())[place - 1], _VIEWS)
         if first is None or first.dtype.kind not in "iub":
             return None
         if after is value:

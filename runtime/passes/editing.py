@@ -14,7 +14,7 @@ from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Dim, Shape, TensorType
 from ..ops.movement import Split
-from ..ops.shape import Reshape
+from ..ops.shape import RESHAPES, Reshape
 from ..ops.shapes import normalize_axis
 
 
@@ -39,6 +39,18 @@ def static_dims(dims: Iterable[Dim] | None) -> tuple[int, ...] | None:
     given = () if dims is None else tuple(dims)
     known = tuple(size for size in given if isinstance(size, int))
     return None if dims is None or len(known) < len(given) else known
+
+
+def dims_of(value: Value | None) -> tuple[int, ...] | None:
+    """Return the dimensions of a tensor as integers; None unless all are known."""
+    return static_dims(shape_of(value))
+
+
+def unviewed(value: Value, kinds: tuple[type[Op], ...] = RESHAPES) -> Value:
+    """Return the tensor that a value is a view of, through any number of nodes of these kinds."""
+    while (node := value.producer) is not None and isinstance(node.op, kinds) and node.inputs[0]:
+        value = node.inputs[0]
+    return value
 
 
 def static_size(dims: Iterable[Dim] | None) -> int | None:

@@ -16,14 +16,13 @@ from ..ops.elementwise import Mul, Pow
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.reduce import ReduceSum
-from ..ops.shape import Reshape, Squeeze, Unsqueeze
+from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axes
 from .driver import Context, Reason
-from .editing import Builder, drop, number, shape_of, static_dims
+from .editing import Builder, dims_of, drop, number, unviewed
 from .fusion import refusal
 from .rounding import Unfit, rounded_bias
 
-_VIEWS = Reshape | Squeeze | Unsqueeze
 #: A float32 constant, and what is multiplied by it, with as many axes.
 _Scaled = tuple[Array, Value]
 
@@ -79,7 +78,7 @@ def _factors(conv: Node) -> _Factors | None:
     sizes = of_filters[0] // images, *of_filters[1:]
     first_is_input = stored = isinstance(conv.op, ConvTranspose)
     before, behind = list[tuple[Value, int]](), list[tuple[Value, int]]()
-    value = _source(weights)
+    value = unviewed(weights)
     while value.data is None:
         node, dims = value.producer, _known(value)
         if node is None or dims is None or dims[-len(sizes) :] != sizes:
@@ -90,7 +89,7 @@ def _factors(conv: Node) -> _Factors | None:
             if node.op.order(len(dims)) != _swapped(len(dims), len(sizes)):
                 return None
             first_is_input, sizes = not first_is_input, (sizes[1], sizes[0], *sizes[2:])
-            value = _source(node.operands[0])
+            value = unviewed(node.operands[0])
             continue
         rest, factor = _parted(node, dims) if isinstance(node.op, Mul) else (None, value)
         channels = _channels(factor, len(dims), len(sizes), images)
@@ -98,7 +97,7 @@ def _factors(conv: Node) -> _Factors | None:
             return None
         inputs, outputs = channels if first_is_input else channels[::-1]
         (behind if inputs == 1 else before).append((factor, max(inputs, outputs)))
-        value = _source(rest) if rest.data is None else rest
+        value = unviewed(rest) if rest.data is None else rest
     known = _known(value)
     if known is None or prod(known) != prod(sizes) or known[-len(sizes) :] != sizes:
         return None
@@ -202,13 +201,6 @@ def _multiply_squares(graph: Graph, node: Node, filters: Array, factor: Value) -
     return f"the squares that {node.kind} '{name}' adds up are a product"
 
 
-def _source(value: Value) -> Value:
-    """Return a value without the views of it."""
-    while value.producer is not None and isinstance(value.producer.op, _VIEWS):
-        value = value.producer.operands[0]
-    return value
-
-
 def _known(value: Value) -> tuple[int, ...] | None:
     """Return the shape of a tensor if all sizes are known."""
-    return static_dims(shape_of(value))
+    return dims_of(value)

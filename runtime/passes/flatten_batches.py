@@ -12,7 +12,7 @@ from ..ops.movement import Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, unviewed
 from .pattern import scaling
 
 #: Axes of heads: head, position, element.
@@ -70,9 +70,7 @@ def _is_weighted(product: Node) -> bool:
     """Whether a node is a product with a Softmax, which may be flattened already."""
     if not isinstance(product.op, MatMul) or not _is_batch(product):
         return False
-    node = product.inputs[0].producer if product.inputs[0] is not None else None
-    while node is not None and isinstance(node.op, Reshape) and node.inputs[0] is not None:
-        node = node.inputs[0].producer
+    node = unviewed(product.operands[0], (Reshape,)).producer
     return node is not None and isinstance(node.op, Softmax)
 
 

@@ -12,10 +12,9 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Div, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
-from ..ops.shape import RESHAPES
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import rank_of
+from .editing import rank_of, unviewed
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import exact_product, layer_of, rebuilt
 from .pattern import Apply, Var
@@ -151,8 +150,8 @@ def _build_in_front(found: Found) -> Outcome:
     factor, value = found["factor"], found["x"]
     if len(factor.tensor.dims) > 1 or scaled.inputs[0] is not inner.output:
         return None
-    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
-        value = node.operands[0]
+    value = unviewed(value)
+    node = value.producer
     if node is None or not is_elementwise(node.op) or found.graph.sole_consumer(value) is None:
         return None
     x = found.builder(scaled.name, (scaled,))(scaled.op, found["x"], factor)

@@ -21,15 +21,7 @@ from ..ops.shape import Reshape
 from . import computed_rotary
 from .computed_rotary import of_rows
 from .driver import Context
-from .editing import (
-    Builder,
-    drop,
-    dtype_of,
-    number,
-    rank_of,
-    shape_of,
-    static_dims,
-)
+from .editing import Builder, dims_of, drop, dtype_of, number, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
@@ -138,7 +130,7 @@ def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Arr
 
 def _build(found: Found) -> Outcome:
     x = found["x"]
-    sizes, dtype = static_dims(shape_of(x)), dtype_of(x)
+    sizes, dtype = dims_of(x), dtype_of(x)
     if sizes is None or len(sizes) != 4 or 0 in sizes or dtype is None:
         return None
     terms = RowSums(x, found.context.places).terms(found.top.output)
@@ -328,7 +320,7 @@ def _joined_pairs(graph: Graph) -> Iterator[str]:
             continue
         if graph.sole_consumer(stack.output) is not node:
             continue
-        sizes, after = static_dims(shape_of(stack.output)), shape_of(node.output)
+        sizes, after = dims_of(stack.output), shape_of(node.output)
         if sizes is None or len(sizes) != 5 or sizes[4] != 2 or after is None:
             continue
         heads = (*sizes[:3], 2 * sizes[3])
@@ -343,7 +335,7 @@ def _parted_pairs(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if not isinstance(node.op, Reshape) or rank_of(node.operands[0]) == 4:
             continue
-        sizes = static_dims(shape_of(node.output))
+        sizes = dims_of(node.output)
         if sizes is None or len(sizes) != 5 or sizes[4] != 2:
             continue
         if all(map(_takes_apart, node.output.consumers)):

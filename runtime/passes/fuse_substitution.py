@@ -20,7 +20,7 @@ from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.triangles import is_below_diagonal, is_identity
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of, static_dims
+from .editing import Builder, dims_of, drop, dtype_of, shape_of
 from .join_written import places_of
 from .pattern import pairs
 
@@ -105,7 +105,7 @@ def _step_of(node: Node) -> _Step | None:
     if not isinstance(node.op, (ScatterElements, ScatterND)) or node.op.reduction != "none":
         return None
     matrix, indices, updates = node.operands[:3]
-    shape, dtype = static_dims(shape_of(matrix)), dtype_of(matrix)
+    shape, dtype = dims_of(matrix), dtype_of(matrix)
     if shape is None or len(shape) < 2 or shape[-1] != shape[-2]:
         return None
     data, written = indices.data, shape_of(updates)

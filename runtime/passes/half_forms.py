@@ -48,7 +48,7 @@ from ..ops import (
 )
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from .editing import number
+from .editing import number, unviewed
 from .ranges import Ranges, ValueRange, input_of, norm_of, times
 
 #: Minimum proven distance of a divisor from 0.
@@ -115,7 +115,6 @@ _PLACES: frozenset[type[Op]] = frozenset(
     }
 )
 #: Operators that give elements another shape.
-_VIEWS = (sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
 #: Operators whose results weigh others, and maximum bound of mixed weights.
 _GATES, _WEIGHTS = (ew.Sigmoid, ew.HardSigmoid, norm.Softmax), 64.0
 #: Maximum number of dtypes with a sufficient range.
@@ -243,9 +242,7 @@ def _mixes_weights(value: Value) -> bool:
 
 def _takes_weights(value: Value) -> bool:
     """Whether a tensor has matrices that indices choose among constant ones, as of experts."""
-    node = value.producer
-    while node is not None and isinstance(node.op, (movement.Transpose, *_VIEWS)):
-        node = node.operands[0].producer
+    node = unviewed(value, (movement.Transpose, *sh.RESHAPES)).producer
     if node is None or not isinstance(node.op, gather.Gather | gather.GatherND):
         return False
     table = node.operands[0].data

@@ -13,7 +13,7 @@ from ..ops.gather import ScatterElements, ScatterND, counted
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of, static_dims
+from .editing import Builder, dims_of, drop, rank_of, shape_of
 
 
 class Rows(NamedTuple):
@@ -87,7 +87,7 @@ def _joined(add: Builder, rows: Sequence[Rows]) -> Value:
         whole = add(Concat(axis=axis), *values)
     else:
         parts = [add(Unsqueeze(), value, add.integers((axis + 1,))) for value in values]
-        sizes = list(static_dims(shape_of(values[0])) or ())
+        sizes = list(dims_of(values[0]) or ())
         sizes[axis] *= len(values)
         whole = add.shaped(add(Concat(axis=axis + 1), *parts), sizes)
     return whole if perm is None else add(Transpose(perm=perm), whole)
@@ -130,7 +130,7 @@ def _all_rows(node: Node, written: Iterable[Rows | None]) -> list[Rows] | None:
     found.sort(key=lambda rows: rows.first)
     if found[0].step > 1:
         alike = len({rows.size for rows in found}) == 1 and found[0].step == len(found)
-        known = all(static_dims(shape_of(rows.updates)) is not None for rows in found)
+        known = all(dims_of(rows.updates) is not None for rows in found)
         firsts = [rows.first for rows in found]
         return found if alike and known and firsts == list(range(len(found))) else None
     ends = accumulate((rows.size for rows in found), initial=0)

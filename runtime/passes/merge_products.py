@@ -23,7 +23,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, rank_of, shape_of, static_dims
+from .editing import Builder, dims_of, rank_of, shape_of
 from .head_steps import length_of
 from .merge_rotations import merged_rotations
 from .pattern import without_addend
@@ -134,7 +134,7 @@ def _chooses_rows(node: Node) -> bool:
     """Whether indices choose rows of a tensor; known ones, more than there are."""
     if not isinstance(node.op, Gather) or node.op.axis not in (0, -2):
         return False
-    before, after = (static_dims(shape_of(value)) for value in (node.operands[0], node.output))
+    before, after = (dims_of(value) for value in (node.operands[0], node.output))
     grows = bool(before and after and before[0] < after[0])
     return grows or not node.operands[1].is_constant
 
@@ -168,7 +168,7 @@ def _streams(graph: Graph, operands: Sequence[Value]) -> Iterator[list[Value]]:
         return
     for parts in zip(*(node.operands for node in joins), strict=True):
         stream = [rows for value in parts if (rows := _rows_before(graph, value)) is not value]
-        sizes = [static_dims(shape_of(value)) for value in stream]
+        sizes = [dims_of(value) for value in stream]
         if all(each is not None and prod(each[:-1]) <= _SHORT for each in sizes):
             yield stream
 

@@ -16,7 +16,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
-from .editing import Builder, shape_of, static_dims
+from .editing import Builder, dims_of, shape_of
 from .moved_places import MovedPlaces
 
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
@@ -43,7 +43,7 @@ class Rows:
     @classmethod
     def of(cls, value: Value | None) -> Rows | None:
         """Return the rows of a tensor of known shape with at least one axis."""
-        sizes = static_dims(shape_of(value))
+        sizes = dims_of(value)
         return cls(prod(sizes[:-1]), sizes[-1]) if sizes else None
 
 

@@ -13,7 +13,7 @@ from ..ops.conv import ConvOp
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from .driver import Context
-from .editing import Builder, shape_of, stand_in, static_dims, to_sizes
+from .editing import Builder, dims_of, stand_in, to_sizes
 from .pointwise import broadcasts, by_place, inputs_with
 from .remove_identity import broadcast
 from .scores import axis_groups
@@ -48,7 +48,7 @@ def _sunk(graph: Graph, node: Node, left: list[Node]) -> Iterator[str]:
         node: the Expand.
         left: gets the Expands that are inserted, and this one if another pass over it pays.
     """
-    small, whole = _dims(node.operands[0]), _dims(node.output)
+    small, whole = dims_of(node.operands[0]), dims_of(node.output)
     if small is None or whole is None or len(small) != len(whole) or 0 in whole:
         return
     for reader in graph.in_order(node.output.consumers):
@@ -65,10 +65,6 @@ def _sunk(graph: Graph, node: Node, left: list[Node]) -> Iterator[str]:
         elif reader.op.view and _merges(graph, node, reader):
             left.append(node)
             yield f"what reads '{reader.name}' broadcasts what '{node.name}' repeats"
-
-
-def _dims(value: Value) -> Sizes | None:
-    return static_dims(shape_of(value))
 
 
 def _leads(node: Node, value: Value, depth: int) -> bool:
@@ -90,8 +86,8 @@ def _multiplied(graph: Graph, node: Node, product: Node) -> Node | None:
     if source.tensor.dims[summed] != repeated.tensor.dims[summed]:
         return None
     operands = [source if value is repeated else value for value in product.operands]
-    a, b = (_dims(value) for value in operands)
-    out = _dims(product.output)
+    a, b = (dims_of(value) for value in operands)
+    out = dims_of(product.output)
     if a is None or b is None or out is None or min(len(a), len(b)) < 2:
         return None
     if (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]) == out:
@@ -109,7 +105,7 @@ def _expanded(graph: Graph, node: Node, value: Value) -> Node:
 
 def _viewed(graph: Graph, node: Node, view: Node) -> Node | None:
     """Move an Expand behind a Transpose, or a view that leaves repeated axes to themselves."""
-    source, out = node.operands[0], _dims(view.output)
+    source, out = node.operands[0], dims_of(view.output)
     small, whole = source.tensor.dims, node.output.tensor.dims
     add = Builder(graph, view, f"{view.name}.small", (view,))
     if isinstance(view.op, Transpose):
@@ -135,14 +131,14 @@ def _merges(graph: Graph, node: Node, view: Node) -> bool:
 
     But for those of images: convolutions ask for formats that a view of more axes does not have.
     """
-    whole, out = node.output.tensor.dims, _dims(view.output)
+    whole, out = node.output.tensor.dims, dims_of(view.output)
     moved = False
     for reader in graph.in_order(view.output.consumers):
         read = by_place(reader)
-        if out is None or not broadcasts(reader) or _dims(reader.output) != out:
+        if out is None or not broadcasts(reader) or dims_of(reader.output) != out:
             continue
         others = [value for value in read if value is not view.output]
-        shapes = {value: _split(_dims(value), whole, out) for value in others}
+        shapes = {value: _split(dims_of(value), whole, out) for value in others}
         if None in shapes.values() or view.output not in read:
             continue
         if any(map(_is_image, (*others, reader.output))):

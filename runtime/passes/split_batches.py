@@ -13,7 +13,7 @@ from ..ops.movement import Transpose
 from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, unviewed
 from .factors import follow
 
 _VIEWS = (*RESHAPES, Transpose)
@@ -135,9 +135,7 @@ def _samples(graph: Graph, node: Node) -> int | None:
 
 def _source(value: Value) -> Shape:
     """Return the shape of the tensor that a value is a view of; empty if it is unknown."""
-    while (made := value.producer) is not None and isinstance(made.op, _VIEWS):
-        value = made.operands[0]
-    return shape_of(value) or ()
+    return shape_of(unviewed(value, _VIEWS)) or ()
 
 
 def _rewrite(graph: Graph, node: Node, batch: _Batch) -> None:

@@ -16,7 +16,7 @@ from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of, unviewed
 from .pointwise import is_elementwise
 
 #: Minimum number of products, and maximum number of elements of an operand of each that is copied:
@@ -77,17 +77,9 @@ def _is_free(values: Sequence[Value]) -> bool:
 
     The first state of a recurrence may be a part of another tensor.
     """
-    makers = [_maker(value) for value in values[1:]]
+    makers = [unviewed(value).producer for value in values[1:]]
     computed = all(m is not None and is_elementwise(m.op) for m in makers)
     return computed or whole_of(values) is not None
-
-
-def _maker(value: Value) -> Node | None:
-    """Return the node that computes a value, before views."""
-    made = value.producer
-    while made is not None and isinstance(made.op, RESHAPES):
-        made = made.operands[0].producer
-    return made
 
 
 def made_by(graph: Graph, node: Node, value: Value, kind: type[Op] = MatMul) -> Node | None:
@@ -168,11 +160,7 @@ def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
     """Return a tensor, its axis, and begin and size of the first if these are its next parts."""
     found: list[tuple[Value, int, int, int]] = []
     for value in values:
-        made = value.producer
-        while made is not None and isinstance(made.op, RESHAPES):
-            value = made.operands[0]
-            made = value.producer
-        part = part_of(value)
+        part = part_of(unviewed(value))
         if part is None:
             return None
         found.append((part.source, part.axis, part.places.start, len(part.places)))

@@ -18,7 +18,7 @@ from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of, static_dims
+from .editing import Builder, dims_of, drop, dtype_of, shape_of, static_dims, unviewed
 
 #: Minimum number of tables, and maximum bytes of all, which are copied.
 _COUNT, _LARGE = 4, 2**28
@@ -97,7 +97,7 @@ def _is_read_by(
     others = [node for node in rows.consumers if node is not reader]
     is_first = graph.in_order((concat, *others))[0] is concat
     once = rows.consumers.get(reader) == 1 and not graph.is_output(rows)
-    return is_first and once and (1 not in places or static_dims(shape_of(rows)) is not None)
+    return is_first and once and (1 not in places or dims_of(rows) is not None)
 
 
 def _runs(found: Sequence[_Rows | None]) -> Iterator[tuple[int, list[_Rows]]]:
@@ -220,9 +220,7 @@ def _columns(indices: Sequence[Value]) -> tuple[Value, list[int]] | None:
     source: Value | None = None
     places: list[int] = []
     for value in indices:
-        made = value.producer
-        while made is not None and isinstance(made.op, RESHAPES):
-            made = made.operands[0].producer
+        made = unviewed(value).producer
         found = None if made is None else place_of(made)
         if made is None or found is None:
             return None

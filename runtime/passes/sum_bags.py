@@ -28,7 +28,7 @@ from ..ops.sequence import ConcatFromSequence, SequenceEmpty, SequenceInsert
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .count_loops import Rounds
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of, static_dims
+from .editing import Builder, dims_of, drop, dtype_of
 from .pointwise import aside, by_place
 
 #: Maximum number of elements of a mask, and of what is masked.
@@ -244,7 +244,7 @@ class _Appended:
             if first is not None and last is not None:
                 x, first, last = _in_bags(add, x, first, last)
             x = add(Gather(), table, x)
-        dims = static_dims(shape_of(x))
+        dims = dims_of(x)
         if x is None or dims is None or len(dims) != 2:
             return None
         if first is not None and last is not None:
@@ -292,7 +292,7 @@ class _Appended:
 
 def _in_bags(add: Builder, indices: Value, low: Array, high: Array) -> tuple[Value, Array, Array]:
     """Return indices without those in no bag, which may be outside of a table, and the bounds."""
-    count = (static_dims(shape_of(indices)) or (0,))[0]
+    count = (dims_of(indices) or (0,))[0]
     if (low < 0).any() or (high < low).any() or (high > count).any():
         return indices, low, high
     begins, ends = (np.bincount(each, minlength=count + 1) for each in (low, high))
@@ -338,7 +338,7 @@ def _constant(data: Array) -> _Writer:
 
 def _known(bags: _Bags) -> _Rows | None:
     """Return reductions of bags whose bounds are known."""
-    rows, width = static_dims(shape_of(bags.x)) or (0, 0)
+    rows, width = dims_of(bags.x) or (0, 0)
     low, high, count = bags.low, bags.high, bags.low.size
     if (low < 0).any() or (high < low).any() or (high > rows).any():
         return None
@@ -364,7 +364,7 @@ def _masked(op: _Reduction, x: Value, count: int, low: _Writer, high: _Writer) -
 
     Finite rows are multiplied by ones and zeros.
     """
-    dtype, (rows, width) = dtype_of(x), static_dims(shape_of(x)) or (0, 0)
+    dtype, (rows, width) = dtype_of(x), dims_of(x) or (0, 0)
     is_product = not isinstance(op, ReduceMax) and _is_finite(x)
     if dtype is None or dtype not in FLOATS or (not is_product and count * rows * width > ROOM):
         return None

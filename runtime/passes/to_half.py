@@ -54,7 +54,7 @@ from ..ops import (
     shape,
 )
 from .driver import Context
-from .editing import Builder, drop
+from .editing import Builder, drop, unviewed
 from .half_forms import (
     HalfLimits,
     fits,
@@ -351,18 +351,14 @@ class _Narrow:
             fits = data is not None and (data.nbytes <= _TABLE or type(reader.op) in LEADERS)
             return fits and len(value.consumers) == 1
         if isinstance(node.op, movement.Slice):
-            whole = node.operands[0]
-            while whole.producer is not None and isinstance(whole.producer.op, shape.RESHAPES):
-                whole = whole.producer.operands[0]
+            whole = unviewed(node.operands[0])
             readers = [c for v in whole.consumers for c in _behind_view(v)]
             cut = all(isinstance(each.op, movement.Slice) for each in readers)
             return whole in self._known or (cut and len(readers) >= _PARTS)
         only = alone and (leads or self._graph.sole_consumer(value) is not None)
         if not isinstance(node.op, movement.Transpose) or not only or self._graph.is_output(value):
             return False
-        source = node.operands[0].producer
-        while source is not None and isinstance(source.op, (*shape.RESHAPES, movement.Transpose)):
-            source = source.operands[0].producer
+        source = unviewed(node.operands[0], (*shape.RESHAPES, movement.Transpose)).producer
         return source is not None and _module_of(source) in _COMPUTING
 
     def _is_stored(self, part: Value) -> bool:

@@ -8,9 +8,8 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
-from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, drop, shape_of, static_dims
+from .editing import Builder, dims_of, drop, shape_of, static_dims, unviewed
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -47,13 +46,8 @@ def _image(node: Node) -> Value | None:
         return None
     if len(of_left) < 3 or len(of_left) != len(of_right) or of_right[-1] != 1:
         return None
-    source = left
-    while source.producer is not None and isinstance(source.producer.op, RESHAPES):
-        first = source.producer.inputs[0]
-        if first is None:
-            return None
-        source = first
-    dims = static_dims(shape_of(source)) or ()
+    source = unviewed(left)
+    dims = dims_of(source) or ()
     if len(dims) != 4 or source.is_constant or right.is_constant:
         return None
     is_image = [prod(of_left[:-2]), *of_left[-2:]] == [*dims[:2], prod(dims[2:])]
