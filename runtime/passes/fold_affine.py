@@ -19,7 +19,7 @@ from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import exact_product, layer_of, rebuilt
 from .pattern import Apply, Var
 from .pointwise import is_elementwise
-from .rounding import check, rounded_bias
+from .rounding import check, rounded_bias, scaled_row
 
 _LAYER = Apply((Conv, ConvTranspose, Gemm, BatchNormalization), name="layer")
 _CONSTANT = Var("constant", lambda value: value.data is not None)
@@ -104,7 +104,7 @@ def _build_rows(found: Found) -> Outcome:
     exact = exact_product(weight, scale)
     check(exact.T, weight.dtype, weight.T)
     _check_half(found, exact.T, weight.T)
-    row = rounded_bias(addend * scale + shift, weight.dtype)
+    row = scaled_row(addend * scale + shift, scale, weight.dtype)
     node = found.match.made("layer")
     scaled = found.graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
     if bias is None:

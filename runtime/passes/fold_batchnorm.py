@@ -17,7 +17,7 @@ from .editing import rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import LAYER, exact_product, layer_of, rebuilt
 from .pattern import Apply, OneOf, Var, perhaps
-from .rounding import check, rounded_bias
+from .rounding import check, scaled_row
 
 
 def _is_inference(norm: Node) -> bool:
@@ -87,7 +87,7 @@ def _build_rows(found: Found) -> Outcome:
     exact = exact_product(weight, scale)
     check(exact.T, weight.dtype, weight.T)
     addend = np.zeros(()) if bias is None or bias.data is None else bias.data.astype(np.float64)
-    row = rounded_bias(addend * scale + shift, weight.dtype)
+    row = scaled_row(addend * scale + shift, scale, weight.dtype)
     graph, product = found.graph, match.made("product")
     scaled = graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
     addends = graph.constant(row, f"{product.name}.bias")

@@ -107,6 +107,23 @@ def rounded_bias(exact: Array, dtype: DType) -> Array:
     return made
 
 
+def scaled_row(exact: Array, scale: Array, dtype: DType) -> Array:
+    """Return addends behind a product of rows that a scale was folded into; see `rounded_bias`.
+
+    Raises:
+        Unfit: a number, or the product where it is larger than before, may become infinite though
+            the sum is finite.
+    """
+    row, factor = rounded_bias(exact, dtype), float(np.abs(scale).max(initial=0))
+    if factor > 1 and not may_round_before(row, dtype):
+        largest = float(np.abs(exact).max(initial=0))
+        raise Unfit(
+            f"a product times {factor:.3g} may be beyond {name_of(dtype)} before up to "
+            f"{largest:.3g} is added"
+        )
+    return row
+
+
 def may_round_before(addend: Array | None, dtype: DType) -> bool:
     """Whether a sum may be rounded to a type before constants are added, not after.
 

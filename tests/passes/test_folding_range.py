@@ -193,6 +193,27 @@ def test_the_reason_is_recorded() -> None:
     assert "float16" in one.text
 
 
+@pytest.mark.parametrize("behind", ["times", "norm"])
+@pytest.mark.parametrize(("bias", "left"), [(0.1, ["MatMul", "Add"]), (300.0, None)])
+def test_products_of_rows_do_not_overflow_before_their_bias(
+    behind: str, bias: float, left: list[str] | None
+) -> None:
+    """70000 - 30000 fits into float16, 70000 does not."""
+    net = Net(float16, (2, 3))
+    product = net(MatMul(), net.x, np.full((3, 3), 1.0))
+    total = net(ew.Add(), product, np.full(3, -bias))
+    hundred = np.full(3, 100.0)
+    if behind == "times":
+        y = net(ew.Mul(), total, hundred)
+    else:
+        zeros, ones = np.zeros(3), np.ones(3)
+        y = net(BatchNormalization(epsilon=0.0), total, hundred, zeros, zeros, ones)
+    graph = net.ends(y)
+    after, _ = optimised(graph)
+    assert_no_worse(graph, after, np.full((2, 3), bias * 7 / 9, float16))
+    assert left is None or kinds(after) == left
+
+
 def test_a_dead_channel_does_not_keep_a_layer_from_folding() -> None:
     """Weight decay leaves channels of denormal numbers; they are as coarse as they were."""
     net = Net(float32, (2, 3, 4, 4))
