@@ -88,3 +88,40 @@ def test_halves_of_powers_of_two_are_rounded_to_even(scale: float, verdict: str)
     with tercet.load(model, stop_at=0) as held:
         (ruling,) = Judge(held.imported, feeds).outputs(reference, found)
     assert ruling.verdict == verdict
+
+
+def _of_halves(kind: str, shape: tuple[int, ...], constant: Array) -> ModelProto:
+    """An operator of an input and a constant, in float16."""
+    model = _model(helper.make_node(kind, ["x0", "w"], ["y"]), shape)
+    del model.graph.input[1:]
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    model.graph.initializer.append(numpy_helper.from_array(constant.astype(np.float16), "w"))
+    return model
+
+
+@pytest.mark.parametrize("size", [1.0, 4000.0])
+def test_large_numbers_of_float16_are_whole_by_coincidence(size: float) -> None:
+    """Weights of any size may be rounded once more, and by no more than once."""
+    rng, dtype = np.random.default_rng(4), np.float16
+    model = _of_halves("MatMul", (40, 16), rng.standard_normal((16, 8)) * size)
+    w = numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
+    x = rng.standard_normal((40, 16)).astype(dtype)
+    scaled = (w * 1.37).astype(dtype).astype(np.float64) / 1.37
+    reference, found = ((x.astype(np.float64) @ each).astype(dtype) for each in (w, scaled))
+    with tercet.load(model, stop_at=0) as plain:
+        judge = Judge(plain.imported, {"x0": x})
+    assert not np.array_equal(reference, found)
+    assert judge.agreement("y", reference, found).verdict == "ok"
+    found = (x.astype(np.float64) @ (w * 1.01)).astype(dtype)
+    assert judge.agreement("y", reference, found).verdict == "MISMATCH"
+
+
+def test_whole_numbers_stay_whatever_their_size() -> None:
+    """Positions of up to 2048 in float16 are not rounded."""
+    positions = np.arange(2048, dtype=np.float16)
+    one = np.ones(1, np.float16)
+    with tercet.load(_of_halves("Mul", (1,), positions), stop_at=0) as plain:
+        judge = Judge(plain.imported, {"x0": one})
+    moved = positions.copy()
+    moved[-1] -= 1
+    assert judge.agreement("y", positions, moved).verdict != "ok"

@@ -128,6 +128,7 @@ def moved(
     *,
     amount: Amount = NO_AMOUNT,
     bits: int = 0,
+    below: float = np.inf,
     smallest: float = 0.0,
     floor: float = 0.0,
     radius: int = 0,
@@ -147,6 +148,7 @@ def moved(
         like: numbers of whose magnitude the share is taken where it is greater.
         amount: the share.
         bits: numbers of this many bits stay; whole ones where 0.
+        below: the magnitude from which on none stays.
         smallest: the least magnitude that the share is taken of, where a number does not stay.
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
         radius: how far away, along all axes but the first two, the greatest magnitude is looked
@@ -187,7 +189,7 @@ def moved(
         if not negative:
             np.maximum(step, -x, out=step)
         if not (floor or radius or across or blocks or coordinates != NO_AMOUNT) and like is None:
-            step *= ~exact(x, bits)
+            step *= ~exact(x, bits, below)
         if positions := noise.share(coordinates):
             step += _slopes(x) * noise(x.shape) * positions
         step += x
@@ -297,6 +299,17 @@ def _slopes(x: Array) -> Array:
     return found
 
 
+def whole_below(x: Array, bits: int) -> float:
+    """Return the magnitude below which whole numbers are no coincidence; infinite if all are whole.
+
+    A format of so many bits has none but whole numbers above.
+    """
+    limit = 2.0 ** (bits - 1)
+    size = np.abs(x[np.isfinite(x)])
+    near = size[(size > 0) & (size < limit)]
+    return np.inf if near.size and (np.rint(near) == near).all() else limit
+
+
 def _stepped(noise: Noise, x: Array) -> Array:
     """Return bytes some of which are one more or less: fixed-point weights have few bits."""
     limits = np.iinfo(x.dtype)
@@ -314,8 +327,13 @@ def _rounded(x: Array, bits: int) -> Array:
         return np.asarray(np.ldexp(np.rint(np.ldexp(part, bits)), power - bits))
 
 
-def exact(x: Array, bits: int) -> Array:
-    """Return which float64 numbers stay: those of this many bits; whole ones where `bits` is 0."""
+def exact(x: Array, bits: int, below: float = np.inf) -> Array:
+    """Return which float64 numbers stay: those of this many bits; whole ones where `bits` is 0.
+
+    None stays whose magnitude is not below a limit.
+    """
+    if below < np.inf:
+        return exact(x, bits) & (np.abs(x) < below)
     if not bits:
         return np.asarray(np.rint(x) == x)
     if bits == BITS["float32"]:

@@ -41,6 +41,7 @@ from .noise import (
     by_steps,
     exact,
     moved,
+    whole_below,
     with_shifts,
     with_weights,
 )
@@ -314,7 +315,7 @@ class _Shake:
         if data.dtype == float32 and any(self._narrows(node, value) for node in value.consumers):
             name = self._precision
         noise = _of_data(data, name)
-        if not noise or exact(data.astype(float64), noise["bits"]).all():
+        if not noise or exact(data.astype(float64), noise["bits"], noise["below"]).all():
             return
         self._replace_constant(graph, value, _Constant(data, noise, is_repeated))
 
@@ -450,11 +451,10 @@ def _same_type(x: TensorType, like: TensorType | None = None, **_: Any) -> Tenso
 
 def _of_data(data: Array, name: str) -> dict[str, Any]:
     """Return the noise of a constant or an input in a format; empty where it has none."""
+    amount, bits = Amount.of(name), BITS[name]
     if data.size > 1 and any(data.strides):
-        return {"amount": Amount.of(name), "bits": 0}
-    if BITS[name] == BITS["float32"]:
-        return {}
-    return {"amount": Amount.of(name), "bits": BITS[name]}
+        return {"amount": amount, "bits": 0, "below": whole_below(data.astype(float64), bits)}
+    return {} if bits == BITS["float32"] else {"amount": amount, "bits": bits, "below": inf}
 
 
 def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
