@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..base.record import record
-from ..ir.dtypes import FLOATS, bfloat16, float16, float32
+from ..ir.dtypes import FLOATS, DType, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
 from ..ops.attention import Attention
@@ -22,10 +22,9 @@ from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_i
 from .fusion import obstacle
 from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
-from .scores import Mask, Scores, explain, fitted, summed, total, written
+from .scores import HALVES, Mask, Scores, explain, fitted, summed, total, written
 from .sinks import Sinks, appended_sinks, multiplied_sinks, softened
 
-_HALVES = (float16, bfloat16)
 #: Maximum head size of an Attention without a mask. Longer heads are channels with an element per
 #: pixel (DaViT, XCiT). Their scores are few, so that nothing is gained by not storing them, and
 #: products can split the pixels.
@@ -223,14 +222,11 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
     if sinks is not None:
         x, weights = sinks.scores, sinks.top
     reader = graph.sole_consumer(weights.output)
-    before = x.producer
-    if reader is not None and isinstance(reader.op, Cast) and reader.op.to in _HALVES:
-        if before is None or not isinstance(before.op, Cast) or before.inputs[0] is None:
+    if reader is not None and isinstance(reader.op, Cast) and reader.op.to in HALVES:
+        if x.tensor.dtype != float32:
             return None
-        if x.tensor.dtype != float32 or before.inputs[0].tensor.dtype != reader.op.to:
-            return None
-        nodes |= {reader, before}
-        x, weights = before.inputs[0], reader
+        nodes |= {reader}
+        weights = reader
         reader = graph.sole_consumer(weights.output)
     if reader is None or not isinstance(reader.op, MatMul):
         return None
@@ -287,7 +283,7 @@ def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
 
 def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
     """Whether a mask has one element per key, and adds no rows, heads or samples."""
-    if mask.choice is None and dtype_of(mask.value) != dtype_of(found.v.source):
+    if mask.choice is None and dtype_of(mask.value) not in _mask_dtypes(found):
         return False
     if not found.scores.moved:
         mask = replace(mask, frame=scores)
@@ -295,6 +291,12 @@ def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
     if shape is None or not 2 <= len(shape) <= len(scores):
         return False
     return shape[-1] == scores[-1] and shape[-1] is not None
+
+
+def _mask_dtypes(found: _AttentionMatch) -> tuple[DType, ...]:
+    """Return what masks may be: of the dtype of the operands, or of their scores."""
+    dtype = found.v.source.tensor.dtype
+    return (dtype, float32) if dtype in HALVES else (dtype,)
 
 
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────
@@ -346,12 +348,31 @@ def _mask(graph: Graph, found: _AttentionMatch, limit: int) -> Value:
     add = Builder(graph, found.top, f"{found.top.name}.mask")
     queries, keys = (one.permuted() or (None, None) for one in (found.q, found.k))
     scores = (*queries[:-1], keys[-2])
-    dtype = found.v.source.tensor.dtype
     masks = found.scores.masks
+    dtype = found.v.source.tensor.dtype
+    if dtype in HALVES and not all(_is_held(mask, dtype) for mask in masks):
+        dtype = float32
     if not found.scores.moved:
         masks = tuple(replace(mask, frame=scores) for mask in masks)
     masks = tuple(summed(masks[::-1], scores, add))
-    mask = total([written(one, scores, add, dtype) for one in masks], add, limit)
+    values = [_as(written(one, scores, add, dtype), dtype, add) for one in masks]
+    mask = total(values, add, limit)
     if len(scores) == 3 and mask.tensor.rank == 3:
         mask = add(Unsqueeze(), mask, add.integers([1]), name=f"{found.top.name}.heads")
     return mask
+
+
+def _is_held(mask: Mask, dtype: DType) -> bool:
+    """Whether a mask has this dtype, or chooses among numbers that it represents."""
+    if mask.choice is None:
+        return mask.value.tensor.dtype == dtype
+    return all(each == 0 or np.isinf(each) or holds(each, dtype) for each in mask.choice)
+
+
+def _as(value: Value, dtype: DType, add: Builder) -> Value:
+    """Return a value in a dtype."""
+    if value.tensor.dtype == dtype:
+        return value
+    if value.data is not None:
+        return add.constant(value.data.astype(dtype), value.name)
+    return add(Cast(to=dtype), value)

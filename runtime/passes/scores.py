@@ -13,10 +13,10 @@ from math import prod
 import numpy as np
 
 from ..base.record import record
-from ..ir.dtypes import DType
+from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape
-from ..ops.elementwise import Add, Max, Mul, Sub, Tanh, Where
+from ..ops.elementwise import Add, Cast, Max, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand
 from .editing import Builder, number, shape_of
@@ -24,6 +24,8 @@ from .pattern import pairs, scaling
 
 #: Value that hides a score when added or substituted; the score is negligible next to it.
 HIDDEN = -1e30
+#: Dtypes whose scores an Attention computes in float32.
+HALVES = (float16, bfloat16)
 #: Maximum number of nodes followed.
 _DEPTH = 12
 
@@ -124,6 +126,8 @@ def _steps(found: Scores, node: Node) -> Iterator[Scores]:
         yield rows
     elif found.factors:
         return  # their inner scores would have to be multiplied as well
+    elif is_widened(node):
+        yield found.behind(node, node.operands[0])
     elif node.op.view and node.inputs[0] is not None:
         yield replace(found.behind(node, node.inputs[0]), moved=True)
     elif isinstance(node.op, Tanh) and node.inputs[0] is not None:
@@ -132,6 +136,13 @@ def _steps(found: Scores, node: Node) -> Iterator[Scores]:
             yield replace(found.behind(node, node.inputs[0]), cap=found.scale)
     elif not found.cap:
         yield from _masked(found, node)
+
+
+def is_widened(node: Node) -> bool:
+    """Whether a node makes float32 of 16-bit scores, as an Attention does by itself."""
+    if not isinstance(node.op, Cast) or node.op.to != float32:
+        return False
+    return node.operands[0].tensor.dtype in HALVES
 
 
 def _rows_scaled(found: Scores, node: Node) -> Scores | None:

@@ -20,7 +20,7 @@ from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Dropout, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 SIZE = 8
 
@@ -342,19 +342,42 @@ def test_repeated_heads() -> None:
     assert_same(graph, after, rel=5e-6)
 
 
-def test_softmax_in_float32_of_half_floats() -> None:
+def widened(graph: Graph, x: Value) -> Value:
+    return apply(graph, Cast(to=float32), x)
+
+
+WIDENED = {
+    "": widened,
+    "mask behind": then(widened, plus(normal(5, 5))),
+    "masks on both sides": then(
+        plus(normal(1, 5).astype(np.float16)), widened, plus(np.float32(9) * CAUSAL)
+    ),
+    "scale and fill": then(widened, times(0.5), hiding(CAUSAL, -1e38)),
+}
+
+
+@pytest.mark.parametrize("guards", [False, True])
+@pytest.mark.parametrize("of_scores", WIDENED.values(), ids=WIDENED)
+def test_softmax_in_float32_of_half_floats(
+    of_scores: Callable[[Graph, Value], Value], guards: bool
+) -> None:
+    def narrowed(graph: Graph, x: Value) -> Value:
+        return apply(graph, Cast(to=float16), guarded(graph, x) if guards else x)
+
     def build(graph: Graph, x: Value) -> Value:
         half = apply(graph, Cast(to=float16), x)
         keys = apply(graph, Transpose(perm=(0, 2, 1)), half)
-        how = Spelling(
-            of_scores=lambda g, s: apply(g, Cast(to=float32), s),
-            of_weights=lambda g, s: apply(g, Cast(to=float16), s),
-        )
+        how = Spelling(of_scores=of_scores, of_weights=narrowed)
         return apply(graph, Cast(to=float32), attend(graph, half, keys, half, how))
 
-    after, log = optimised(make(build, (2, 5, 8)))
+    graph = make(build, (2, 5, 8))
+    after, log = optimised(graph)
     assert log.counts["fuse_attention"] == 1
-    assert kinds(after) == ["Cast", "Attention", "Cast"]
+    assert "Softmax" not in kinds(after)
+    assert kinds(after).count("Cast") == 2
+    x = normal(2, 5, 8)
+    found, wanted = (run(each, x, np.float32) for each in (after, graph))
+    assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
 
 
 # ── where it is none ─────────────────────────────────────────────────────────────────────────────
@@ -370,6 +393,11 @@ WRONG = {
     "rows of NaN that have infinite scores": Spelling(
         of_scores=lambda g, x: apply(g, Sub(), x, np.where(CAUSAL, 0, -np.inf).astype(np.float32)),
         of_weights=guarded,
+    ),
+    "scores in float32 of weights that stay so": Spelling(
+        of_q=lambda g, x: apply(g, Cast(to=float16), x),
+        of_keys=lambda g, x: apply(g, Cast(to=float16), x),
+        of_scores=lambda g, x: apply(g, Cast(to=float32), x),
     ),
     "a scale of what is masked": Spelling(of_scores=then(plus(normal(5, 5)), by_rows(3, 1, 1))),
 }
