@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda.attention import flash_parts
 from tercet.backends.cuda.attention.flash_parts import BUSY
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.tile import clusters_of
@@ -431,6 +432,15 @@ def test_blocks_of_a_short_step_fit_on_the_gpu_at_one_time(batch: int) -> None:
     assert (2 * (launch.shared + 1024) <= H200.shared + 1024) == (not spread)
 
 
+@pytest.mark.parametrize(("batch", "parts"), [(3, 8), (5, 6), (8, 3), (14, 2)])
+def test_clusters_of_large_heads_leave_few_multiprocessors_idle(batch: int, parts: int) -> None:
+    """Of which one block fits on each (Gemma 2)."""
+    gemma = Decode((512,) * batch, heads=(8, 4), size=256, room=2048)
+    (launch,) = (x for x in planned_for(gemma) if x.entry == "attention_decode")
+    assert launch.grid[:2] == (4 * batch, parts)
+    assert launch.cluster == (1, parts, 1)
+
+
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 @pytest.mark.parametrize("batch", [1, 8, 16])
 def test_large_caches_are_displaced_first(batch: int, target: Target, cache: Path) -> None:
@@ -461,6 +471,22 @@ def test_results(
 ) -> None:
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
+    check(case, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("parts", [3, 5, 6, 7])
+def test_results_of_clusters_of_any_size(
+    parts: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", H200)
+    fitting = {parts: 99}
+    monkeypatch.setattr(flash_parts, "clusters_of", lambda size, target: fitting.get(size, 0))
+    case = Decode((560, 3), new=2, size=40, room=1100)
+    (launch,) = (x for x in planned_for(case) if x.entry == "attention_decode")
+    assert launch.cluster == (1, parts, 1)
     check(case, emulated)
 
 

@@ -199,7 +199,10 @@ def _working(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -
 
 def _inbox(shape: WarpShape, sizes: tuple[int, int], parts: int) -> int:
     """Return the bytes of the exchange buffer of a cluster and its barrier, if there is one."""
-    return 16 + shape.rows * (sizes[1] * 4 + parts * 16) if parts else 0
+    if not parts:
+        return 0
+    share = ceil_div(shape.rows * sizes[1] // 4, parts)
+    return 16 + parts * (share + shape.rows) * 16
 
 
 def _rotated(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:

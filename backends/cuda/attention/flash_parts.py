@@ -27,6 +27,9 @@ JOINING = 1
 BUSY = 0.9
 #: Maximum number of blocks per multiprocessor to split for; and per cluster.
 RESIDENT, MAX_CLUSTER = 2, 8
+#: Sizes of clusters whose blocks may share multiprocessors; others fill what is left of a GPC with
+#: one block for each.
+WHOLE_CLUSTERS = (2, 4, 8)
 
 
 @record
@@ -135,8 +138,12 @@ def share(
     maximum = slots if length <= FEW else slots // max(1, blocks)
     parts = min(range(1, max(1, min(steps, maximum)) + 1), key=estimate)
     # No cluster waits for another to end, which would take twice the time.
-    together_at = {n: clusters_of(n, target) * resident for n in (2, 4, MAX_CLUSTER)}
-    sizes = [n for n, most in together_at.items() if n <= steps and blocks <= most]
+    sizes = [
+        n
+        for n in range(2, min(steps, MAX_CLUSTER) + 1)
+        if blocks <= clusters_of(n, target) * resident
+        and (n in WHOLE_CLUSTERS or blocks * n <= target.processors)
+    ]
     if joins and sizes and length <= FEW:
         together = min(sizes, key=joined)
         if joined(together) < estimate(parts):

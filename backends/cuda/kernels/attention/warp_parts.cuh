@@ -260,7 +260,7 @@ __device__ __forceinline__ void open_inbox(float4* inbox, int count)
 __device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inbox, int n, int m0, int first, int rows,
                                              const Results& to, const Sizes& s, float steep)
 {
-    constexpr int PARTS = CLUSTER > 0 ? CLUSTER : 1, SHARE = ROWS * FOURS / PARTS;
+    constexpr int PARTS = CLUSTER > 0 ? CLUSTER : 1, SHARE = (ROWS * FOURS + PARTS - 1) / PARTS;
     const u32 barrier = shared_address(inbox++);
     float4* const besides = inbox + PARTS * SHARE;
     const int own = blockIdx.y, count = min(ROWS, rows - m0);
