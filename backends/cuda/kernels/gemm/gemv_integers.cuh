@@ -217,19 +217,22 @@ __device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 f
 
 // A single row leaves columns of the right operand, which may be the quarters of a step: their products with constants,
 // for `excess` and `x`, are then computed at once.
-constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8 && !SHORT;
+constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8;
 
 // Returns the products of four quarters of x, of which a lane of column c has its terms of quarter c % 4, with two
-// constants, in lanes of the first column.
-__device__ __forceinline__ void add_quarters(float (&to)[4], const u32 (&x)[EACH / 2], u32 first, u32 second)
+// constants, in lanes of the first column; of each block of a quarter by itself.
+__device__ __forceinline__ void add_quarters(float (&to)[PARTS][4], const u32 (&x)[EACH / 2], u32 first, u32 second)
 {
-    float found[4] = {};
-    add_constant(found, first, x[0], x[1]);
-    add_constant(found, second, x[2], x[3]);
-    to[0] = found[0];
-    to[1] = found[1];
-    to[2] = __shfl_down_sync(~0u, found[0], 1);
-    to[3] = __shfl_down_sync(~0u, found[1], 1);
+    float found[PARTS][4] = {};
+    add_constant(found[0], first, x[0], x[1]);
+    add_constant(found[PARTS - 1], second, x[EACH / 2 - 2], x[EACH / 2 - 1]);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        to[part][0] = found[part][0];
+        to[part][1] = found[part][1];
+        to[part][2] = __shfl_down_sync(~0u, found[part][0], 1);
+        to[part][3] = __shfl_down_sync(~0u, found[part][1], 1);
+    }
 }
 
 // The block among those of four words of which product number i is.
@@ -323,10 +326,10 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         for (int e = 0; e < EIGHTS; ++e)
             scales[e] = *(const Scales*)(of_rows + (8 * e + lane / 4) * PITCH_SCALES
                                          + (k + s * STEP) / BLOCK * (1 + ZEROS) * sizeof(X));
-        float excess[4] = {}, of_x[4] = {};  // of quarters
+        float excess[PARTS][4] = {}, of_x[PARTS][4] = {};  // of quarters
         if constexpr (QUARTERED && (RAW || ZEROS)) {
             u32 quarters[EACH / 2];
-            load_values(quarters, x.row(0, 0), 0, k + s * STEP + lane / 4 % 4 * QUARTER + lane % 4 * EACH);
+            load_values(quarters, x.row(0, 0), 0, first_of_lane(k + s * STEP + lane / 4 % 4 * QUARTER));
             if (RAW) add_quarters(excess, quarters, EXCESS, UPPER_EXCESS);
             if (ZEROS) add_quarters(of_x, quarters, ONES, ONES);
         }
@@ -334,10 +337,12 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             add_words(blocks, from.w[s], j, values[j], masks);
-            if constexpr (QUARTERED) {
-                blocks[0].excess[0][0] += excess[j];
-                blocks[0].x[0][0] += of_x[j];
-            }
+            if constexpr (QUARTERED)
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) {
+                    blocks[part].excess[0][0] += excess[part][j];
+                    blocks[part].x[0][0] += of_x[part][j];
+                }
             if ((j + 1) * SCALES % 4 != 0) continue;
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) add_block(to, blocks[part], scales, j * SCALES / 4 + part);
