@@ -71,6 +71,7 @@ from . import (
     merge_sums,
     mix_rows,
     multiply_early,
+    order_heads,
     order_pixels,
     order_sums,
     pad_channels,
@@ -385,6 +386,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "latent_heads",
         latent_heads.run,
         "after it, when heads are operands of Attention, and before they are joined otherwise",
+    ),
+    Pass(
+        "order_heads",
+        order_heads.run,
+        "in front of the next one, which knows heads whose elements are adjacent",
     ),
     Pass(
         "join_heads",

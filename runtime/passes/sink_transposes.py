@@ -52,7 +52,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for order in orders:
         # One at a time: if an order is its own inverse, a transpose may end one region and start
         # the next.
-        while region := next((r for r in _regions(graph, order) if r.after < r.before), None):
+        while region := next((r for r in _regions(graph, order) if r.is_worth), None):
             yield region.rewrite(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
@@ -160,6 +160,13 @@ class _TransposedRegion:
         """Number of transposes after the rewrite."""
         return len(self.exits)
 
+    @property
+    def is_worth(self) -> bool:
+        """Whether fewer are left, and none is free: layers read pixels where channels are last."""
+        has_layers = any(isinstance(node.op, MatMul) for node in self.nodes)
+        pixels = has_layers and all(_is_of_pixels(node.operands[0]) for node in self.entries)
+        return self.after < self.before and not pixels
+
     def rewrite(self, graph: Graph) -> str:
         """Make the nodes work in the order before the transposes."""
         image = {node.output: node.operands[0] for node in self.entries}
@@ -244,6 +251,16 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
     for region in regions:
         region.nodes[:] = graph.in_order(region.nodes)
     return [region for region in regions if region.nodes or region.inverses]
+
+
+def _is_of_pixels(value: Value) -> bool:
+    """Whether a convolution computes a value, perhaps with layers of its pixels behind it."""
+    while (node := value.producer) is not None:
+        computed = [each for each in node.distinct_reads if each.data is None]
+        if not isinstance(node.op, (*FREE, Transpose, MatMul)) or len(computed) != 1:
+            return isinstance(node.op, Conv | ConvTranspose)
+        value = computed[0]
+    return False
 
 
 def _find_exits(

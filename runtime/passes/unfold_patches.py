@@ -15,7 +15,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, shape_of, stand_in
+from .editing import Builder, shape_of, stand_in, static_size
 from .fusion import obstacle
 
 #: Minimum number of channels of images that stay images.
@@ -42,7 +42,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, ...] | None:
-    """Return the nodes that make rows of the result: a Transpose after a Reshape, if any."""
+    """Return the nodes that make rows of the result: a Transpose after a Reshape, if any.
+
+    The Reshape may give images several axes, as frames of videos have.
+    """
     image = rows = shape_of(node.output)
     found = list[Node]()
     reader = graph.sole_consumer(node.output)
@@ -53,9 +56,13 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, ...] | None:
         return None
     if obstacle(graph, {node, *found, reader}, reader):
         return None
-    if image is None or rows is None or len(rows) != 3 or None in rows or rows[:2] != image[:2]:
+    if image is None or rows is None or len(rows) < 3 or None in rows or rows[-2] != image[1]:
         return None
-    return (*found, reader) if reader.op.order(3) == (0, 2, 1) else None
+    outer, rank = rows[:-2], len(rows)
+    if outer != image[:1] and (static_size(outer) or 0) != image[0]:
+        return None
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return (*found, reader) if reader.op.order(rank) == order else None
 
 
 def _fits(node: Node, op: Conv, image: Shape) -> bool:
@@ -107,10 +114,17 @@ def _rewrite(graph: Graph, node: Node, image: Shape, behind: tuple[Node, ...]) -
     matrix = graph.constant(transposed, f"{weight.name}.rows")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     nodes = {node, *behind}
-    if bias is None:
+    rows = shape_of(transpose.output) or ()
+    is_plain = len(rows) == 3
+    if bias is None and is_plain:
         return stand_in(graph, nodes, transpose, MatMul(), (patches, matrix))
     product = add(MatMul(), patches, matrix)
     made = product.producer
-    stand_in(graph, nodes, transpose, Add(), (product, bias))
     assert made is not None
+    if is_plain:
+        stand_in(graph, nodes, transpose, Add(), (product, bias))
+        return made
+    value = product if bias is None else add(Add(), product, bias)
+    shape = add.integers([size for size in rows if isinstance(size, int)], f"{node.name}.frames")
+    stand_in(graph, nodes, transpose, Reshape(), (value, shape))
     return made

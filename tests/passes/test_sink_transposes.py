@@ -317,6 +317,22 @@ def test_layers_between_transposes_of_rows_have_their_weights_on_the_left() -> N
     assert_same(graph, after)
 
 
+def test_layers_of_pixels_stay() -> None:
+    """Transposes of a convolution's result are free: channels are last there."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Relu(), apply(g, Conv(), x, normal(6, 4, 3)))
+        y = apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), y), normal(6, 8))
+        y = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Relu(), y))
+        return apply(g, Conv(), y, normal(5, 8, 3))
+
+    graph = make(build, (2, 4, 9))
+    after, _ = optimised(graph)
+    (product,) = [node for node in after.nodes if node.kind == "MatMul"]
+    assert product.operands[1].data is not None
+    assert_same(graph, after)
+
+
 def test_layers_behind_one_transpose_of_rows_stay() -> None:
     graph = make(lambda graph, x: mixed(graph, x, residual=False), (2, 5, 6))
     after, _ = optimised(graph)

@@ -52,6 +52,24 @@ def test_a_product_of_patches(shape: tuple[Dim, ...], bias: bool) -> None:
     assert_same(graph, after, 2, 3, 8, 12)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_frames_of_a_video(bias: bool) -> None:
+    """Rows of patches are those of the frames of several samples (TimeSformer, ViViT)."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Reshape(), x, np.array([6, 3, 8, 12]))
+        op, rest = Conv(strides=(4, 3)), [normal(6)] if bias else []
+        y = apply(graph, op, y, normal(6, 3, 4, 3), *rest)
+        y = apply(graph, Reshape(), y, np.array([2, 3, 6, 8]))
+        return apply(graph, Transpose(perm=(0, 1, 3, 2)), y)
+
+    graph = make(build, (2, 3, 3, 8, 12))
+    after, log = optimised(graph)
+    assert log.counts["unfold_patches"] == 1
+    assert "Conv" not in kinds(after)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize(("shape", "kernel"), [((2, 3, 12), (4,)), ((2, 3, 4, 6, 9), (2, 3, 3))])
 def test_patches_of_lines_and_volumes(shape: tuple[int, ...], kernel: tuple[int, ...]) -> None:
     """A result of three axes needs no Reshape before its Transpose."""
