@@ -46,6 +46,7 @@ from .options import (
     Seed,
     Shapes,
     SkipPasses,
+    SparseConstants,
     Std,
     Threads,
     Timeout,
@@ -316,11 +317,17 @@ class WrittenFile(Group):
     title: ClassVar[str] = WRITTEN_FILE
     opset: Opset = None
     external: External = None
+    sparse: SparseConstants = False
     force: Force = False
 
     def as_options(self) -> dict[str, Any]:
         """Return the options by their Python names."""
-        return {"opset": self.opset, "external": self.external, "force": self.force}
+        return {
+            "opset": self.opset,
+            "external": self.external,
+            "sparse": self.sparse,
+            "force": self.force,
+        }
 
 
 #: Name of the options that `with_groups` adds.

@@ -272,6 +272,10 @@ External = Annotated[
         "Store constants of at least BYTES in a file next to OUT; default: above 2 GB only.",
     ),
 ]
+SparseConstants = Annotated[
+    bool,
+    typer.Option("--sparse", help="Store constants that are mostly zeros as sparse initializers."),
+]
 
 
 class _Process:

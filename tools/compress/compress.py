@@ -172,6 +172,7 @@ def compress(
     min_elements: int = MIN_ELEMENTS,
     opset: int | None = None,
     external: int | None = None,
+    sparse: bool = False,
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     seed: int = 0,
@@ -199,6 +200,7 @@ def compress(
         min_elements: smaller tensors are not compressed.
         opset: as for `export`; 11 or more.
         external: as for `export`.
+        sparse: as for `export`.
         force: as for `export`.
         freeze: arrays for inputs that become constants, by name.
         seed: seed of random inputs.
@@ -227,7 +229,12 @@ def compress(
         found = tuple(_compressed(graph, sparsity, bits, min_elements, say))
         before = sum(value.data.nbytes for value in model.graph.constants if value.data is not None)
         say("writing")
-        written_as: dict[str, Any] = {"opset": opset, "external": external, "force": force}
+        written_as: dict[str, Any] = {
+            "opset": opset,
+            "external": external,
+            "sparse": sparse,
+            "force": force,
+        }
         exported = write_model(model, graph, source, file, **written_as)
         given = asked(None, seed, shapes, dims) if inputs is None else asked(inputs)
         feeds = given_inputs(model.inputs, given)

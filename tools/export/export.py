@@ -16,29 +16,31 @@ from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends.numpy import evaluate
 from ...importers.onnx.reading.texts import FORMATS
+from ...importers.onnx.writing.encode import embedded
 from ...importers.onnx.writing.expand import expanded
 from ...importers.onnx.writing.export import About
 from ...importers.onnx.writing.export import export as to_proto
 from ...importers.onnx.writing.masks import with_full_masks
 from ...importers.onnx.writing.save import save
+from ...importers.onnx.writing.sparse import smaller
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.arguments import words
 from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.graph import Graph, Value
-from ...runtime.ir.infer import specialise
-from ...runtime.ir.types import Array, Dim, TensorType, ValueType
+from ...runtime.ir.types import Array
 from ...runtime.passes import STATIC_PASSES, Rewrites
 from ...runtime.passes import optimise as run_passes
-from ...runtime.session.model import Model, TensorInfo
+from ...runtime.session.model import Model
 from ...version import __version__
 from ..common.console import Say, silent
 from ..common.deadline import limited
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.tensors import tensor
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import Judge, overall
 from ..verdict.judged import Judged
+from .bound import bound
 
 #: Passes that simplify what is written out; others may fuse it to operators that an opset lacks.
 _TIDYING = tuple(
@@ -138,6 +140,7 @@ def export(
     shapes: Shapes = (),
     dims: Dims = (),
     external: int | None = None,
+    sparse: bool = False,
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     weights: Mapping[str, Array] | None = None,
@@ -158,6 +161,8 @@ def export(
         dims: ``{"batch": 4}`` to fix symbolic dimensions.
         external: constants of at least this many bytes go to ``FILE.data``; if None, only if the
             model exceeds 2 GB.
+        sparse: whether constants become sparse initializers, which stay in the file, where those
+            take fewer bytes, as those of pruned weights do.
         force: whether the source file may be overwritten.
         freeze: arrays for inputs that become constants, by name.
         weights: other weights by name; see `tercet.load`.
@@ -178,8 +183,17 @@ def export(
     with load(source, freeze=freeze, weights=weights, operators=operators, **options) as model:
         graph = model.graph if optimise else model.imported
         if any(texts):
-            graph = _bound(model, graph, *texts, optimise=optimise)
-        found = write_model(model, graph, source, file, opset=opset, external=external, force=force)
+            graph = bound(model, graph, *texts, optimise=optimise)
+        found = write_model(
+            model,
+            graph,
+            source,
+            file,
+            opset=opset,
+            external=external,
+            sparse=sparse,
+            force=force,
+        )
         if not freeze:
             return found
         folded = _folded(model.imported, graph, freeze)
@@ -199,6 +213,7 @@ def simplify(
     shapes: Shapes = (),
     dims: Dims = (),
     external: int | None = None,
+    sparse: bool = False,
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
@@ -220,6 +235,7 @@ def simplify(
         shapes: as for `export`.
         dims: as for `export`.
         external: as for `export`.
+        sparse: as for `export`.
         force: as for `export`.
         freeze: as for `export`; the original gets these arrays as inputs.
         operators: custom operators; see `tercet.load`.
@@ -243,6 +259,7 @@ def simplify(
         shapes=shapes,
         dims=dims,
         external=external,
+        sparse=sparse,
         force=force,
         freeze=freeze,
         operators=operators,
@@ -279,6 +296,7 @@ def extract(
     outputs: Sequence[str] = (),
     opset: int | None = None,
     external: int | None = None,
+    sparse: bool = False,
     force: bool = False,
     shapes: Shapes = (),
     dims: Dims = (),
@@ -297,6 +315,7 @@ def extract(
         outputs: tensors that become outputs; the model's outputs if empty.
         opset: as for `export`.
         external: as for `export`.
+        sparse: as for `export`.
         force: as for `export`.
         shapes: as for `export`, for the model's own inputs.
         dims: as for `export`.
@@ -315,9 +334,18 @@ def extract(
     with load(source, stop_at=0, operators=operators) as model:
         graph = model.imported
         if any(texts):
-            graph = _bound(model, graph, *texts, optimise=False)
+            graph = bound(model, graph, *texts, optimise=False)
         part = cut(graph, inputs, outputs)
-        return write_model(model, part, source, file, opset=opset, external=external, force=force)
+        return write_model(
+            model,
+            part,
+            source,
+            file,
+            opset=opset,
+            external=external,
+            sparse=sparse,
+            force=force,
+        )
 
 
 def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
@@ -350,47 +378,6 @@ def _dependencies(results: Any, given: set[Value]) -> set[Value]:
     return found
 
 
-# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _bound(
-    model: Model, graph: Graph, shapes: Sequence[str], dims: Sequence[str], *, optimise: bool
-) -> Graph:
-    """Return a copy of a graph for fixed input shapes, with the passes run once more."""
-    types: dict[str, ValueType] = {v.name: v.type for v in graph.inputs if v.type is not None}
-    for name, shape in _bound_shapes(model.inputs, shapes, dims).items():
-        type_ = types.get(name)
-        if isinstance(type_, TensorType):
-            types[name] = type_.with_shape(shape)
-    bound = specialise(graph, types)
-    if optimise:
-        run_passes(bound, STATIC_PASSES, model.options, evaluate, model.rewrites.copy())
-    return bound
-
-
-def _bound_shapes(
-    infos: Sequence[TensorInfo], shapes: Sequence[str], dims: Sequence[str]
-) -> dict[str, tuple[Dim, ...]]:
-    """Return the shape of every input with fixed dimensions; other symbols are kept."""
-    sizes = input_shapes(infos, shapes, dims)
-    names = [info.name for info in infos]
-    named = {name for name in names if any(text.startswith(f"{name}=") for text in shapes)}
-    if shapes and len(names) == 1:
-        named = set(names)
-    symbols = {text.rpartition("=")[0] for text in dims}
-    for info in infos:
-        if info.name in named:
-            symbols.update(dim for dim in info.shape or () if isinstance(dim, str))
-    found: dict[str, tuple[Dim, ...]] = {}
-    for info in infos:
-        if info.name in named:
-            found[info.name] = sizes[info.name]
-        elif info.shape is not None:
-            pairs = zip(info.shape, sizes[info.name], strict=True)
-            found[info.name] = tuple(size if dim in symbols else dim for dim, size in pairs)
-    return found
-
-
 def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
     """Return the folded nodes, which depended only on frozen inputs and constants."""
     left = {name for node in graph.walk() for name in node.origin}
@@ -418,6 +405,7 @@ def write_model(
     *,
     opset: int | None,
     external: int | None,
+    sparse: bool,
     force: bool,
 ) -> ExportResult:
     """Write a graph derived from a model; see `export`."""
@@ -432,9 +420,18 @@ def write_model(
     graph = with_full_masks(graph)
     before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
     if path is None:
-        proto = to_proto(graph, opsets=opsets, at_least=minimum, about=about)
+        store = smaller(embedded) if sparse else embedded
+        proto = to_proto(graph, opsets=opsets, at_least=minimum, about=about, store=store)
     else:
-        proto = save(graph, path, opsets=opsets, at_least=minimum, about=about, external=external)
+        proto = save(
+            graph,
+            path,
+            opsets=opsets,
+            at_least=minimum,
+            about=about,
+            external=external,
+            sparse=sparse,
+        )
     return ExportResult(
         model=model_title(source),
         file=path,

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import (
+    AttributeProto,
+    SparseTensorProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
 from onnx.defs import OpSchema
 
 from ....runtime.ir import dtypes
@@ -24,7 +31,7 @@ from ....runtime.ir.types import (
 from ..source.raw import items
 
 #: Converts a constant and its name to its message in the file.
-Store = Callable[[str, Array], TensorProto]
+Store = Callable[[str, Array], TensorProto | SparseTensorProto]
 
 _ATTRIBUTE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
 

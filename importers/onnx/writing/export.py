@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import field
 from itertools import islice
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
 
 from ....runtime.base.record import record
 from ....runtime.errors import LimitError, UnsupportedError
@@ -23,6 +23,7 @@ from ....runtime.ir.hints import shown
 from ....runtime.ir.types import Array, TensorType
 from ..source.limits import Limits
 from .encode import Store, attribute, embedded, packed_size, value_info
+from .sparse import FORMAT as SPARSE_FORMAT
 from .versions import live_outputs, results_of, schema_of, versions_for, written, written_inputs
 
 #: Maximum bytes of embedded constants; the rest of the 2 GB is for everything else.
@@ -76,7 +77,8 @@ def export(
         at_least: for other domains, a minimum version: the lowest one from there on in which every
             node can be written unchanged. Domains in neither use the newest.
         about: metadata of the file.
-        store: makes the message of each constant; `embedded` embeds the elements.
+        store: makes the message of each constant; `embedded` embeds the elements, and `smaller`
+            makes sparse ones.
 
     Raises:
         UnsupportedError: a node cannot be written in the requested opset; names it.
@@ -96,7 +98,10 @@ def export(
         producer_version=about.version,
         doc_string=about.doc,
     )
-    _Writer(versions, results_of(graph), store).main(model.graph, graph)
+    writer = _Writer(versions, results_of(graph), store)
+    writer.main(model.graph, graph)
+    if writer.has_sparse:
+        model.ir_version = max(model.ir_version, SPARSE_FORMAT)
     for domain, version in versions.items():
         model.opset_import.append(helper.make_opsetid(domain, version))
     helper.set_model_props(model, dict(about.metadata))
@@ -173,6 +178,9 @@ class _Writer:
         versions: of every domain.
         results: see `results_of`.
         store: makes the message of a constant.
+
+    Attributes:
+        has_sparse: whether it has made a sparse one.
     """
 
     def __init__(self, versions: Mapping[str, int], results: Set[Value], store: Store) -> None:
@@ -180,6 +188,7 @@ class _Writer:
         self._results = results
         self._store = store
         self._outside: dict[int, str] = {}
+        self.has_sparse = False
 
     def main(self, proto: GraphProto, graph: Graph) -> None:
         """Write the main graph; constants shared by several graphs are written there once."""
@@ -197,10 +206,10 @@ class _Writer:
                 self._constant(proto, value, names)
         self._graph(proto, graph, names)
         read = _reads(proto)
-        kept = [tensor for tensor in proto.initializer if tensor.name in read]
-        if len(kept) < len(proto.initializer):  # older forms have attributes instead
-            del proto.initializer[:]
-            proto.initializer.extend(kept)
+        for held in (proto.initializer, proto.sparse_initializer):
+            for i in reversed(range(len(held))):  # older forms have attributes instead
+                if _name_of(held[i]) not in read:
+                    del held[i]
 
     def _graph(self, proto: GraphProto, graph: Graph, names: _Names) -> GraphProto:
         """Write a graph whose inputs, captures and constants are named."""
@@ -225,13 +234,19 @@ class _Writer:
             return
         if value not in names:
             names.give(value, names.fresh(value.name))
-        proto.initializer.append(self._store(names[value], data))
+        held = self._store(names[value], data)
+        if isinstance(held, SparseTensorProto):
+            proto.sparse_initializer.append(held)
+            self.has_sparse = True
+        else:
+            proto.initializer.append(held)
         if names.is_main:
             self._outside.setdefault(id(data), names[value])
 
     def _write_results(self, proto: GraphProto, graph: Graph, names: _Names) -> None:
         """Write the results; an Identity where one has another name or comes from outside."""
-        own = {entry.name for entry in (*proto.input, *proto.initializer)}
+        own = {entry.name for entry in proto.input}
+        own.update(map(_name_of, (*proto.initializer, *proto.sparse_initializer)))
         own.update(names[value] for node in graph.nodes for value in node.outputs)
         for label, value in graph.outputs.items():
             name = names[value]
@@ -272,6 +287,10 @@ class _Writer:
         for value in body.constants:
             self._constant(proto, value, names)
         return self._graph(proto, body, names)
+
+
+def _name_of(held: TensorProto | SparseTensorProto) -> str:
+    return held.values.name if isinstance(held, SparseTensorProto) else held.name
 
 
 def _reads(proto: GraphProto) -> set[str]:

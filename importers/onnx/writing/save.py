@@ -16,6 +16,7 @@ from ....runtime.ir.types import Array
 from ..reading.texts import FORMATS, text_of
 from .encode import Store, embedded, packed, packed_size, tensor_head
 from .export import MAX_BYTES, About, constant_bytes, export
+from .sparse import smaller
 
 #: In a model too large for one file, smaller constants stay embedded.
 SMALL = 1 << 10
@@ -31,6 +32,7 @@ def save(
     at_least: Mapping[str, int] | None = None,
     about: About | None = None,
     external: int | None = None,
+    sparse: bool = False,
 ) -> ModelProto:
     """Write a graph to an ONNX file atomically.
 
@@ -43,6 +45,7 @@ def save(
         about: see `export`.
         external: constants of at least this many bytes go to the external file. If None, only if
             the model is too large for one file, which is limited to 2 GB.
+        sparse: whether constants are sparse, and in the file itself, where that is smaller.
 
     Returns:
         The written model, without the elements of external constants.
@@ -56,7 +59,8 @@ def save(
         external = SMALL
 
     def written(store: Store) -> ModelProto:
-        return export(graph, opsets=opsets, at_least=at_least, about=about, store=store)
+        chosen = smaller(store) if sparse else store
+        return export(graph, opsets=opsets, at_least=at_least, about=about, store=chosen)
 
     if external is None:
         model = written(embedded)
