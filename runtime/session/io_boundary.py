@@ -17,7 +17,7 @@ from ..plan.backend import Device, Stream
 from ..plan.exchange import Feed, Lent, exchange_of
 from .dlpack import place_name, place_of
 from .indexed_axes import indexed_sizes
-from .io_types import TensorInfo, by_name, check_lent, check_value, refuse_unknown
+from .io_types import TensorInfo, by_name, check_lent, check_value, missing, refuse_unknown
 
 #: Where results go: numpy arrays, or arrays in the memory of the model's device.
 Place = Literal["host", "device"]
@@ -120,7 +120,7 @@ class IOBoundary:
                 feeds[info.name] = self._feed(info, inputs[info.name], work)
             elif needed is None or info.name in needed:
                 self._refuse_unknown(inputs)
-                raise InputError(f"input '{info.name}' is missing; the model expects {info}")
+                raise missing(self.inputs, inputs, needed)
         if len(feeds) < len(inputs):
             self._refuse_unknown(inputs)
         return feeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
 
@@ -30,6 +30,9 @@ from ..plan.backend import Stream
 from ..plan.exchange import Exchange, Lent
 from ..text import printable
 from .dlpack import on_host, place_name, place_of
+
+#: The most missing inputs that a message lists.
+_LISTED = 8
 
 
 @record
@@ -137,6 +140,25 @@ def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
             )
 
 
+def missing(
+    infos: Sequence[TensorInfo], given: Container[str], needed: Container[str] | None = None
+) -> InputError:
+    """Return the error for the inputs that are not given.
+
+    Args:
+        infos: the model's inputs.
+        given: names of those that are given.
+        needed: names of those that must be; all if None.
+    """
+    lacking = [each for each in infos if each.name not in given]
+    lacking = [each for each in lacking if needed is None or each.name in needed]
+    if len(lacking) == 1:
+        return InputError(f"input '{lacking[0].name}' is missing; the model expects {lacking[0]}")
+    expected = ", ".join(map(str, lacking[:_LISTED]))
+    more = f" and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
+    return InputError(f"{len(lacking)} inputs are missing; the model expects {expected}{more}")
+
+
 def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
     """Return host values for all inputs of a model; device arrays stay where they are.
 
@@ -148,7 +170,7 @@ def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for info in infos:
         if info.name not in named:
-            raise InputError(f"input '{info.name}' is missing; the model expects {info}")
+            raise missing(infos, named)
         value = named[info.name]
         is_there = place_of(value) is not None
         found[info.name] = value if is_there else check_value(info, value)

@@ -16,7 +16,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Sum
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Backend, Claim, Decline
@@ -347,6 +347,19 @@ def test_wrong_inputs(feeds: dict[str, np.ndarray], text: str) -> None:
     with pytest.raises(InputError) as caught:
         model.run(feeds)
     assert text in str(caught.value)
+
+
+def test_all_missing_inputs_are_named() -> None:
+    graph, x = graph_of(("n", 2))
+    more = [graph.add_input(f"z{i}", TensorType(float32, ("n", 2))) for i in range(10)]
+    graph.set_outputs({"y": apply(graph, Sum(), x, *more)})
+    model = model_of(graph, FakeBackend(FakeDevice()))
+    known = {value.name: np.zeros((1, 2), np.float32) for value in (x, *more)}
+    two = {name: data for name, data in known.items() if name not in ("z3", "z7")}
+    with pytest.raises(InputError, match=r"^2 inputs are missing; the model expects z3: .*, z7: "):
+        model.run(two)
+    with pytest.raises(InputError, match=r"^11 inputs are missing; .*\] and 3 more$"):
+        model.run({})
 
 
 def test_one_symbol_with_two_sizes_that_cannot_be_added() -> None:
