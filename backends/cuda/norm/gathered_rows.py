@@ -25,7 +25,8 @@ from ..codegen.readers import are_together
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
-from .norm_rows import normalize_rows
+from .norm_groups import ScaleShift
+from .norm_rows import RowPlaces, RowStatistic, normalize_rows
 
 
 @record
@@ -149,19 +150,13 @@ def gathered_rows(
     rows, places = (operand(value) for value in found.gather.operands)
     if found.is_last:
         rows = operand(norm.operands[0])
-    scale, *shift = (operand(value) for value in norm.operands[1:])
+    moved = None if found.moved is None else operand(found.moved)
     launch = normalize_rows(
-        y,
-        rows,
-        scale,
-        shift[0] if shift else None,
-        rows.rank - 1,
-        norm.op.epsilon,
+        *(y, rows, rows.rank - 1),
+        RowStatistic(norm.op.epsilon, centred=isinstance(norm.op, LayerNormalization)),
         epilogue,
-        centred=isinstance(norm.op, LayerNormalization),
-        places=places,
-        moved=None if found.moved is None else operand(found.moved),
-        behind=found.is_last,
-        target=setting.target,
+        setting.target,
+        affine=ScaleShift(*map(operand, norm.operands[1:])),
+        gathered=RowPlaces(places, moved, found.is_last),
     )
     return launch or "rows that do not fit into registers, or are not contiguous"

@@ -19,7 +19,8 @@ from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .norm_rows import normalize_rows
+from .norm_groups import ScaleShift
+from .norm_rows import RowStatistic, normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
 
 
@@ -132,16 +133,13 @@ def head_rows(found: HeadRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
         return "operands of its epilogue"
     rows = operand(found.rows)
     heads = norm.output.tensor.dims[-2]
-    scale, shift, epsilon, centred = None, None, 0.0, False
+    affine, epsilon, centred = ScaleShift(), 0.0, False
     if isinstance(found.norm, UnitRows):
         epsilon = found.norm.floor
     elif isinstance(norm.op, LayerNormalization | RMSNormalization):
-        _, factor, *more = (*norm.inputs, None)
-        scale = None if factor is None else operand(factor)
-        shift = operand(more[0]) if more and more[0] is not None else None
+        given = (None if value is None else operand(value) for value in norm.inputs[1:3])
+        affine = ScaleShift(*given)
         epsilon, centred = norm.op.epsilon, isinstance(norm.op, LayerNormalization)
-    axis = rows.rank - 1
-    launch = normalize_rows(
-        y, rows, scale, shift, axis, epsilon, epilogue, centred=centred, heads=heads
-    )
+    how = RowStatistic(epsilon, centred=centred, heads=heads)
+    launch = normalize_rows(y, rows, rows.rank - 1, how, epilogue, affine=affine)
     return launch or "rows that do not fit into registers, or are not contiguous"

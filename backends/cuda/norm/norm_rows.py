@@ -11,6 +11,7 @@ from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
+from .norm_groups import ScaleShift
 
 #: What `ldmatrix.cuh` converts to.
 KIND_OF_HALVES = '#define KIND "f16"'
@@ -45,60 +46,90 @@ MAX_SPREAD = 4
 ALONE = 1 / 4
 
 
-def normalize_rows(
-    y: Tensor,
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    axis: int,
-    epsilon: float,
-    epilogue: Epilogue,
-    *,
-    centred: bool,
-    by_mean: bool = False,
-    factor: float = 1.0,
-    is_added: bool = False,
-    heads: int = 1,
-    apart: bool = False,
-    places: Tensor | None = None,
-    moved: Tensor | None = None,
-    behind: bool = False,
-    target: Target | None = None,
-) -> Launch | None:
-    """Return the launch for rows of the axes from `axis` on; None if it does not apply.
+@record
+class RowStatistic:
+    """What rows are divided by, and what is subtracted before.
 
-    Args:
-        y: the result.
-        x: the elements.
-        scale: scale of the results, one element per element of a row; None to divide by the length.
-        shift: shift of the results.
-        axis: the first axis of a row.
+    Attributes:
         epsilon: added to the variance, or minimum of what divides.
-        epilogue: applied to the results.
         centred: whether the mean is subtracted.
         by_mean: whether it divides, instead of the length.
         factor: of the mean or the length.
         is_added: whether `epsilon` is added to these, rather than their minimum.
         heads: equal parts of a row, each of which is normalized.
         apart: whether heads have separate scales and shifts: one each, or one per element.
-        places: which row of `x`, int64, each result is of; None if all in order.
+    """
+
+    epsilon: float
+    centred: bool = False
+    by_mean: bool = False
+    factor: float = 1.0
+    is_added: bool = False
+    heads: int = 1
+    apart: bool = False
+
+
+@record
+class RowPlaces:
+    """Which rows are normalized; all in order unless `places` are given.
+
+    Attributes:
+        places: which row of the elements, int64, each result is of.
         moved: stores these rows as they are; None if nothing does.
         behind: whether the rows of the epilogue's operands are at these places, too.
-        target: the GPU over which blocks are spread; None if this does not matter.
     """
-    whole = prod(x.dims[axis:])
-    count = whole // heads
-    rows = (prod(x.dims[:axis]) if places is None else places.size) * heads
+
+    places: Tensor | None = None
+    moved: Tensor | None = None
+    behind: bool = False
+
+    @property
+    def flags(self) -> tuple[tuple[str, int | bool], ...]:
+        """Compile-time constants for it."""
+        gathered = 0 if self.places is None else 2 if self.behind else 1
+        return ("GATHERED", gathered), ("MOVED", self.moved is not None)
+
+
+#: No scale and shift; all rows, in order.
+_PLAIN, _IN_ORDER = ScaleShift(), RowPlaces()
+
+
+def normalize_rows(
+    y: Tensor,
+    x: Tensor,
+    axis: int,
+    how: RowStatistic,
+    epilogue: Epilogue,
+    target: Target | None = None,
+    *,
+    affine: ScaleShift = _PLAIN,
+    gathered: RowPlaces = _IN_ORDER,
+) -> Launch | None:
+    """Return the launch for rows of the axes from `axis` on; None if it does not apply.
+
+    Args:
+        y: the result.
+        x: the elements.
+        axis: the first axis of a row.
+        how: the statistic.
+        epilogue: applied to the results.
+        target: the GPU over which blocks are spread; None if this does not matter.
+        affine: one element per element of a row, unless heads have their own.
+        gathered: the rows.
+    """
+    whole, scale, shift, places = prod(x.dims[axis:]), affine.scale, affine.shift, gathered.places
+    count = whole // how.heads
+    rows = (prod(x.dims[:axis]) if places is None else places.size) * how.heads
     given = [each for each in (scale, shift) if each is not None]
     parameter = x.dtype if scale is None else scale.dtype
     if not count or rows >= 2**31 or not _has_types((x, y), given, parameter):
         return None
-    size = given[0].size if apart else count
-    if any(t.size != size for t in given) or (apart and size not in (heads, whole)):
+    size = given[0].size if how.apart else count
+    if any(t.size != size for t in given) or (how.apart and size not in (how.heads, whole)):
         return None
     if any(t.format is not Format.CONTIGUOUS for t in (y, x)):
         return None
-    if epilogue.reads_channels and (whole != x.dims[-1] or heads > 1):
+    if epilogue.reads_channels and (whole != x.dims[-1] or how.heads > 1):
         return None
     maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
     distance = x.row if whole == x.dims[-1] else whole
@@ -109,7 +140,8 @@ def normalize_rows(
     if block is None:
         return None
     blocks = ceil_div(rows, block.rows)
-    if epilogue.halves is not None and (vector != 4 or block.lanes < 16 or count % 64 or heads > 1):
+    in_halves = vector == 4 and block.lanes >= 16 and count % 64 == 0 and how.heads == 1
+    if epilogue.halves is not None and not in_halves:
         return None
     return Launch(
         "norm/normalize_rows.cu",
@@ -119,23 +151,20 @@ def normalize_rows(
         args={
             **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
             **{"halves": epilogue.halves, **epilogue.args},
-            **{"rows": rows, "row_x": distance, "count": count, "epsilon": epsilon},
-            **{"multiple": factor, "places": places, "moved": moved},
+            **{"rows": rows, "row_x": distance, "count": count, "epsilon": how.epsilon},
+            **{"multiple": how.factor, "places": places, "moved": gathered.moved},
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
             *(("WARPS", block.warps), ("LANES", block.lanes), ("ROWS", block.rows)),
             *(("VECTOR", vector), ("PER", ceil_div(count, block.lanes * block.warps * vector))),
-            ("CENTRED", centred),
-            *(("BY_MEAN", by_mean), ("ADDED", is_added)),
+            ("CENTRED", how.centred),
+            *(("BY_MEAN", how.by_mean), ("ADDED", how.is_added)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
-            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads), *epilogue.flags(None)[1:]),
-            ("PARAMETERS", (1 if size == heads else 2) if apart else 0),
-            *(
-                ("GATHERED", 0 if places is None else 2 if behind else 1),
-                ("MOVED", moved is not None),
-            ),
-            ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
+            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
+            ("PARAMETERS", (1 if size == how.heads else 2) if how.apart else 0),
+            *gathered.flags,
+            ("LAUNCHES", rows // how.heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),
         shared=_spread(blocks, y.dtype, target),

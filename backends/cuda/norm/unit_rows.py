@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import replace
-from functools import partial
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, float16, float32
@@ -23,7 +22,7 @@ from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
-from .norm_rows import normalize_rows
+from .norm_rows import RowStatistic, normalize_rows
 
 
 @record
@@ -179,9 +178,7 @@ def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
         return epilogue
     if len(epilogue.along) < len(epilogue.operands):
         return "constants per channel in its epilogue"
-    axis, x = y.rank - 1, operand(found.x)
-    divide = partial(normalize_rows, y, x, None, None, axis, found.floor, epilogue)
-    launch = divide(
-        centred=False, by_mean=found.by_mean, factor=found.factor, is_added=found.is_added
-    )
+    by_mean, factor, is_added = found.by_mean, found.factor, found.is_added
+    how = RowStatistic(found.floor, by_mean=by_mean, factor=factor, is_added=is_added)
+    launch = normalize_rows(y, operand(found.x), y.rank - 1, how, epilogue)
     return launch or "rows that do not fit into registers, or are not contiguous"

@@ -37,7 +37,7 @@ from ..norm.norm_groups import (
     channel_groups,
     standardize,
 )
-from ..norm.norm_rows import normalize_rows
+from ..norm.norm_rows import RowStatistic, normalize_rows
 from ..norm.softmax import SHORT, softmax_of
 from ..recipe.launch import each
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, index_type
@@ -159,10 +159,9 @@ def layer_normalization(
     axis = normalize_axis(op.axis, x.rank)
     of_rows = are_of_rows(x.dims, axis, *(t.dims for t in (scale, b) if t is not None))
     if y is not None and mean is None and deviation is None and of_rows:
-        target = setting.target
-        quick = normalize_rows(
-            y, x, scale, b, axis, op.epsilon, epilogue, centred=True, target=target
-        )
+        own = RowStatistic(op.epsilon, centred=True)
+        affine = ScaleShift(scale, b)
+        quick = normalize_rows(y, x, axis, own, epilogue, setting.target, affine=affine)
         if quick is not None:
             return quick
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
@@ -193,9 +192,8 @@ def rms_normalization(
         by_channel = ScaleShift(channel=1)
         return standardize(y, x, _last_axes(2, x.rank), how, target, by_channel, epilogue=epilogue)
     if are_of_rows(x.dims, axis, scale.dims):
-        quick = normalize_rows(
-            y, x, scale, None, axis, op.epsilon, epilogue, centred=False, target=target
-        )
+        own = RowStatistic(op.epsilon)
+        quick = normalize_rows(y, x, axis, own, epilogue, target, affine=ScaleShift(scale))
         if quick is not None:
             return quick
     axes = _last_axes(op.axis, x.rank)
@@ -269,13 +267,8 @@ def _of_groups(
     count = x.dims[1] // number * pixels
     if count > SHORT or not (number == x.dims[1] or pixels == 1) or epilogue.reads_channels:
         return None
-    return normalize_rows(
-        *(y, x, *parameters, 1, op.epsilon, epilogue),
-        centred=True,
-        heads=number,
-        apart=True,
-        target=target,
-    )
+    own = RowStatistic(op.epsilon, centred=True, heads=number, apart=True)
+    return normalize_rows(y, x, 1, own, epilogue, target, affine=ScaleShift(*parameters))
 
 
 @kernel(MeanVarianceNormalization)
