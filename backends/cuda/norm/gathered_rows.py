@@ -150,13 +150,14 @@ def gathered_rows(
     rows, places = (operand(value) for value in found.gather.operands)
     if found.is_last:
         rows = operand(norm.operands[0])
+    scale, shift = (*map(operand, norm.operands[1:]), None)[:2]
     moved = None if found.moved is None else operand(found.moved)
     launch = normalize_rows(
         *(y, rows, rows.rank - 1),
         RowStatistic(norm.op.epsilon, centred=isinstance(norm.op, LayerNormalization)),
         epilogue,
         setting.target,
-        affine=ScaleShift(*map(operand, norm.operands[1:])),
+        affine=ScaleShift(scale, shift),
         gathered=RowPlaces(places, moved, found.is_last),
     )
     return launch or "rows that do not fit into registers, or are not contiguous"

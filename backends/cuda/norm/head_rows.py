@@ -137,8 +137,8 @@ def head_rows(found: HeadRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
     if isinstance(found.norm, UnitRows):
         epsilon = found.norm.floor
     elif isinstance(norm.op, LayerNormalization | RMSNormalization):
-        given = (None if value is None else operand(value) for value in norm.inputs[1:3])
-        affine = ScaleShift(*given)
+        scale, shift = (*norm.inputs[1:], None)[:2]
+        affine = ScaleShift(scale and operand(scale), shift and operand(shift))
         epsilon, centred = norm.op.epsilon, isinstance(norm.op, LayerNormalization)
     how = RowStatistic(epsilon, centred=centred, heads=heads)
     launch = normalize_rows(y, rows, rows.rank - 1, how, epilogue, affine=affine)
