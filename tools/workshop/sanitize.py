@@ -56,7 +56,6 @@ _SUMMARY = re.compile(
     re.M,
 )
 _COUNT = re.compile(r"\d+")
-_REPORT = re.compile(r"Invalid|Error|Race|Program hit")
 
 
 @dataclass(frozen=True, slots=True)

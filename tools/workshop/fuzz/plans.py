@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="*", help="models, whose sizes are known")
     given = parser.parse_args(arguments)
     sources: list[tuple[str, Loadable, Mapping[str, tuple[int, ...]]]] = [
-        (file.name, file, {}) for file in given.files
+        (str(file), file, {}) for file in given.files
     ]
     for number in range(given.graphs):
         proto, feeds = random_model(1_000_000 * given.seed + number)
