@@ -146,15 +146,17 @@ def test_what_was_read_too_far_is_forgotten() -> None:
         with pytest.raises(StopIteration):
             next(following)
         for name, cache in plain.caches().items():
+            assert cache.any()
             np.testing.assert_array_equal(decoder.caches()[name], cache)
 
 
 def test_caches_that_are_full_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_cache, "FIRST_ROOM", 8)
-    with tercet.load(LLAMA) as model, opened(model, None) as decoder, opened(model) as plain:
-        first = decoder.greedy(PROMPT).tokens
-        plain.greedy(PROMPT)
-        assert followed(decoder, first, 25) == one_by_one(plain, first, 25)
+    with tercet.load(LLAMA) as model, opened(model) as plain:
+        monkeypatch.setattr(static_cache, "FIRST_ROOM", 8)
+        with opened(model, None) as decoder:
+            first = decoder.greedy(PROMPT).tokens
+            plain.greedy(PROMPT)
+            assert followed(decoder, first, 25) == one_by_one(plain, first, 25)
 
 
 def test_no_further_than_there_is_room() -> None:
