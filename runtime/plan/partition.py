@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -94,16 +94,15 @@ def partition(
         offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
         refusals.extend(_ruled_out(free, offered, backend, bars))
         asked = asked_of(backend, measured(backend, graph, frozenset(offered), options))
-        for answer in answers_of(backend, asked.claim(graph, frozenset(offered), options)):
+        for answer in _answers(asked, graph, offered, order, options):
             check_time()
             if isinstance(answer, Decline):
                 refusals.append(_refusal(answer.node, backend, answer.reason))
-            elif _is_good(answer.nodes, offered) and _is_convex(answer.nodes, order):
-                nodes = tuple(sorted(answer.nodes, key=order.__getitem__))
-                groups.append(Assigned(nodes, backend, answer))
-                offered.difference_update(nodes)
-                for node in nodes:
-                    del free[node]
+                continue
+            nodes = tuple(sorted(answer.nodes, key=order.__getitem__))
+            groups.append(Assigned(nodes, backend, answer))
+            for node in nodes:
+                del free[node]
     views = [node for node in free if node.op.view and _is_static(node)]
     groups.extend(Assigned((node,), None, None) for node in views)
     for node in views:
@@ -113,6 +112,34 @@ def partition(
     if free:
         _refuse(list(free), refusals, backends)
     return Partition(_sorted(groups, order), tuple(refusals))
+
+
+def _answers(
+    backend: Backend, graph: Graph, offered: set[Node], order: dict[Node, int], options: Options
+) -> Iterator[Claim | Decline]:
+    """Yield what a backend declines, and its claims that steps can run.
+
+    Nodes of a claim that no step can run, because it would wait for itself, are offered again one
+    by one.
+
+    Args:
+        backend: is asked.
+        graph: all nodes.
+        offered: the nodes to claim, from which those of claims are removed.
+        order: the places of nodes.
+        options: passed to the backend.
+    """
+    offers = [frozenset(offered)]
+    for some in offers:
+        for answer in answers_of(backend, backend.claim(graph, some & offered, options)):
+            if isinstance(answer, Decline):
+                yield answer
+            elif _is_good(answer.nodes, offered):
+                if _is_convex(answer.nodes, order):
+                    offered.difference_update(answer.nodes)
+                    yield answer
+                elif len(answer.nodes) > 1:
+                    offers.extend(frozenset((node,)) for node in answer.nodes)
 
 
 def _is_good(nodes: tuple[Node, ...], offered: Set[Node]) -> bool:

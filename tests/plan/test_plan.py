@@ -298,6 +298,27 @@ def test_minds_changed_apart_from_each_other_are_heard_at_once(
     assert len(asked) == 2
 
 
+def test_nodes_that_cannot_be_one_step_are_offered_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step cannot wait for what reads a result of its own."""
+    graph, x = graph_of((2, 3))
+    a = apply(graph, Add(), x, x, name="first")
+    graph.set_outputs({"y": apply(graph, Add(), a, apply(graph, Relu(), a), name="last")})
+    backend = FakeBackend(FakeDevice())
+
+    def claim(graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
+        ends = [node for node in graph.nodes if node in free and node.kind == "Add"]
+        if len(ends) == 2:
+            yield Claim(tuple(ends), backend._builder(tuple(ends)))
+            free = free - set(ends)
+        yield from FakeBackend.claim(backend, graph, free, options)
+
+    monkeypatch.setattr(backend, "claim", claim)
+    data = np.array([[-1, 2, 3], [4, -5, 6]], np.float32)
+    np.testing.assert_array_equal(model_of(graph, backend)(data)[0], 2 * data + 2 * data.clip(0))
+
+
 def test_workspace_is_the_greatest_not_the_sum() -> None:
     memory = model_of(chain(6), FakeBackend(FakeDevice(), scratch=1000)).memory()
     assert memory.workspace["fake:0"] == 1024
