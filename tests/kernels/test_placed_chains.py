@@ -173,6 +173,16 @@ def test_indices_that_are_computed_are_read(emulated: CudaBackend) -> None:
 
 
 @needs_compiler
+def test_what_is_updated_may_be_a_view(emulated: CudaBackend) -> None:
+    net = Net(1)
+    table = shaped(net, net.apply(ArgMax(axis=1), net.input(2, 3)), 2)
+    given, at = indices(net, [4]), indices(net, [[1]])
+    graph = net.outputs(net.apply(ScatterND(), table, at, given), net.apply(Neg(), given))
+    assert files_of(graph).count(FILE) == 1
+    compare(Sample(graph, net.feeds), emulated)
+
+
+@needs_compiler
 @pytest.mark.parametrize("seed", range(16))
 def test_random_graphs(seed: int, emulated: CudaBackend) -> None:
     """Elements of a column, a row or one, chosen, combined and stored in any order."""

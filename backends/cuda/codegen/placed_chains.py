@@ -167,7 +167,9 @@ class _Closed:
             if maker is None or maker not in self.free or maker in nodes:
                 continue
             if not self.graph.is_read_outside(value, nodes):
-                of_updates = all(_updates(node) for node in value.consumers)
+                of_updates = all(
+                    _updates(node) and value is not node.operands[0] for node in value.consumers
+                )
                 computes = self._computes(maker) or self._gathers(maker)
                 if (maker.op.view and of_updates) or (computes and value not in places):
                     return maker
