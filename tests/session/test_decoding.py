@@ -14,6 +14,7 @@ import tercet
 from tercet import InputError, ModelError, UnsupportedError
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.decoding import scores_at
 from tercet.runtime.session.open_decoder import open_decoder
 
 from ..generation.stepwise import Stepwise
@@ -269,3 +270,14 @@ def test_a_batch_of_another_size() -> None:
         pytest.raises(InputError, match="batch=2: the model takes 1 at a time"),
     ):
         open_decoder(model, batch=2)
+
+
+def test_scores_of_positions() -> None:
+    """Of several sequences, and of the last position alone."""
+    scores = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32)
+    found = scores_at(scores, np.array([2, 1]), 3)
+    np.testing.assert_array_equal(found, [scores[0, 2], scores[1, 1]])
+    found = scores_at(scores[:, 2:], np.array([2, 2]), 3)
+    np.testing.assert_array_equal(found, scores[:, 2])
+    with pytest.raises(InputError, match="scores of the last position only"):
+        scores_at(scores[:, 2:], np.array([2, 1]), 3)
