@@ -126,8 +126,14 @@ def networks() -> Sequence[Network]:
 
 def test_networks_come_from_folders(tmp_path: Path) -> None:
     onnx.save(onnx.load(RECORDED / "cosine_script.onnx"), tmp_path / "one.onnx")
-    (one,) = networks_of([tmp_path])
+    (tmp_path / "two.onnx").write_bytes(b"damaged")
+    found = networks_of([tmp_path])
+    one = found[0]
+    assert len(found) == 2
     assert one.values.keys() >= {output.name for output in one.proto.graph.output}
+    assert found[0] is one
+    with pytest.raises(ValueError, match=r"two\.onnx"):
+        _ = found[1]
 
 
 def test_parts_of_a_network_compute_what_it_computes() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from random import Random
+from typing import overload
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, helper
 
 from .... import load
@@ -20,6 +23,8 @@ from .mutation import reads
 
 #: Nodes of a part of a network.
 _PART = (*range(2, 30), *range(30, 90, 3))
+#: Networks that stay in memory, with all that they compute.
+_KEPT = 64
 Made = tuple[str, ModelProto, dict[str, Array]]
 
 
@@ -51,7 +56,11 @@ class MutantSeeds:
     only: Sequence[str] = field(default_factory=tuple)
 
     def draw(self, dice: Random) -> Made:
-        """Return a model with its name and values for its inputs."""
+        """Return a model with its name and values for its inputs.
+
+        Raises:
+            ValueError: the network that is drawn does not run.
+        """
         if self.networks and dice.random() < 0.4 and not self.only:
             network = dice.choice(self.networks)
             nodes = network.proto.graph.node
@@ -66,15 +75,40 @@ class MutantSeeds:
         return name, *motif_model(dice, makers[name])
 
 
-def networks_of(folders: Iterable[Path]) -> list[Network]:
-    """Return the files of folders that run, with what they compute."""
-    found: list[Network] = []
-    for file in sorted(each for folder in folders for each in folder.rglob("*.onnx")):
-        try:
-            found.append(network(file.stem, onnx.load(file)))
-        except (TercetError, ValueError):
-            continue
-    return found
+def networks_of(folders: Iterable[Path]) -> Sequence[Network]:
+    """Return the files of folders with what they compute: each is run as soon as it is drawn."""
+    return _Files(sorted(each for folder in folders for each in folder.rglob("*.onnx")))
+
+
+class _Files(Sequence[Network]):
+    """Networks of files; one that does not run is a ValueError."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._run = lru_cache(_KEPT)(_of_file)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> Network: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Files: ...
+    def __getitem__(self, index: int | slice) -> Network | _Files:
+        if isinstance(index, slice):
+            return _Files(self._files[index])
+        found = self._run(self._files[index])
+        if isinstance(found, str):
+            raise ValueError(f"{self._files[index]}: {found}")
+        return found
+
+
+def _of_file(file: Path) -> Network | str:
+    """Return a network, or why there is none."""
+    try:
+        return network(file.stem, onnx.load(file))
+    except (TercetError, DecodeError, ValueError) as error:
+        return str(error)
 
 
 def network(name: str, proto: ModelProto, feeds: Mapping[str, Array] | None = None) -> Network:
