@@ -97,3 +97,26 @@ def test_what_an_opset_has_stays() -> None:
     graph.set_outputs({"y": graph.insert(Relu(), list(graph.inputs), ["y"]).output})
     infer(graph)
     assert expanded(graph, OPSET) is graph
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("sizes", [(2, 3), (2, 3, 4)], ids=len)
+def test_grids(sizes: tuple[int, ...], batch: int, corners: int) -> None:
+    """The specification's function counts to vectors, and drops the axis of a single sample."""
+    ort = pytest.importorskip("onnxruntime")
+    rank, shape = len(sizes), ", ".join(map(str, (batch, 1, *sizes)))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[{batch}, {rank}, {rank + 1}] x) => (y)
+        <int64[{rank + 2}] sizes = {{{shape}}}>
+        {{ y = AffineGrid <align_corners = {corners}> (x, sizes) }}"""
+    )
+    x = np.random.default_rng(0).standard_normal((batch, rank, rank + 1)).astype(np.float32)
+    older = export(expanded(load(model).graph, 19), opsets={"": 19})
+    providers = ["CPUExecutionProvider"]
+    found, wanted = (
+        ort.InferenceSession(each.SerializeToString(), providers=providers).run(None, {"x": x})[0]
+        for each in (older, model)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

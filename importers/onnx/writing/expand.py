@@ -147,11 +147,25 @@ def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None
     if schema.has_function:
         function = FunctionProto()
         function.CopyFrom(schema.function_body)
+        if proto.op_type == "AffineGrid":
+            _keep_batch(function)
         return function
     types = [type_proto(value.type) if value is not None else None for value in node.inputs]
     texts = [b"" if each is None else each.SerializeToString() for each in types]
     made = schema.get_context_dependent_function(proto.SerializeToString(), texts)
     return FunctionProto.FromString(made) if made else None
+
+
+def _keep_batch(function: FunctionProto) -> None:
+    """Let the rows of a matrix lose their own axis alone.
+
+    The specification's function of AffineGrid names none, and a batch of one sample loses its axis.
+    """
+    for node in function.node:
+        for body in (entry.g for entry in node.attribute if entry.HasField("g")):
+            for inner in body.node:
+                if inner.op_type == "Squeeze" and len(inner.input) == 1:
+                    inner.input.append("one_1d")
 
 
 def _center(function: FunctionProto) -> None:

@@ -20,7 +20,7 @@ from ....runtime.ops.elementwise import Add, Mul
 from ....runtime.ops.movement import Pad, Slice, Split
 from ....runtime.ops.norm import LayerNormalization, are_of_rows
 from ....runtime.ops.resize import Resize
-from ....runtime.ops.shape import Identity, Reshape, Shape
+from ....runtime.ops.shape import Identity, Range, Reshape, Shape, Squeeze
 
 Rewrite = Callable[[Graph, Node], bool]
 
@@ -181,13 +181,31 @@ def _layer_norm(graph: Graph, node: Node) -> bool:
     return True
 
 
+def _range(graph: Graph, node: Node) -> bool:
+    """Bounds are scalars; the specification's own function of AffineGrid has vectors there."""
+    if all(_rank(value) in (0, None) for value in node.inputs):
+        return False
+    bounds = list[Value | None]()
+    for value in node.operands:
+        if _rank(value) != 1:
+            bounds.append(value)
+        elif value.data is not None:
+            bounds.append(graph.constant(value.data.reshape(()), value.name))
+        else:
+            bounds.append(graph.insert(Squeeze(), (value,), before=node, origin=(node,)).output)
+    return _replace(graph, node, node.op, bounds)
+
+
 def _rank(value: Value | None) -> int | None:
     return value.type.rank if value is not None and isinstance(value.type, TensorType) else None
 
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+#: A version that there is not.
+_NEVER = 1000
 #: The first version that needs no rewrite, and the rewrite for older ones.
 _REWRITES: dict[type[Op], tuple[int, Rewrite]] = {
+    Range: (_NEVER, _range),
     Shape: (15, _shape),
     Reshape: (14, _reshape),
     Pad: (18, _pad),
