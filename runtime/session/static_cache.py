@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from ..ir.grown import Grown
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
 from ..ops.quantize import DynamicQuantizeLinear
+from ..passes.bucketing import Bucket
 from ..passes.editing import shape_of
 from ..plan.backend import Run, View
 from ..plan.exchange import IOPlacement, exchange_of
@@ -36,6 +38,7 @@ from .cache_layout import CachePair, DecoderLayout
 from .chained_steps import ChainedSteps
 from .decoding import CachedDecoder, Greedy, first_positions, scores_at, scores_of
 from .model import Model
+from .narrow_caches import NarrowCaches
 from .sampling import Following
 from .sampling_graph import SamplingGraph
 from .select_rows import RowsOf
@@ -93,10 +96,23 @@ class StaticCaches:
         capacity = inputs.capacity
         self._room = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity)
         self._spare = 0
+        self._narrow = NarrowCaches.of(layout, model.options)
+        self._selects = self._returns_all(layout.step or min(2, self._room))
+        try:
+            self._begin()
+        except UnsupportedError:
+            if self._narrow is None:
+                raise
+            self._narrow = None  # something reads or writes float32
+            self._begin()
+        if self._narrow is not None:
+            self._narrow = replace(self._narrow, decided=True)
+
+    def _begin(self) -> None:
+        """Allocate the caches, and make the program of a step."""
         try:
             self._views = self._allocated(self._room, {})
-            self._selects = self._returns_all(layout.step or min(2, self._room))
-            self.program(layout.step or 1)
+            self.program(self._layout.step or 1)
         except BaseException:
             self.close()
             raise
@@ -108,9 +124,11 @@ class StaticCaches:
         views: dict[str, View] = {}
         try:
             for each in self._layout.caches:
-                data = np.zeros(each.sizes(self._inputs.batch, _length_of(each, room)), each.dtype)
+                dtype = each.dtype if self._narrow is None else self._narrow.half
+                data = np.zeros(each.sizes(self._inputs.batch, _length_of(each, room)), dtype)
                 if each.past in before:
-                    data[tuple(map(slice, before[each.past].shape))] = before[each.past]
+                    with np.errstate(over="ignore"):
+                        data[tuple(map(slice, before[each.past].shape))] = before[each.past]
                 views[each.past] = self._device.upload(data)
         except BaseException:
             _close(views)
@@ -185,7 +203,14 @@ class StaticCaches:
             type_ = constant_type(rows) if step.tokens == 1 else TensorType(rows.dtype, rows.shape)
             types[self._rows.rows] = type_
         rows_of = self._rows if step.selects else None
-        return self._model.bucket(self._results, types, self._room, ends, rows_of, edit)
+        edits = [each for each in (edit, self._narrow) if each is not None]
+
+        def edited(bucket: Bucket) -> Bucket:
+            for each in edits:
+                bucket = each(bucket)
+            return bucket
+
+        return self._model.bucket(self._results, types, self._room, ends, rows_of, edited)
 
     # ── steps that feed themselves ───────────────────────────────────────────────────────────
 
@@ -365,6 +390,7 @@ class StaticCaches:
     def contents(self, length: int) -> dict[str, Array]:
         found = {name: _fetched(view) for name, view in self._views.items()}
         for each in self._layout.caches:
+            found[each.past] = found[each.past].astype(each.dtype, copy=False)
             if each.grows:
                 found[each.past] = first_positions(found[each.past], each.axis, length)
         return found

@@ -20,7 +20,7 @@ from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.runtime.plan.plan import Plan
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
@@ -46,7 +46,12 @@ class NoCompiler:
 
 
 @contextmanager
-def following(path: Path, sampling: SamplingSettings, patch: pytest.MonkeyPatch) -> Iterator[Plan]:
+def following(
+    path: Path,
+    sampling: SamplingSettings,
+    patch: pytest.MonkeyPatch,
+    precision: Precision = "float32",
+) -> Iterator[Plan]:
     """Yield the plan of a step that feeds itself, on an H200 that does nothing."""
     patch.setattr(stepping, "bind_launch", lambda *_, **__: lambda stream: None)
     compiler: Any = NoCompiler()
@@ -54,7 +59,7 @@ def following(path: Path, sampling: SamplingSettings, patch: pytest.MonkeyPatch)
     with tercet.load(path) as host:
         graph, layout = host.imported.clone(), DecoderLayout.of(host.imported)
     with (
-        Model(graph, [CudaBackend(device)], Options(), evaluate) as model,
+        Model(graph, [CudaBackend(device)], Options(precision=precision), evaluate) as model,
         static_decoder(model, layout, 1, 64) as decoder,
     ):
         next(decoder.follow(np.array([1]), 1, sampling=sampling))
@@ -75,6 +80,22 @@ def test_rotations_of_transformers_are_done_by_the_attention(
         assert [node.kind for node in attention.nodes].count("RotaryEmbedding") == 2
         found = kernels(plan)
         assert not any("rotate" in kernel or "Concat" in kernel for kernel in found)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["optimum_llama", "optimum_qwen3"])
+def test_a_float32_file_in_half_precision_has_the_kernels_of_a_file_of_halves(
+    name: str, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing converts its caches, and heads are normalized and rotated by the attention."""
+    with following(
+        DECODERS / name / "model.onnx", SamplingSettings(), monkeypatch, precision
+    ) as plan:
+        (attention,) = (row for row in plan.rows if "attention_decode" in row.kernel)
+        kinds = [node.kind for node in attention.nodes]
+        assert kinds.count("RotaryEmbedding") == kinds.count("TensorScatter") == 2
+        assert kinds.count("RMSNormalization") == (2 if "qwen3" in name else 0)
+        assert not any("scatter" in kernel.replace("ScatterND", "") for kernel in kernels(plan))
 
 
 def test_queries_keys_and_values_are_one_product_of_packed_weights(

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from ml_dtypes import finfo
 from onnx import helper, numpy_helper
 
 import tercet
-from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 from tercet.runtime.ir.types import Array
+from tercet.runtime.options import Precision
 from tercet.runtime.session import static_cache
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.decoding import Decoder
@@ -36,6 +38,7 @@ DECODERS = sorted(
     if path.suffix == ".onnx" and not any(part in path.stem for part in ("dynamic", "uint8"))
 )
 CAPACITY = 32
+HALVES = {"float16": float16, "bfloat16": bfloat16}
 PROMPT = np.array([[3, 17, 5, 9]], np.int64)
 #: Exporters declare types that their graphs contradict, and one symbol for sizes that differ.
 pytestmark = pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
@@ -106,6 +109,39 @@ def test_tokens_are_those_of_caches_that_are_handed_on(
         assert found == tokens
         decoder.rewind(0)
         assert said(decoder, 5)[0] == tokens[:5]
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["optimum_llama", "optimum_qwen3", "optimum_gpt2"])
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
+def test_caches_of_float32_are_in_the_precision_of_steps(
+    name: str, backend: str, precision: Precision
+) -> None:
+    """They hold what steps round to it; what callers see of them is float32."""
+    (path,) = (PRODUCERS / "decoders" / name).glob("*.onnx")
+    half = HALVES[precision]
+    with (
+        tercet.load(path, backend, precision=precision) as model,
+        passed_decoder(model, DecoderLayout.of(model.imported), 1, CAPACITY) as plain,
+        static(model) as decoder,
+    ):
+        wanted, found = said(plain, 9)[1], said(decoder, 9)[1]
+        greatest = max(float(np.abs(each).max()) for each in wanted)
+        error = max(float(np.abs(a - b).max()) for a, b in zip(wanted, found, strict=True))
+        assert error <= 4 * float(finfo(half).eps) * greatest
+        assert {view.type.dtype for view in decoder.store._views.values()} == {half}
+        kept = decoder.caches()
+        assert {each.dtype for each in kept.values()} == {np.dtype(np.float32)}
+        for cache_, other in zip(kept.values(), plain.caches().values(), strict=True):
+            np.testing.assert_allclose(cache_, other, 0, 4 * float(finfo(half).eps) * 4)
+        decoder.restore(np.zeros((1, decoder.length), np.int64), kept)
+        np.testing.assert_array_equal(list(decoder.caches().values()), list(kept.values()))
+
+
+def test_caches_that_something_reads_as_float32_stay_so() -> None:
+    path = PRODUCERS / "decoders" / "genai_phi3_fp32" / "model.onnx"
+    with tercet.load(path, precision="float16") as model, static(model) as decoder:
+        assert {view.type.dtype for view in decoder.store._views.values()} == {float32}
 
 
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
