@@ -12,6 +12,7 @@ from ..ops import (
     matmul,
     movement,
     norm,
+    packed,
     pool,
     recurrent,
     reduce,
@@ -23,7 +24,8 @@ from ..ops import (
 LEADERS: frozenset[type[Op]] = frozenset(
     {
         *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
-        *(experts.MoE, experts.QMoE, recurrent.GRU, recurrent.LSTM),
+        *(experts.MoE, experts.QMoE, packed.MatMulNBits, packed.MatMulBnb4),
+        *(recurrent.GRU, recurrent.LSTM),
     }
 )
 #: Operators that follow if one of their inputs is half already.
@@ -44,6 +46,7 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
         *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
         *(gather.GatherElements, gather.GatherND, gather.ScatterElements, gather.ScatterND),
+        gather.TensorScatter,
         *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
         *(movement.Split, movement.Slice, movement.Pad),

@@ -18,6 +18,7 @@ from ..ops import (
     matmul,
     movement,
     norm,
+    packed,
     pool,
     quantize,
     recurrent,
@@ -129,12 +130,7 @@ def layer(
     data = weight.data
     wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
     norm = known.size * sqrt(data.size) if isfinite(known.size) else norm_of(wide)
-    gain = norm / sqrt(max(channels, 1)) * abs(factor)
-    promised = times(min(x.size, GREAT), gain)
-    if promised <= LIKELY * DOUBT:
-        size = min(promised * DOUBT, LIKELY)
-    else:  # weights of such a norm do not preserve magnitudes
-        size = promised / DOUBT if gain <= DOUBT else promised
+    size = _promised(x, norm / sqrt(max(channels, 1)) * abs(factor))
     size = max(size, bias.size) if bias is not None else size
     is_positive = x.low >= 0 and known.scaled(factor).low >= 0
     low = (bias.low if bias is not None else 0.0) if is_positive else -inf
@@ -180,6 +176,26 @@ def _gemm(node: Node, ranges: Ranges) -> ValueRange:
     terms = count_along(a, (0 if op.transA else 1,))
     size = times(times(ranges[a].size, ranges[b].size), terms * abs(op.alpha))
     return ValueRange(size + (0.0 if bias is None else bias.size))
+
+
+def _promised(x: ValueRange, gain: float) -> float:
+    """Return the likely magnitude of a layer whose weights multiply that of x by `gain`."""
+    promised = times(min(x.size, GREAT), gain)
+    if promised <= LIKELY * DOUBT:
+        return min(promised * DOUBT, LIKELY)
+    # Weights of such a norm do not preserve magnitudes.
+    return promised / DOUBT if gain <= DOUBT else promised
+
+
+def _packed(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of a product with integers about as large as they may be, or fractions."""
+    op, scales = node.op, input_of(node, 2)
+    assert isinstance(op, packed.MatMulNBits | packed.MatMulBnb4)
+    if scales.data is None:
+        return ValueRange()
+    each = 2.0 ** (op.bits - 2) if isinstance(op, packed.MatMulNBits) else 0.5
+    scale = norm_of(scales.data.astype(np.float32)) / sqrt(max(scales.data.size, 1))
+    return ValueRange(_promised(ranges[input_of(node, 0)], scale * each * sqrt(op.K)))
 
 
 def _matmul(node: Node, ranges: Ranges) -> ValueRange:
@@ -372,6 +388,10 @@ def _gated_states(node: Node, ranges: Ranges) -> tuple[ValueRange, ...]:
     return tuple(found)
 
 
+def _appended(node: Node, ranges: Ranges) -> ValueRange:
+    return replace(ranges[input_of(node, 0)].union(ranges[input_of(node, 1)]), shares=False)
+
+
 def _chosen(node: Node, ranges: Ranges) -> ValueRange:
     """Return the range of the numbers between which a OneHot chooses."""
     return ranges[node.operands[2]]
@@ -398,6 +418,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_resized, Resize)
     put(_sampled, GridSample)
     put(_written, gather.ScatterElements, gather.ScatterND)
+    put(_appended, gather.TensorScatter)
     put(_chosen, gather.OneHot)
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)
@@ -409,6 +430,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_folded, conv.Col2Im)
     put(_gemm, matmul.Gemm)
     put(_matmul, matmul.MatMul)
+    put(_packed, packed.MatMulNBits, packed.MatMulBnb4)
     put(_einsum, matmul.Einsum)
     put(_attention, attention.Attention)
     put(_rotated, attention.RotaryEmbedding)

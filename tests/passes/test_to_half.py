@@ -41,6 +41,7 @@ from tercet.runtime.ops.gather import (
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.recurrent import GRU, LSTM
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceSum
@@ -402,6 +403,40 @@ def test_a_constant_mask_that_float16_holds(mask: Array, causal: int, dtype: DTy
         return apply(g, Attention(is_causal=causal), x, x, x, mask)
 
     assert_mask_is(dtype, build)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("zeros", ["", "packed", "floats"])
+def test_gated_layers_of_packed_weights(
+    precision: str, dtype: DType, bound: float, zeros: str
+) -> None:
+    """Scales are rounded as weights are, and what combines the products stays in between."""
+    draw = np.random.default_rng(3)
+
+    def product(g: Graph, x: Value, k: int, n: int) -> Value:
+        blocks, spread = k // 16, np.float32(k**-0.5 / 4)
+        packed = draw.integers(0, 256, (n, blocks, 8)).astype(np.uint8)
+        scales = (1 + np.abs(normal(n * blocks))) * spread
+        points = {
+            "": None,
+            "packed": draw.integers(0x66, 0x99, (n, -(-blocks // 2))).astype(np.uint8),
+            "floats": np.full(n * blocks, 7.5, np.float32),
+        }
+        op = MatMulNBits(K=k, N=n, block_size=16)
+        return apply(g, op, x, packed, scales, points[zeros])
+
+    def build(g: Graph, x: Value) -> Value:
+        gate, up = product(g, x, 64, 96), product(g, x, 64, 96)
+        gate = apply(g, Mul(), gate, apply(g, Sigmoid(), gate))
+        return product(g, apply(g, Mul(), gate, up), 96, 32)
+
+    graph = make(build, (2, 64))
+    after = halved(graph, precision)
+    assert dtypes_of(after, "com.microsoft::MatMulNBits") == {dtype}
+    assert kinds(after).count("Cast") == 2
+    x = normal(2, 64)
+    exact, found = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(found - exact) <= bound * np.linalg.norm(exact)
 
 
 def test_logits_that_choose_experts_stay() -> None:

@@ -112,7 +112,10 @@ def test_tokens_are_those_of_caches_that_are_handed_on(
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["optimum_llama", "optimum_qwen3", "optimum_gpt2"])
+@pytest.mark.parametrize(
+    "name",
+    ["optimum_llama", "optimum_qwen3", "optimum_gpt2", "genai_phi3_fp32", "genai_llama_int4"],
+)
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
 def test_caches_of_float32_are_in_the_precision_of_steps(
     name: str, backend: str, precision: Precision
@@ -140,7 +143,11 @@ def test_caches_of_float32_are_in_the_precision_of_steps(
 
 def test_caches_that_something_reads_as_float32_stay_so() -> None:
     path = PRODUCERS / "decoders" / "genai_phi3_fp32" / "model.onnx"
-    with tercet.load(path, precision="float16") as model, static(model) as decoder:
+    kept = ("/model/layers.0/attn/GroupQueryAttention",)
+    with (
+        tercet.load(path, precision="float16", keep_float32=kept) as model,
+        static(model) as decoder,
+    ):
         assert {view.type.dtype for view in decoder.store._views.values()} == {float32}
 
 

@@ -170,7 +170,7 @@ def pad(writer: GraphWriter, node: Node) -> None:
             continue
         if before.get(axis, 0) != 0 or op.mode != "constant" or not isinstance(size, Grown):
             raise writer.error("it pads the front of an axis that grows")
-        if behind.get(axis, 0) != 0 and not _is_written(writer, node, axis):
+        if behind.get(axis, 0) != 0 and not _is_written(writer, node.output, axis):
             fill = 0 if inputs[2] is None else inputs[2]
             value = _filled(writer, value, axis, (size, len(dims)), fill)
         behind[axis] = 0
@@ -181,15 +181,20 @@ def pad(writer: GraphWriter, node: Node) -> None:
     writer.replace(value)
 
 
-def _is_written(writer: GraphWriter, node: Node, axis: int) -> bool:
-    """Whether all readers of a padded cache first write its new rows."""
-    y, rank = node.output, len(writer.dims(node.output))
-    return not writer.graph.is_output(y) and all(
-        isinstance(reader.op, TensorScatter)
-        and reader.inputs[0] is y
-        and normalize_axis(reader.op.axis, rank) == axis
-        for reader in y.consumers
-    )
+def _is_written(writer: GraphWriter, cache: Value, axis: int) -> bool:
+    """Whether all readers of a padded cache, maybe in another dtype, first write its new rows."""
+
+    def writes(reader: Node) -> bool:
+        if isinstance(reader.op, Cast):
+            return _is_written(writer, reader.output, axis)
+        rank = len(writer.dims(cache))
+        return (
+            isinstance(reader.op, TensorScatter)
+            and reader.inputs[0] is cache
+            and normalize_axis(reader.op.axis, rank) == axis
+        )
+
+    return not writer.graph.is_output(cache) and all(map(writes, cache.consumers))
 
 
 def _filled(
