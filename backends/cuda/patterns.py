@@ -116,6 +116,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
 }
 #: The same of what no other group contains.
 LAST: Mapping[type[Op], tuple[Finder, ...]] = {
+    Attention: (Finder("attention.joined", "joined_attention_at"),),
     LayerNormalization: (_HEADS_APART,),
     RMSNormalization: (_HEADS_APART,),
     MatMul: (Finder("gemm.strided", "strided_product_at", ("tail",)),),

@@ -50,7 +50,7 @@ def attention(
     if y is None and scores is None:
         return tuple(launches)
     queries = by_head(q, op.q_num_heads)
-    result = queries if y is None else by_head(y, op.q_num_heads)
+    result = queries if y is None else by_head(y, queries.dims[1])
     pasts = (past_key, past_value)
     halves = None if y is None or not stored.halves else Tensor(y.value, Format.HALVES)
     task = AttentionTask(
