@@ -20,10 +20,12 @@ from tercet.runtime.session.model import Model
 from tercet.tools.verdict.float64_reference import Oracle
 from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 
+from ..kernels import test_joined_attention
 from ..kernels.channel_samples import SIZES as CHANNELS
 from ..kernels.channel_samples import Block
 from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
+from ..kernels.test_joined_attention import Joined
 from ..kernels.test_weighted import CASES as WEIGHED
 from ..kernels.test_weighted import HALF, Case
 from ..kernels.transformer_samples import samples
@@ -50,6 +52,15 @@ SIZES = [
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_kernels(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*test_joined_attention.CASES.values(), Joined(600, 2048, (16, 8), 128)],
+    ids=str,
+)
+def test_heads_that_become_rows(case: Joined) -> None:
+    test_joined_attention.check(case, *open_backends("cuda", OPTIONS))
 
 
 def operands(size: tuple[Any, ...], dtype: DType) -> list[Array]:
