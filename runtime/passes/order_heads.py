@@ -1,4 +1,4 @@
-"""Orders the elements of joined heads as those of one head after the other."""
+"""Orders joined heads as layers produce them: one head after the other, in rows as they are."""
 
 from __future__ import annotations
 
@@ -42,11 +42,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``view(b, d, h, t)`` of a layer's channels cuts every h-th one as a head, and so does the view
     back, behind an Attention. Its queries, keys and values are columns of layers in any order; see
-    `join_heads`.
+    `join_heads`. Rows of heads that are joined in another order (attention over time, TimeSformer)
+    are joined first, and then moved as a whole.
     """
     for node in list(graph.nodes):
-        if isinstance(node.op, Attention) and _reorder(graph, node):
+        if not isinstance(node.op, Attention):
+            continue
+        if _reorder(graph, node):
             yield f"the layer behind {node.kind} '{node.name}' reads one head after the other"
+        elif _join_first(graph, node):
+            yield f"rows behind {node.kind} '{node.name}' are joined before they are moved"
 
 
 def _reorder(graph: Graph, attention: Node) -> bool:
@@ -91,3 +96,40 @@ def _axis_of_terms(layer: Node, value: Value) -> int | None:
     if isinstance(layer.op, Conv):
         return 1 if layer.op.group == 1 else None
     return 0 if weights.ndim == 2 else None
+
+
+def _join_first(graph: Graph, attention: Node) -> bool:
+    """Join heads to rows in front of the Transpose that moves these rows, if there is one."""
+    heads = shape_of(attention.outputs[0])
+    node = graph.sole_consumer(attention.outputs[0])
+    if node is None or heads is None or len(heads) != 4 or None in heads:
+        return False
+    parts, outer = [node], heads[:1]
+    if isinstance(node.op, Reshape):
+        outer = (shape_of(node.output) or ())[:-3]
+        if (shape_of(node.output) or ())[-3:] != heads[1:] or not outer or None in outer:
+            return False
+        node = graph.sole_consumer(node.output)
+        parts = [*parts, node] if node is not None else parts
+    if node is None or not isinstance(node.op, Transpose):
+        return False
+    count, join = len(outer), graph.sole_consumer(node.output)
+    *order, before, last = node.op.order(count + 3)
+    joins = before == count and last == count + 2 and order != [*range(count), count + 1]
+    if join is None or not isinstance(join.op, Reshape) or not joins:
+        return False
+    _, number, length, size = heads
+    if not isinstance(number, int) or not isinstance(size, int):
+        return False
+    width, result = number * size, shape_of(join.output)
+    if not result or None in result or result[-1] != width:
+        return False
+    add = Builder(graph, join, join.name, (*parts, join))
+    rows = add(Transpose(perm=(0, 2, 1, 3)), attention.outputs[0])
+    rows = add.view(add.view(rows, (heads[0], length, width)), (*outer, length, width))
+    places = {axis: axis for axis in range(count)} | {count + 1: count}
+    moved = add(Transpose(perm=(*(places[axis] for axis in order), count + 1)), rows)
+    graph.replace(join, (add.view(moved, result),))
+    for each in reversed(parts):
+        graph.remove(each)
+    return True

@@ -70,3 +70,28 @@ def test_what_no_layer_reads_stays(build: Callable[..., Value]) -> None:
     after, log = optimised(graph)
     assert "order_heads" not in log.counts
     assert_same(graph, after)
+
+
+def over_time(g: Graph, x: Value) -> Value:
+    """TimeSformer: each pixel of some frames attends to itself; rows are those of frames again."""
+
+    def heads() -> Value:
+        y = apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1, 3)), x), normal(WIDTH, WIDTH))
+        y = apply(g, Reshape(), y, np.array([14, LENGTH, HEADS, SIZE]))
+        return apply(g, Transpose(perm=(0, 2, 1, 3)), y)
+
+    y = apply(
+        g, Reshape(), attended(g, heads(), heads(), heads()), np.array([2, 7, HEADS, -1, SIZE])
+    )
+    y = apply(g, Transpose(perm=(0, 3, 1, 2, 4)), y)
+    y = apply(g, Reshape(), y, np.array([2, LENGTH, 7, WIDTH]))
+    return apply(g, Add(), x, apply(g, MatMul(), y, normal(WIDTH, WIDTH)))
+
+
+def test_rows_are_joined_before_they_are_moved() -> None:
+    graph = make(over_time, (2, 5, 7, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["order_heads"] == log.counts["join_heads"] == 1
+    (attention,) = [node for node in after.nodes if node.kind == "Attention"]
+    assert len(attention.operands[0].tensor.dims) == 3, "rows of heads"
+    assert_same(graph, after)
