@@ -74,6 +74,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("attention.decode", "decode_attention_at"),
         Finder("attention.rotate_append", "rotate_append_at"),
         Finder("attention.sink", "sink_attention_at"),
+        Finder("attention.places_first", "places_first_at"),
     ),
     Concat: (
         Finder("codegen.recurrences", "recurrence_at"),

@@ -50,8 +50,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         if _reorder(graph, node):
             yield f"the layer behind {node.kind} '{node.name}' reads one head after the other"
-        elif _join_first(graph, node):
+            continue
+        if _join_first(graph, node):
             yield f"rows behind {node.kind} '{node.name}' are joined before they are moved"
+            if _move_first(graph, node):
+                yield f"rows in front of {node.kind} '{node.name}' are moved before heads are cut"
 
 
 def _reorder(graph: Graph, attention: Node) -> bool:
@@ -132,4 +135,31 @@ def _join_first(graph: Graph, attention: Node) -> bool:
     graph.replace(join, (add.view(moved, result),))
     for each in reversed(parts):
         graph.remove(each)
+    return True
+
+
+def _move_first(graph: Graph, attention: Node) -> bool:
+    """Bring batches in front of places before heads are cut out of rows [t, b, w]."""
+    found: list[tuple[Value, Value]] = []
+    for value in attention.operands[:3]:
+        node, dims = value.producer, shape_of(value) or ()
+        cut = node.operands[0].producer if node is not None else None
+        if node is None or cut is None or not isinstance(node.op, Transpose):
+            return False
+        rows = cut.operands[0] if isinstance(cut.op, Reshape) else None
+        if rows is None or len(dims) != 4 or node.op.order(4) != (1, 2, 0, 3) or None in dims:
+            return False
+        batch, number, length, size = dims
+        if not isinstance(number, int) or not isinstance(size, int):
+            return False
+        if shape_of(rows) != (length, batch, number * size):
+            return False
+        found.append((value, rows))
+    for value, rows in found:
+        batch, number, length, size = shape_of(value) or ()
+        made = value.producer
+        assert made is not None
+        add = Builder(graph, made, made.name, (made,))
+        heads = add.view(add(Transpose(perm=(1, 0, 2)), rows), (batch, length, number, size))
+        graph.replace(made, (add(Transpose(perm=(0, 2, 1, 3)), heads),))
     return True

@@ -95,3 +95,26 @@ def test_rows_are_joined_before_they_are_moved() -> None:
     (attention,) = [node for node in after.nodes if node.kind == "Attention"]
     assert len(attention.operands[0].tensor.dims) == 3, "rows of heads"
     assert_same(graph, after)
+
+
+def of_sequences(g: Graph, x: Value) -> Value:
+    """nn.MultiheadAttention: the first axis is that of places."""
+
+    def heads() -> Value:
+        rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+        y = apply(g, Reshape(), rows, np.array([7, 2, HEADS, SIZE]))
+        return apply(g, Transpose(perm=(1, 2, 0, 3)), y)
+
+    y = apply(g, Transpose(perm=(2, 0, 1, 3)), attended(g, heads(), heads(), heads()))
+    y = apply(g, Reshape(), y, np.array([7, 2, WIDTH]))
+    return apply(g, Add(), x, apply(g, MatMul(), y, normal(WIDTH, WIDTH)))
+
+
+def test_places_are_moved_before_heads_are_cut() -> None:
+    graph = make(of_sequences, (7, 2, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["order_heads"] == 2
+    assert log.counts["join_heads"] == 1
+    moves = [node for node in after.nodes if node.kind == "Transpose"]
+    assert {node.op.perm for node in moves} == {(1, 0, 2)}, "of whole rows"
+    assert_same(graph, after)
