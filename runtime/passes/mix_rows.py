@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from ..base.record import record
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Dim
+from ..ir.types import Array, Dim
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
+from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .pointwise import is_elementwise
@@ -17,6 +21,8 @@ from .transpose_images import TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
 #: From how many channels on convolutions store images with channels last.
 MIN_CHANNELS = 8
+#: The order of [n, parts, channels, rows, columns] in front of a product over parts and columns.
+_PARTS_BEHIND = (0, 2, 3, 1, 4)
 #: Maximum number of nodes between a product and the convolution whose image it reads.
 MAX_STEPS = 12
 
@@ -27,9 +33,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Graph convolutions of traffic (Graph WaveNet, STGCN) mix the nodes of a graph, the rows of an
     image, by one matrix for all samples and channels. What is left of a sample's channel is a thin
     matrix, and many of them; with channels last, as convolutions store images, there is a wide one
-    for each sample.
+    for each sample. Those of skeletons (ST-GCN) mix the columns of each row, by a matrix for each
+    part of the channels, and add up the parts: with channels last, these are the terms of one
+    product.
     """
     for node in list(graph.nodes):
+        parts = _parts(graph, node)
+        if parts is not None:
+            _rewrite_parts(graph, node, parts)
+            yield f"MatMul '{node.name}' mixes pixels of {parts.channels} channels"
+            continue
         sizes = _mixed(node)
         if sizes is None or not _is_image(node.operands[1]):
             continue
@@ -45,6 +58,63 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         name = node.name
         drop(graph, node)
         yield f"MatMul '{name}' mixes rows of {wide} elements"
+
+
+@record
+class _Parts:
+    """A sum of products of each part of an image's channels.
+
+    Attributes:
+        image: [n, parts * channels, rows, columns].
+        matrices: [parts, columns, results].
+        count: n.
+        channels: of a part.
+    """
+
+    image: Value
+    matrices: Array
+    count: Dim
+    channels: int
+
+
+def _parts(graph: Graph, node: Node) -> _Parts | None:
+    """Return what a product sums over parts of an image's channels, and over its columns."""
+    weights = node.operands[1].data if isinstance(node.op, MatMul) else None
+    join = node.operands[0].producer if weights is not None and weights.ndim == 2 else None
+    move = join.operands[0].producer if join is not None and isinstance(join.op, Reshape) else None
+    if weights is None or move is None or not isinstance(move.op, Transpose):
+        return None
+    cut = move.operands[0].producer
+    if cut is None or not isinstance(cut.op, Reshape) or move.op.order(5) != _PARTS_BEHIND:
+        return None
+    image, parts = cut.operands[0], shape_of(cut.output) or ()
+    joined, shape = shape_of(node.operands[0]) or (), shape_of(image) or ()
+    known = [size for size in parts[1:] if isinstance(size, int)]
+    if len(known) != 4 or len(joined) != 4 or len(shape) != 4 or not _is_image(image):
+        return None
+    number, channels, rows, columns = known
+    fits = joined[1:] == (channels, rows, number * columns)
+    fits = fits and shape[1:] == (number * channels, rows, columns)
+    alone = all(graph.sole_consumer(v) is not None for v in (cut.output, move.output))
+    if not fits or not alone or channels < MIN_CHANNELS:
+        return None
+    matrices = weights.reshape(number, columns, weights.shape[1])
+    return _Parts(image, matrices, shape[0], channels)
+
+
+def _rewrite_parts(graph: Graph, node: Node, parts: _Parts) -> None:
+    add = Builder(graph, node, node.name, (node,))
+    number, columns, results = parts.matrices.shape
+    batch = parts.count if isinstance(parts.count, int) else -1
+    rows = (shape_of(parts.image) or (0,) * 4)[2]
+    assert isinstance(rows, int)
+    pixels = add(Transpose(perm=TO_CHANNELS_LAST), parts.image)
+    terms = add.shaped(pixels, (batch, rows, columns * number, parts.channels))
+    matrix = parts.matrices.transpose(2, 1, 0).reshape(results, columns * number)
+    left = add.constant(np.ascontiguousarray(matrix), f"{node.name}.parts")
+    made = add(MatMul(), left, terms)
+    graph.redirect(node.output, add(Transpose(perm=TO_CHANNELS_FIRST), made))
+    drop(graph, node)
 
 
 def _mixed(node: Node) -> tuple[int, Dim, int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
@@ -9,7 +10,8 @@ from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import Einsum, MatMul
-from tercet.runtime.ops.movement import Concat
+from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -58,3 +60,28 @@ def test_what_no_convolution_stores_stays() -> None:
     after, log = optimised(make(build, (2, CHANNELS, NODES, STEPS)))
     assert "mix_rows" not in log.counts
     assert kinds(after) == ["Relu", "MatMul"]
+
+
+PARTS, FRAMES = 3, 4
+
+
+def skeletons(g: Graph, x: Value, equation: str = "nkctv,kvw->nctw") -> Value:
+    """ST-GCN: each part of the channels has neighbours of its own, along the columns."""
+    y = apply(g, Conv(), x, normal(PARTS * CHANNELS, 2, 1, 1), normal(PARTS * CHANNELS))
+    shape = np.array([0, PARTS, CHANNELS, FRAMES, NODES])
+    y = apply(g, Reshape(), y, shape)
+    y = apply(g, Einsum(equation=equation), y, normal(PARTS, NODES, NODES + 1))
+    return apply(g, Conv(), apply(g, Relu(), y), normal(4, CHANNELS, 1, 1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, "batch"])
+def test_parts_of_channels_are_terms_of_one_product(batch: Dim) -> None:
+    graph = make(skeletons, (batch, 2, FRAMES, NODES))
+    after, log = optimised(graph)
+    assert log.counts["mix_rows"] == 1
+    (product,) = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert product.operands[0].tensor.shape == (NODES + 1, NODES * PARTS)
+    orders = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
+    assert orders == [(0, 2, 3, 1), (0, 3, 1, 2)], "of images alone"
+    sample = batch if isinstance(batch, int) else 2
+    assert_same(graph, after, sample, 2, FRAMES, NODES, rel=5e-6)
