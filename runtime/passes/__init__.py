@@ -14,6 +14,7 @@ from . import (
     choose_parts,
     compose_moves,
     compose_views,
+    convolve_early,
     convolve_heads,
     convolve_rows,
     count_loops,
@@ -506,6 +507,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "merge_linear",
         merge_linear.run,
         "last of the arithmetic: it multiplies weights that are final",
+    ),
+    Pass(
+        "convolve_early",
+        convolve_early.run,
+        "after it: a convolution has its batch norm, which a sum would separate from it",
     ),
     Pass(
         "fold_zero_weights",
