@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 from ..ops.attention import Attention
 from ..ops.conv import Conv
 from ..ops.matmul import MatMul
@@ -75,6 +76,8 @@ def _reorder(graph: Graph, attention: Node) -> bool:
         return False
     if len(joined) < 2 or joined[order.channels] != number * size:
         return False
+    if not _may_view(tuple(heads[axis] for axis in order.wanted), joined):
+        return False
     add = Builder(graph, transpose, transpose.name, (transpose,))
     straight = add(replace(transpose.op, perm=order.wanted), attention.outputs[0])
     view = Builder(graph, join, join.name, (join,)).view(straight, joined)
@@ -99,6 +102,12 @@ def _axis_of_terms(layer: Node, value: Value) -> int | None:
     if isinstance(layer.op, Conv):
         return 1 if layer.op.group == 1 else None
     return 0 if weights.ndim == 2 else None
+
+
+def _may_view(own: Shape, shape: Shape) -> bool:
+    """Whether a Reshape can say a shape: at most one size is neither known nor kept in place."""
+    kept = (*own, *(None,) * len(shape))
+    return sum(not isinstance(d, int) and d != k for d, k in zip(shape, kept, strict=False)) <= 1
 
 
 def _join_first(graph: Graph, attention: Node) -> bool:
@@ -127,12 +136,16 @@ def _join_first(graph: Graph, attention: Node) -> bool:
     width, result = number * size, shape_of(join.output)
     if not result or None in result or result[-1] != width:
         return False
+    places = {axis: axis for axis in range(count)} | {count + 1: count}
+    split = (*outer, length, width)
+    moves = (*(places[axis] for axis in order), count + 1)
+    moved = tuple(split[axis] for axis in moves)
+    if not _may_view((heads[0], length, width), split) or not _may_view(moved, result):
+        return False
     add = Builder(graph, join, join.name, (*parts, join))
     rows = add(Transpose(perm=(0, 2, 1, 3)), attention.outputs[0])
-    rows = add.view(add.view(rows, (heads[0], length, width)), (*outer, length, width))
-    places = {axis: axis for axis in range(count)} | {count + 1: count}
-    moved = add(Transpose(perm=(*(places[axis] for axis in order), count + 1)), rows)
-    graph.replace(join, (add.view(moved, result),))
+    rows = add.view(add.view(rows, (heads[0], length, width)), split)
+    graph.replace(join, (add.view(add(Transpose(perm=moves), rows), result),))
     for each in reversed(parts):
         graph.remove(each)
     return True

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import MatMul
@@ -32,11 +33,11 @@ def of_sound(g: Graph, x: Value, *, last: bool = True) -> Value:
 
     def heads() -> Value:
         y = apply(g, Conv(), x, normal(WIDTH, WIDTH, 1), normal(WIDTH))
-        y = apply(g, Reshape(), y, np.array([2, SIZE, HEADS, LENGTH]))
+        y = apply(g, Reshape(), y, np.array([0, SIZE, HEADS, -1]))
         return apply(g, Transpose(perm=(0, 2, 3, 1)), y)
 
     y = apply(g, Transpose(perm=(0, 3, 1, 2)), attended(g, heads(), heads(), heads()))
-    y = apply(g, Reshape(), y, np.array([2, WIDTH, LENGTH]))
+    y = apply(g, Reshape(), y, np.array([0, WIDTH, -1]))
     return apply(g, Conv(), y, normal(7, WIDTH, 1)) if last else y
 
 
@@ -45,23 +46,23 @@ def of_rows(g: Graph, x: Value, *, last: bool = True) -> Value:
 
     def heads() -> Value:
         y = apply(g, Add(), apply(g, MatMul(), x, normal(LENGTH, WIDTH)), normal(WIDTH))
-        y = apply(g, Reshape(), y, np.array([2, WIDTH, SIZE, HEADS]))
+        y = apply(g, Reshape(), y, np.array([0, -1, SIZE, HEADS]))
         return apply(g, Transpose(perm=(0, 3, 1, 2)), y)
 
     y = apply(g, Transpose(perm=(0, 2, 3, 1)), attended(g, heads(), heads(), heads()))
-    y = apply(g, Reshape(), y, np.array([2, WIDTH, WIDTH]))
+    y = apply(g, Reshape(), y, np.array([0, -1, WIDTH]))
     return apply(g, MatMul(), y, normal(WIDTH, 7)) if last else y
 
 
-@pytest.mark.parametrize("build", [of_sound, of_rows])
-def test_weights_are_permuted(build: Callable[..., Value]) -> None:
-    graph = make(build, (2, WIDTH, LENGTH))
+@pytest.mark.parametrize(("build", "batch"), [(of_sound, 2), (of_rows, 2), (of_rows, "batch")])
+def test_weights_are_permuted(build: Callable[..., Value], batch: Dim) -> None:
+    graph = make(build, (batch, WIDTH, LENGTH))
     after, log = optimised(graph)
     assert log.counts["order_heads"] == log.counts["join_heads"] == 1
     (attention,) = [node for node in after.nodes if node.kind == "Attention"]
-    assert len(attention.operands[0].tensor.dims) == 3, "rows of heads"
+    assert len(attention.operands[0].tensor.shape or ()) == 3, "rows of heads"
     assert kinds(after).count("Transpose") == (4 if build is of_sound else 0), "of images"
-    assert_same(graph, after)
+    assert_same(graph, after, 2, WIDTH, LENGTH)
 
 
 @pytest.mark.parametrize("build", [of_sound, of_rows])
@@ -102,19 +103,20 @@ def of_sequences(g: Graph, x: Value) -> Value:
 
     def heads() -> Value:
         rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
-        y = apply(g, Reshape(), rows, np.array([7, 2, HEADS, SIZE]))
+        y = apply(g, Reshape(), rows, np.array([0, -1, HEADS, SIZE]))
         return apply(g, Transpose(perm=(1, 2, 0, 3)), y)
 
     y = apply(g, Transpose(perm=(2, 0, 1, 3)), attended(g, heads(), heads(), heads()))
-    y = apply(g, Reshape(), y, np.array([7, 2, WIDTH]))
+    y = apply(g, Reshape(), y, np.array([0, -1, WIDTH]))
     return apply(g, Add(), x, apply(g, MatMul(), y, normal(WIDTH, WIDTH)))
 
 
-def test_places_are_moved_before_heads_are_cut() -> None:
-    graph = make(of_sequences, (7, 2, WIDTH))
+@pytest.mark.parametrize("shape", [(7, 2), ("places", 2), ("places", "batch")])
+def test_places_are_moved_before_heads_are_cut(shape: tuple[Dim, ...]) -> None:
+    graph = make(of_sequences, (*shape, WIDTH))
     after, log = optimised(graph)
     assert log.counts["order_heads"] == 2
     assert log.counts["join_heads"] == 1
     moves = [node for node in after.nodes if node.kind == "Transpose"]
     assert {node.op.perm for node in moves} == {(1, 0, 2)}, "of whole rows"
-    assert_same(graph, after)
+    assert_same(graph, after, 7, 2, WIDTH)
