@@ -153,7 +153,7 @@ def _join_first(graph: Graph, attention: Node) -> bool:
 
 def _move_first(graph: Graph, attention: Node) -> bool:
     """Bring batches in front of places before heads are cut out of rows [t, b, w]."""
-    found: list[tuple[Value, Value]] = []
+    found: list[tuple[Node, Value, Shape]] = []
     for value in attention.operands[:3]:
         node, dims = value.producer, shape_of(value) or ()
         cut = node.operands[0].producer if node is not None else None
@@ -167,12 +167,9 @@ def _move_first(graph: Graph, attention: Node) -> bool:
             return False
         if shape_of(rows) != (length, batch, number * size):
             return False
-        found.append((value, rows))
-    for value, rows in found:
-        batch, number, length, size = shape_of(value) or ()
-        made = value.producer
-        assert made is not None
+        found.append((node, rows, (batch, length, number, size)))
+    for made, rows, shape in found:
         add = Builder(graph, made, made.name, (made,))
-        heads = add.view(add(Transpose(perm=(1, 0, 2)), rows), (batch, length, number, size))
+        heads = add.view(add(Transpose(perm=(1, 0, 2)), rows), shape)
         graph.replace(made, (add(Transpose(perm=(0, 2, 1, 3)), heads),))
     return True

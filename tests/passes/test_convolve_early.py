@@ -18,11 +18,11 @@ from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 
 def expanded(g: Graph, x: Value, pixel: Value) -> Value:
-    return apply(g, Expand(), pixel, np.array((1, 1, *(x.type.shape or ())[2:])))
+    return apply(g, Expand(), pixel, np.array((1, 1, *(x.tensor.shape or ())[2:])))
 
 
 def resized(g: Graph, x: Value, pixel: Value) -> Value:
-    sizes = np.array((2, *(x.type.shape or ())[1:]))
+    sizes = np.array((2, *(x.tensor.shape or ())[1:]))
     return apply(g, Resize(mode="linear"), pixel, None, None, sizes)
 
 
@@ -34,7 +34,7 @@ def pooled(
     means, greatest = (apply(g, op, image) for op in (GlobalAveragePool(), GlobalMaxPool()))
     repeated = {"expanded": expanded, "resized": resized}[repeat]
     parts = [repeated(g, x, means), image, repeated(g, x, greatest)]
-    rank = len(x.type.shape or ())
+    rank = len(x.tensor.shape or ())
     y = apply(g, Concat(axis=1), *parts)
     window = (kernel,) * (rank - 2)
     op = Conv(pads=(kernel // 2,) * (2 * rank - 4))
