@@ -61,7 +61,8 @@ class PlacesFirst(Whole):
             heads.append(by_head(x, count) if move is None else _by_place(x, count))
         result = by_head(y, counts[0]) if self.behind is None else _by_place(y, counts[0])
         mask = inputs[3] if len(inputs) > 3 else None
-        task = AttentionTask(op, *heads, result, None if mask is None else operand(mask))
+        q, k, v = heads
+        task = AttentionTask(op, q, k, v, result, None if mask is None else operand(mask))
         return flash(task, setting.target)
 
 
