@@ -1,8 +1,9 @@
-"""Every page: its links lead somewhere, and the files and make targets that it names exist."""
+"""Every page: its links lead somewhere, and what it names exists: files, targets, code, options."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FILE = re.compile(
     r"`((?:runtime|importers|backends|tools|tercet|tests|docs|examples|\.github)/[\w./-]+?)`"
 )
+#: An identifier, as code and pages write it.
+_WORD = re.compile(r"[A-Za-z_]\w{2,}")
 #: Files that readers are told to make, or that a tool writes where there is such a device.
 TO_BE_MADE = {
     "backends/cuda/kernels/norm/row_energy.cu",
@@ -71,6 +74,68 @@ def test_passes_are_listed_in_their_order() -> None:
     table = page[page.index("| pass | what it does |") :].partition("\n\n")[0]
     passes = dict.fromkeys(each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES))
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*passes]
+
+
+#: In code, and what it runs: the names that pages may speak of.
+_SOURCES = ("*.py", "*.cu", "*.cuh", "*.toml", "*.yml")
+#: Pages that people write; results are a tool's.
+WRITTEN = [page for page in PAGES if page != "docs/conformance.md"]
+#: Names of other programs, of examples, and of what a user gives.
+FOREIGN = {
+    *("FORM", "Conv_0", "identifier", "state_in", "memory_out", "conformance_BACKEND"),
+    *("cudnnConvolutionFwdAlgo_t", "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT_TILING"),
+    *("WINOGRAD_NONFUSED", "BAD_PARAM", "eng44_", "_k13", "cudaMalloc", "evict_last"),
+    *("setbufsize", "convnext_zepto_rms_ols", "telemetry", "session_options", "run_options"),
+    *("prompt_templates", "_int8", "_uint8"),
+}
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    """Every word of the project's sources, and the names of its files."""
+    here = Path(__file__).resolve()
+    files = [
+        file
+        for folder in ("tercet", "runtime", "importers", "backends", "tools", "tests", "examples")
+        for pattern in _SOURCES
+        for file in (ROOT / folder).rglob(pattern)
+        if file != here
+    ]
+    files += [ROOT / "pyproject.toml", ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml")]
+    names = {word for file in (*files, *map(Path, PAGES)) for word in _WORD.findall(file.stem)}
+    return frozenset(names.union(*(_WORD.findall(f.read_text(encoding="utf-8")) for f in files)))
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_names_are_those_of_the_code(page: str) -> None:
+    """Renamed functions, options and variables are renamed in the text, too."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = {word for code in re.findall(r"`([^`\n]+)`", text) for word in _WORD.findall(code)}
+    assert named <= _vocabulary() | FOREIGN
+
+
+def test_foreign_names_are_needed() -> None:
+    pages = " ".join((ROOT / page).read_text(encoding="utf-8") for page in WRITTEN)
+    assert set(_WORD.findall(pages)) - _vocabulary() >= FOREIGN
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tools_for_developers_have_the_options_that_pages_give(page: str) -> None:
+    """The module is there, and one of the workshop's files declares the option."""
+    lines = re.findall(
+        r"python -m tercet\.tools\.workshop\.([\w.]+)((?: [^#`\n]*)?)",
+        (ROOT / page).read_text(encoding="utf-8"),
+    )
+    workshop = ROOT / "tools" / "workshop"
+    declared = set(re.findall(r'"(?:--)?([a-z][a-z-]*)"', _texts(workshop)))
+    for name, rest in lines:
+        place = workshop / Path(*name.split("."))
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), name
+        assert set(re.findall(r"(?<!\S)--([a-z-]+)", rest)) <= declared, name
+
+
+def _texts(folder: Path) -> str:
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.py")))
 
 
 @pytest.mark.parametrize("folder", ["tests", "docs"])

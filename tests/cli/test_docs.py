@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from contextlib import chdir
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 PAGES = TEXT + (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ tercet (.*?)(?: +#.*)?$", PAGES, re.MULTILINE)
+#: A command in a line of code, perhaps run by another program, or in a text.
+_COMMAND = r"(?:^(?:    |\$ )(?:[^#\n]* )?|`)tercet ([a-z]+)((?: [^#`\n]*)?)"
+NAMING = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob(".github/*.md"))
+    if "tercet " in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +180,7 @@ def test_examples_in_the_help_are_run() -> None:
             assert any(words <= set(shlex.split(each)) for each in COMMANDS), line
 
 
+@cache
 def _help(name: str) -> str:
     from typer.testing import CliRunner
 
@@ -179,11 +188,10 @@ def _help(name: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.lstrip().startswith("-"))
 
 
-def test_the_readme_uses_options_that_are_there() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    tercet (\w+)([^#\n]*)", text, re.MULTILINE)
-    assert commands
-    for name, rest in commands:
+@pytest.mark.parametrize("page", NAMING)
+def test_commands_and_their_options_are_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name, rest in re.findall(_COMMAND, text, re.MULTILINE):
         given = set(re.findall(r"(?<!\S)--?[a-z-]+", rest))
         assert given <= set(re.findall(r"(?<![\w-])--?[a-z-]+", _help(name))), f"tercet {name}"
 
