@@ -174,7 +174,7 @@ class _PlainGroups:
         self.graph, self.left, self.formed = graph, set(free), formed
         self.nodes, self.moves = graph.in_order(free), moves
         moving = moves and any(type(node.op) in MOVING for node in self.nodes)
-        self.moved = movements(graph, self.nodes, self.left) if moving else []
+        self.moved = dict.fromkeys(movements(graph, self.nodes, self.left) if moving else ())
         inside = {node for each in self.moved for node in each.nodes}
         self.heads = [
             node
@@ -188,7 +188,7 @@ class _PlainGroups:
         if self.moves:
             yield from self._folded()
         yield from self._headed(self.heads)
-        joining = [each for each in self.moved if may_join_all(self.graph, each, self.left)]
+        joining = {each for each in self.moved if may_join_all(self.graph, each, self.left)}
         yield from self._ordered([each for each in self.moved if each not in joining])
         yield from self._chained(joining)
         yield from self._moved()
@@ -202,29 +202,27 @@ class _PlainGroups:
     def _folded(self) -> Iterator[FusionGroup]:
         """Scans and reductions with the chains around them."""
         for node in self.heads:
-            whole = [each for each in self.moved if self.left.issuperset(each.nodes)]
-            folded = self._around(node, whole)
+            folded = self._around(node)
             if folded:
                 self.left.difference_update(folded.nodes)
                 self._take(folded.moves)
                 yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
 
-    def _around(
-        self, node: Node, moved: Sequence[Movement]
-    ) -> ScanChain | RowChain | ChainReduction | None:
+    def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | None:
         """Return a scan or reductions with the chains around, if a node is one that has any."""
-        if node in self.left and isinstance(node.op, Cumulative):
+        if node not in self.left or not isinstance(node.op, Cumulative | Reduce):
+            return None
+        moved = [each for each in self.moved if self.left.issuperset(each.nodes)]
+        if isinstance(node.op, Cumulative):
             from .codegen.scans import scan_chain_at
 
             return scan_chain_at(self.graph, node, self.left, moved)
-        if node in self.left and isinstance(node.op, Reduce):
-            from .codegen.reductions import chain_reduction_at
-            from .codegen.row_chains import row_chain_at
+        from .codegen.reductions import chain_reduction_at
+        from .codegen.row_chains import row_chain_at
 
-            rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
-            helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
-            return rows or chain_reduction_at(self.graph, node, self.left, moved, **helpers)
-        return None
+        rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
+        helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
+        return rows or chain_reduction_at(self.graph, node, self.left, moved, **helpers)
 
     def _ordered(self, moved: Sequence[Movement]) -> Iterator[FusionGroup]:
         """Chains whose results are stored in another order."""
@@ -238,18 +236,25 @@ class _PlainGroups:
                 self._take((each,))
                 yield self._chain_group([*before, *each.nodes], read)
 
-    def _chained(self, joining: Sequence[Movement]) -> Iterator[FusionGroup]:
+    def _chained(self, joining: Set[Movement]) -> Iterator[FusionGroup]:
         """Chains, with the movements through which they read."""
+        order = {each: place for place, each in enumerate(self.moved) if each in joining}
+        read_by: dict[Node, list[Movement]] = {}
+        for each in order:
+            for reader in each.y.consumers:
+                read_by.setdefault(reader, []).append(each)
         for node in reversed(self.nodes):
             if node not in self.left or not in_chains(node):
                 continue
             chain = _chain(self.graph, node, self.left)
             inside = set(chain)
-            read = tuple(
+            near = {each for reader in chain for each in read_by.get(reader, ())}
+            whole = (
                 each
-                for each in joining
+                for each in near
                 if each in self.moved and not self.graph.is_read_outside(each.y, inside)
             )
+            read = tuple(sorted(whole, key=order.__getitem__))
             shared = None
             if self.formed is not None and not read:
                 shared = shared_chain_at(self.graph, chain, self.left, self.formed, _closed)
@@ -270,7 +275,8 @@ class _PlainGroups:
 
     def _take(self, moves: Sequence[Movement]) -> None:
         """A group reads through these movements."""
-        self.moved = [each for each in self.moved if each not in moves]
+        for each in moves:
+            self.moved.pop(each, None)
 
     def _chain_group(self, chain: Sequence[Node], moves: tuple[Movement, ...]) -> FusionGroup:
         """Return the group of a chain, whose nodes are no longer left."""

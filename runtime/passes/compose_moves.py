@@ -123,12 +123,11 @@ class _Moves:
         ``back(f(there(norm(x)))) + x`` is ``back(f(norm(y)) + y)`` with ``y = there(x)``.
         """
         for node in list(self.graph.nodes):
-            is_sum = (
-                isinstance(node.op, Add) and len(node.distinct_reads) == 2
-            )  # x + x has one operand
-            if node not in self.graph or not is_sum:
+            read = [v for v in node.distinct_reads if v.data is None]
+            # x + x has one operand.
+            if node not in self.graph or not isinstance(node.op, Add) or len(read) != 2:
                 continue
-            for value, other in (tuple(node.distinct_reads), tuple(reversed(node.distinct_reads))):
+            for value, other in (read, read[::-1]):
                 back, behind = self._back_of(value, node)
                 there = None if back is None else self._from(other, back, value)
                 if back is not None and there is not None:

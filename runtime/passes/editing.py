@@ -194,11 +194,10 @@ def stand_in(
 
 def drop(graph: Graph, node: Node | None) -> None:
     """Remove an unread node, and the inputs that only it used."""
-    if node is None or node not in graph:
-        return
-    if any(map(graph.is_read, node.outputs)):
-        return
-    sources = [value.producer for value in node.distinct_reads]
-    graph.remove(node)
-    for source in sources:
-        drop(graph, source)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node not in graph or any(map(graph.is_read, node.outputs)):
+            continue
+        waiting += [value.producer for value in node.distinct_reads]
+        graph.remove(node)

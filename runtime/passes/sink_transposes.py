@@ -50,10 +50,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield tail.rewrite(graph)
     orders = dict.fromkeys(order for node in graph.nodes if (order := order_of(node)) is not None)
     for order in orders:
-        # One at a time: if an order is its own inverse, a transpose may end one region and start
-        # the next.
-        while region := next((r for r in _regions(graph, order) if r.is_worth), None):
-            yield region.rewrite(graph)
+        while regions := _apart([r for r in _regions(graph, order) if r.is_worth]):
+            for region in regions:
+                yield region.rewrite(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
         if node in graph and (views := _views_behind_layer(graph, node)):
@@ -74,7 +73,7 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
         made = value.producer
         if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
             is_norm = made is not None and isinstance(made.op, _NORMS)
-            return views if is_norm or layer_before(graph, value) is not None else []
+            return views if views and (is_norm or layer_before(graph, value) is not None) else []
         views.insert(0, made)
         value = made.inputs[0]
     return []
@@ -93,16 +92,17 @@ def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
 
 def layer_before(graph: Graph, value: Value) -> Node | None:
     """Return the layer whose result a value without other readers is, perhaps activated."""
-    node = value.producer
-    if node is None or graph.sole_consumer(value) is None:
-        return None
-    if isinstance(node.op, Conv | ConvTranspose | Gemm | MatMul):
-        return node
-    computed = [each for each in node.distinct_reads if each.data is None]
-    if not by_place(node) or len(computed) != 1:
-        return None
-    same = shape_of(computed[0]) == shape_of(value) is not None
-    return layer_before(graph, computed[0]) if same else None
+    shape = shape_of(value)
+    while graph.sole_consumer(value) is not None and (node := value.producer) is not None:
+        if isinstance(node.op, Conv | ConvTranspose | Gemm | MatMul):
+            return node
+        computed = [each for each in node.distinct_reads if each.data is None]
+        if not by_place(node) or len(computed) != 1:
+            return None
+        (value,) = computed
+        if shape is None or shape_of(value) != shape:
+            return None
+    return None
 
 
 def inverse(order: Order) -> Order:
@@ -253,11 +253,27 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
     return [region for region in regions if region.nodes or region.inverses]
 
 
+def _apart(regions: Sequence[_TransposedRegion]) -> list[_TransposedRegion]:
+    """Return regions without common transposes, the first ones.
+
+    If an order is its own inverse, a transpose may end one region and start the next.
+    """
+    taken: set[Node] = set()
+    found: list[_TransposedRegion] = []
+    for region in regions:
+        ends = {*region.entries, *region.inverses}
+        if taken.isdisjoint(ends):
+            found.append(region)
+            taken |= ends
+    return found
+
+
 def _is_of_pixels(value: Value) -> bool:
     """Whether a convolution computes a value, perhaps with layers of its pixels behind it."""
     while (node := value.producer) is not None:
         computed = [each for each in node.distinct_reads if each.data is None]
-        if not isinstance(node.op, (*FREE, Transpose, MatMul)) or len(computed) != 1:
+        is_layer = is_elementwise(node.op) or isinstance(node.op, Transpose | MatMul)
+        if not is_layer or len(computed) != 1:
             return isinstance(node.op, Conv | ConvTranspose)
         value = computed[0]
     return False
@@ -375,13 +391,14 @@ def _tail(graph: Graph, transpose: Node) -> _Tail | None:
 
 def _is_product(graph: Graph, value: Value) -> bool:
     """Whether a value with one reader is a matrix product combined with constants."""
-    if graph.sole_consumer(value) is None or value.producer is None:
-        return False
-    node = value.producer
-    if is_elementwise(node.op):
+    while graph.sole_consumer(value) is not None and (node := value.producer) is not None:
+        if not is_elementwise(node.op):
+            return isinstance(node.op, (MatMul, Gemm))
         sides = [v for v in node.distinct_reads if v.data is None]
-        return len(sides) == 1 and _is_product(graph, sides[0])
-    return isinstance(node.op, (MatMul, Gemm))
+        if len(sides) != 1:
+            return False
+        (value,) = sides
+    return False
 
 
 def _keeps_rows(own: Order, order: Order) -> bool:

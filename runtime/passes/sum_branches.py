@@ -84,15 +84,20 @@ def _reduced(node: Node) -> _Axis | None:
 
 def _has_branches(value: Value, along: _Axis) -> bool:
     """Whether a tensor consists of branches already."""
-    node = value.producer
-    if node is None:
-        return False
-    if _image_of(node, along) is not None or _stacked(node, along) is not None:
-        return True
     shape = shape_of(value) or ()
-    if not isinstance(node.op, _EACH) or along.axis != 1 or len(shape) < 4:
-        return False  # weights of other tensors than images would be cut, and cuts copied
-    return any(_has_branches(v, along) for v in node.distinct_reads if shape_of(v) == shape)
+    seen, waiting = {value}, [value]
+    while waiting:
+        node = waiting.pop().producer
+        if node is None:
+            continue
+        if _image_of(node, along) is not None or _stacked(node, along) is not None:
+            return True
+        if not isinstance(node.op, _EACH) or along.axis != 1 or len(shape) < 4:
+            continue  # weights of other tensors than images would be cut, and cuts copied
+        reads = [v for v in node.distinct_reads if shape_of(v) == shape and v not in seen]
+        waiting += reads
+        seen.update(reads)
+    return False
 
 
 def _image_of(node: Node, along: _Axis) -> Value | None:

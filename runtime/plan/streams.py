@@ -147,19 +147,22 @@ def _bring_back(rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, 
     networks whose rows are all small take up to a tenth longer if these are brought back.
     """
     readers: dict[int, list[int]] = {}
+    touched = {number: _touched(rows[number]) for number in numbers}
     for number in numbers:
         for source in sources[number]:
             readers.setdefault(source, []).append(number)
     for number in numbers:
         row, behind = rows[number], readers.get(number, [])
         near = (*sources[number], *behind)
-        if row.stream == 0 or not behind or _touched(row) > SMALL:
+        if row.stream == 0 or not behind or touched[number] > SMALL:
             continue
         if any(rows[other].stream == row.stream for other in near):
             continue
         reader = min(behind)
+        if touched[reader] < LARGE:
+            continue
         streams = {rows[source].stream for source in sources[reader] - {number}}
-        if _touched(rows[reader]) >= LARGE and streams <= {rows[reader].stream}:
+        if streams <= {rows[reader].stream}:
             row.stream = rows[reader].stream
 
 

@@ -1,0 +1,122 @@
+"""Graphs of many nodes in a row: no recursion is as deep, and no work grows faster than they do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+import tercet
+from tercet.tools.inspect.paper import paper_rows, target_of
+
+#: Nodes of a block, given its number and what it reads; the last one's output is the next input.
+Block = Callable[[str, str], list[NodeProto]]
+
+make = helper.make_node
+CONSTANTS = {
+    "weights": np.eye(8, dtype=np.float32),
+    "bias": np.ones(8, np.float32),
+    "filters": np.ones((4, 4, 3, 3), np.float32),
+    "first": np.array([0]),
+    "second": np.array([1]),
+    "half": np.array([2]),
+    "end": np.array([99]),
+}
+
+
+def move(n: str, x: str) -> list[NodeProto]:
+    """The first channel to the end of an image, computed."""
+    return [
+        make("Slice", [x, "first", "second", "second"], [f"{n}a"]),
+        make("Sin", [f"{n}a"], [f"{n}b"]),
+        make("Slice", [x, "second", "end", "second"], [f"{n}c"]),
+        make("Concat", [f"{n}c", f"{n}b"], [f"{n}d"], axis=1),
+    ]
+
+
+def grow(n: str, x: str) -> list[NodeProto]:
+    return [
+        make("Slice", [x, "first", "half", "second"], [f"{n}a"]),
+        make("Concat", [x, f"{n}a"], [f"{n}b"], axis=1),
+    ]
+
+
+BLOCKS: dict[str, Block] = {
+    "relu": lambda n, x: [make("Relu", [x], [n])],
+    "elementwise": lambda n, x: [make("Tanh", [x], [f"{n}a"]), make("Neg", [f"{n}a"], [n])],
+    "gated": lambda n, x: [make("Sigmoid", [x], [f"{n}a"]), make("Mul", [x, f"{n}a"], [n])],
+    "layers": lambda n, x: [
+        make("MatMul", [x, "weights"], [f"{n}a"]),
+        make("Add", [f"{n}a", "bias"], [n]),
+    ],
+    "residuals": lambda n, x: [make("Softmax", [x], [f"{n}a"]), make("Add", [f"{n}a", x], [n])],
+    "convolutions": lambda n, x: [
+        make("Conv", [x, "filters"], [f"{n}a"], pads=[1] * 4),
+        make("Relu", [f"{n}a"], [n]),
+    ],
+    "transposes": lambda n, x: [
+        make("Transpose", [x], [f"{n}a"], perm=[0, 1, 3, 2]),
+        make("Tanh", [f"{n}a"], [n]),
+    ],
+    "moves": move,
+    "concats": grow,
+}
+
+
+def graph_of(block: Block, count: int) -> bytes:
+    nodes, value = list[NodeProto](), "x"
+    while len(nodes) < count:
+        nodes += block(f"n{len(nodes)}", value)
+        value = nodes[-1].output[0]
+    kind = TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "long",
+        [helper.make_tensor_value_info("x", kind, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info(value, kind, None)],
+        [numpy_helper.from_array(data, name) for name, data in CONSTANTS.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return model.SerializeToString()
+
+
+def planned(data: bytes) -> int:
+    """Plan a model for the host and for a GPU; return the number of rows there."""
+    with tercet.load(data) as model:
+        return len(paper_rows(model, target_of("sm_90a")))
+
+
+@pytest.mark.parametrize("block", [*BLOCKS])
+def test_no_recursion_is_as_deep_as_a_graph(block: str) -> None:
+    assert planned(graph_of(BLOCKS[block], sys.getrecursionlimit() * 5 // 4))
+
+
+@pytest.mark.parametrize("block", [*BLOCKS])
+def test_work_grows_as_the_graph_does(block: str) -> None:
+    """Twice as many nodes take about twice as many calls."""
+    counts: list[int] = []
+    for size in (100, 200):
+        data = graph_of(BLOCKS[block], size)
+        planned(data)  # what is imported or kept is counted in neither
+        counts.append(_calls(data))
+    assert counts[1] < 2.3 * counts[0]
+
+
+def _calls(data: bytes) -> int:
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        planned(data)
+    finally:
+        sys.setprofile(before)
+    return count
