@@ -303,7 +303,7 @@ class Program:
         return sum(plan.taken.get(budget, 0) for plan in plans)
 
     def close(self) -> None:
-        """Release all memory; the program cannot run afterwards."""
+        """Release all memory; the program cannot run afterwards, and its graphs are empty."""
         told, self.on_closed = self.on_closed, None
         ran = list[Graph]()
         if told is not None:

@@ -322,6 +322,24 @@ class Graph:
                 found.update(node.distinct_reads)
         return found
 
+    def dissolve(self) -> None:
+        """Remove everything, bodies included, so that its memory is freed at once.
+
+        Values and nodes refer to each other, so those of a graph that is merely dropped stay until
+        the garbage collector looks for such cycles.
+        """
+        for node in self._nodes:
+            for body in node.op.graphs():
+                body.dissolve()
+            for value in node.outputs:
+                value.producer = None
+            node.inputs = node.captures = node.outputs = ()
+        for value in self._names.values():
+            value.consumers = {}
+        self.inputs = self.captures = ()
+        for held in (self._nodes, self._outputs, self._labels, self._names, self._node_names):
+            held.clear()
+
     def clone(self) -> Graph:
         """Return an independent copy, bodies included; constants share their arrays."""
         copy = Graph(self.name)

@@ -186,12 +186,14 @@ class ProgramCache:
         self._forget([self._graphs.pop(key)])
 
     def _forget(self, graphs: Sequence[Graph]) -> None:
-        """Drop the weights that only these graphs have, of which no program is left."""
+        """Drop graphs of which no program is left, and the weights that only they have."""
         alone = set[int]().union(*map(arrays_of, graphs))
         for kept in (self._imported, *list(self._graphs.values())):
             alone -= arrays_of(kept)
         for store in self._resources.stores.values():
             store.forget(alone)
+        for graph in graphs:
+            graph.dissolve()
 
     @no_collection()
     @same_threads()
