@@ -61,7 +61,7 @@ class Profile(Shown):
         overhead: profiling overhead: an instrumented run divided by the uninstrumented one next to
             it, less 1; the median of such pairs.
         covered: rows, feeding and fetching of an instrumented run divided by the uninstrumented one
-            next to it, likewise.
+            next to it, likewise; rows in their graph, if they were timed there.
         peaks: by device; empty if not requested.
         arenas: of all plans.
         environment: machine and versions.
@@ -201,8 +201,7 @@ def profile(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
         repeat: number of measured runs, instrumented and not; two seconds' worth of each if None.
-        peaks: whether to measure the machine's peaks, and on a device rows within their graph,
-            which takes about a second each.
+        peaks: whether to measure the machine's peaks, which takes about a second.
         fallback: backend for nodes that this one declines.
         precision: compute precision of float32 tensors.
         freeze: arrays by name for inputs that become constants; see `tercet.load`.
@@ -255,14 +254,16 @@ def profile_model(
     try:
         with time_limit(timeout, say, since) as (limit, tell):
             _measure(model, probe, feeds, repeat, tell, runs)
+            in_graph |= _in_graph(model, feeds.arrays, tell)
             if peaks:
                 _peaks(model, probe.program(feeds.arrays), tell, best)
-                in_graph |= _in_graph(model, feeds.arrays, tell)
         plain, watched = runs.pairs()
         if not watched:
             raise limit.error()
         program = probe.program(feeds.arrays)
         middle, sites = middle_of(watched), sites_of(program)
+        keys = {site.key: key_of(site.row) for site in sites if site.row is not None}
+        within = {each: in_graph[key] for each, key in keys.items() if key in in_graph}
         device = model.backends[0].device
         return Profile(
             model=title,
@@ -274,7 +275,7 @@ def profile_model(
             total=Timing(plain),
             watched=Timing(tuple(run.length for run in watched)),
             overhead=median(r.length / t for r, t in zip(watched, plain, strict=True)) - 1,
-            covered=median(r.known / t for r, t in zip(watched, plain, strict=True)),
+            covered=median(r.known(within) / t for r, t in zip(watched, plain, strict=True)),
             peaks=best,
             arenas=_arenas(program),
             environment=device_environment(device, PACKAGES),

@@ -90,10 +90,14 @@ class TimedRun:
         """Seconds after the last row."""
         return self.end - self.spans[-1].end if self.spans else 0.0
 
-    @property
-    def known(self) -> float:
-        """Seconds of the rows, and before the first and after the last."""
-        return self.feed + sum(span.seconds for span in self.spans) + self.fetch
+    def known(self, within: Mapping[int, float]) -> float:
+        """Return the seconds of the rows, and before the first and after the last.
+
+        Args:
+            within: by key, seconds of rows in their graph, where they overlap.
+        """
+        rows = sum(within.get(span.key, span.seconds) for span in self.spans)
+        return self.feed + rows + self.fetch
 
 
 @dataclass(frozen=True, slots=True)
