@@ -1,9 +1,9 @@
 """Copies of large inputs and results between a device and callers' memory.
 
 A plan copies each input to pinned memory of its own, which the device reads, and each result from
-such memory to the caller. Large tensors bypass it: the device reads inputs where the caller has
-pinned them, and writes results to pinned memory that is given to the caller. Their addresses differ
-from run to run, so recorded graphs do not contain these copies: they run before and after them.
+such memory to the caller. Large tensors bypass it: inputs are read where the caller has them, and
+results written to pinned memory that is given to the caller. Their addresses differ from run to
+run, so recorded graphs do not contain these copies: they run before and after them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MIN_UPLOAD, MIN_DOWNLOAD = 1 << 19, 1 << 16
 
 
 class Upload:
-    """Copies an input to the device, from the caller's memory if that is pinned.
+    """Copies an input to the device, from the caller's memory unless its layout is another one.
 
-    Several threads copy a large one to pinned memory; each piece is sent from there while they copy
-    others.
+    Several threads copy a large one that is not pinned to pinned memory; each piece is sent from
+    there while they copy others. What one thread would copy, the driver does while it is sent.
 
     Args:
         target: where it is on the device.
@@ -45,17 +45,17 @@ class Upload:
 
     def __init__(self, target: View, staging: View, exchange: Exchange) -> None:
         self._target, self._staging, self._exchange = target, staging, exchange
-        self._source = staging
+        self._source, self._staged = staging, array(staging)
         self._unstaged: Array | None = None
 
     def feed(self, data: Array) -> None:
-        """Set the elements for the next run, which reads pinned or many ones only then."""
-        if self._exchange.is_pinned(data):
-            self._source = View(HOST, HostBuffer.around(data), 0, self._staging.type)
-        elif is_shared(array(self._staging), data):
+        """Set the elements for the next run, which reads them only then unless it copies them."""
+        if data.dtype != self._staged.dtype or not data.flags.c_contiguous:
+            np.copyto(self._staged, data)
+        elif is_shared(self._staged, data) and not self._exchange.is_pinned(data):
             self._unstaged = data
         else:
-            np.copyto(array(self._staging), data)
+            self._source = View(HOST, HostBuffer.around(data), 0, self._staging.type)
 
     def release(self) -> None:
         """Drop the caller's memory, which the device must not be reading any more."""
@@ -74,7 +74,7 @@ class Upload:
     @cached_property
     def _pieces(self) -> tuple[list[Array], list[Run]]:
         """Return the pieces of the pinned memory, and what sends each to the device."""
-        staged, sends, offset = pieces(array(self._staging)), list[Run](), 0
+        staged, sends, offset = pieces(self._staged), list[Run](), 0
         for piece in staged:
             type_ = TensorType(piece.dtype, piece.shape)
             to, source = (
