@@ -29,7 +29,7 @@ from .families import provide
 from .fusion import FusionGroup, groups
 from .gemm.f16x3 import judge
 from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
-from .recipe.launch import pitched_by
+from .recipe.launch import accessed_by, pitched_by
 from .recipe.operands import MAX_WORD, Tensor
 from .recipe.setting import PLAIN, Setting, Stored, TunedChoice
 from .smaller_groups import smaller
@@ -123,6 +123,9 @@ class CudaBackend:
         recipe = recipes.of(formats, results, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
+        known = accessed_by(recipe)
+        if unstored := [value.name for value in results if value not in known]:
+            return Decline(group.nodes[0], f"no kernel of the group stores '{unstored[0]}'")
         build = partial(self._build, recipes)
         wanted = _wanted(group, formats, results)
         if wanted.follows:  # slices with gaps are channels-last

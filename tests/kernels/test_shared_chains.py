@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,10 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen import shared_chains
+from tercet.backends.cuda.codegen.shared_chains import SharedChain
+from tercet.backends.cuda.recipe.launch import Launch, accessed_by
+from tercet.backends.cuda.recipe.pattern import Operand
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph
@@ -98,6 +103,22 @@ def test_one_kernel(name: str) -> None:
     found = files_of(GRAPHS[name](Net(1)))
     assert found.count(FILE) == 1
     assert not any(file.startswith("elementwise/") and file != FILE for file in found)
+
+
+def test_a_group_whose_kernel_forgets_a_result_is_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = shared_chains.shared_chain
+
+    def forgetful(found: SharedChain, operand: Operand) -> Launch | str:
+        return whole(replace(found, results=found.results[:1]), operand)
+
+    monkeypatch.setattr(shared_chains, "shared_chain", forgetful)
+    graph = gates(Net(1))
+    found = tuple(launches(planned(graph)))
+    assert not any(launch.file == FILE for launch in found)
+    stored = {value.name for value in accessed_by(found)}
+    assert {value.name for value in graph.outputs.values()} <= stored
 
 
 @needs_compiler

@@ -167,6 +167,12 @@ def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
     return (recipe,) if isinstance(recipe, Launch) else recipe
 
 
+def accessed_by(recipe: Recipe) -> frozenset[Value]:
+    """Return the values that launches access."""
+    operands = (operand for launch in launches_of(recipe) for operand in launch.operands)
+    return frozenset(operand.value for operand in operands if isinstance(operand, Tensor))
+
+
 def pitched_by(recipe: Recipe) -> frozenset[Value]:
     """Return the values that may be slices: those pitched in all launches that access them."""
     named: set[Value] = set()
@@ -174,8 +180,7 @@ def pitched_by(recipe: Recipe) -> frozenset[Value]:
     for launch in launches_of(recipe):
         able = {operand.value for operand in launch.pitched}
         named |= able
-        touched = (base_of(argument) for argument in launch.arguments.values())
-        refused |= {base.value for base in touched if isinstance(base, Tensor)} - able
+        refused |= accessed_by(launch) - able
     return frozenset(named - refused)
 
 
