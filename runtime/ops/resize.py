@@ -106,6 +106,9 @@ class Resize(Op):
     def _sized(self, dims: Shape, sizes: Shape | None) -> Shape:
         if sizes is None:
             return (None,) * len(dims)
+        for old, size in zip(dims, sizes, strict=True):
+            if old == 0 and isinstance(size, int) and size:
+                raise ShapeError(f"sizes={sizes} of axes {dims}; no factor makes {size} of 0")
         if self.keep_aspect_ratio_policy == "stretch":
             return sizes
         known = [d for d in (*dims, *sizes) if isinstance(d, int)]

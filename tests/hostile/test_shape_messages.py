@@ -270,6 +270,11 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "s = Constant <value_floats = [2.0, 2.0]> () y = Resize(x, , s)",
         "scales float32[2] must have 4 elements",
     ),
+    "Resize of no elements": (
+        "float[1,3,0,8] x",
+        "s = Constant <value_ints = [1, 3, 4, 8]> () y = Resize(x, , , s)",
+        "sizes=(1, 3, 4, 8) of axes (1, 3, 0, 8); no factor makes 4 of 0",
+    ),
     "Resize sizes": (
         "float[1,1,4,4] x",
         "s = Constant <value_ints = [8, 8]> () y = Resize(x, , , s)",
