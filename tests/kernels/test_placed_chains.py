@@ -172,13 +172,35 @@ def test_indices_that_are_computed_are_read(emulated: CudaBackend) -> None:
     compare(Sample(graph, net.feeds), emulated)
 
 
+#: What is computed of elements before others are placed there, or chosen from there.
+BEFORE: dict[str, Callable[[Net, Value, Value, Value], Value]] = {
+    "updates a view": lambda net, x, at, u: net.apply(
+        ScatterElements(axis=1),
+        shaped(net, net.apply(ArgMax(axis=1), net.input(2, 3)), 2, 1),
+        at,
+        u,
+    ),
+    "updates the same": lambda net, x, at, u: net.apply(
+        ScatterElements(axis=1), net.apply(Neg(), u), at, u
+    ),
+    "updates others": lambda net, x, at, u: net.apply(
+        ScatterElements(axis=1), net.apply(Neg(), x), at, u
+    ),
+    "places": lambda net, x, at, u: net.apply(ScatterElements(axis=1), x, net.apply(Neg(), u), u),
+    "chooses": lambda net, x, at, u: net.apply(
+        ScatterElements(axis=1), x, at, net.apply(GatherElements(axis=1), net.apply(Neg(), u), at)
+    ),
+}
+
+
 @needs_compiler
-def test_what_is_updated_may_be_a_view(emulated: CudaBackend) -> None:
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_is_placed_is_computed_before(name: str, emulated: CudaBackend) -> None:
     net = Net(1)
-    table = shaped(net, net.apply(ArgMax(axis=1), net.input(2, 3)), 2)
-    given, at = indices(net, [4]), indices(net, [[1]])
-    graph = net.outputs(net.apply(ScatterND(), table, at, given), net.apply(Neg(), given))
-    assert files_of(graph).count(FILE) == 1
+    x, at, u = indices(net, [[5], [6]]), indices(net, [[0], [-1]]), indices(net, [[-1], [0]])
+    found = BEFORE[name](net, x, at, u)
+    graph = net.outputs(found, net.apply(Add(), u, np.array(3)))
+    assert (FILE in files_of(graph)) == name.startswith("updates")
     compare(Sample(graph, net.feeds), emulated)
 
 

@@ -161,20 +161,20 @@ class _Closed:
         """Return a node that one kernel can have with these."""
         reads = dict.fromkeys(v for node in self.graph.in_order(nodes) for v in node.distinct_reads)
         given = [value for value in reads if not value.is_constant]
-        places = _with_views(n.operands[1] for n in nodes if _updates(n) or self._gathers(n))
+        placed = [node for node in nodes if _updates(node) or self._gathers(node)]
+        places = _with_views(node.operands[1] for node in placed)
+        before = {node.operands[0] for node in placed}
         for value in given:
             maker = value.producer
-            if maker is None or maker not in self.free or maker in nodes:
+            if maker is None or maker not in self.free or maker in nodes or value in before:
                 continue
             if not self.graph.is_read_outside(value, nodes):
-                of_updates = all(
-                    _updates(node) and value is not node.operands[0] for node in value.consumers
-                )
+                of_updates = all(_updates(node) for node in value.consumers)
                 computes = self._computes(maker) or self._gathers(maker)
                 if (maker.op.view and of_updates) or (computes and value not in places):
                     return maker
         readers = (node for value in given for node in self.graph.in_order(value.consumers))
-        return next((node for node in readers if node not in nodes and self._ends(node)), None)
+        return next((n for n in readers if n not in nodes and self._ends(n, nodes)), None)
 
     def _computes(self, node: Node) -> bool:
         """Whether a node computes an element each of one or one each of its operands."""
@@ -186,12 +186,16 @@ class _Closed:
             return False
         return _has_line(node.operands[1])
 
-    def _ends(self, node: Node) -> bool:
-        """Whether nothing reads what a node gives."""
+    def _ends(self, node: Node, nodes: Set[Node]) -> bool:
+        """Whether nothing reads what a node gives, and it updates nothing that these compute."""
         if node not in self.free or node.output.consumers:
             return False
-        same = _updates(node) and node.operands[2].tensor.size == self.count
-        return self._computes(node) or (same and _updates_few(node))
+        if not _updates(node):
+            return self._computes(node)
+        x, indices, updates = node.operands
+        made = {value for each in nodes if not each.op.view for value in each.outputs}
+        apart = made.isdisjoint((x, *_with_views((indices,))))
+        return apart and updates.tensor.size == self.count and _updates_few(node)
 
 
 def _with_views(values: Iterable[Value]) -> set[Value]:
