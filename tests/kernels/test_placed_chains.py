@@ -186,7 +186,7 @@ BEFORE: dict[str, Callable[[Net, Value, Value, Value], Value]] = {
     "updates others": lambda net, x, at, u: net.apply(
         ScatterElements(axis=1), net.apply(Neg(), x), at, u
     ),
-    "places": lambda net, x, at, u: net.apply(ScatterElements(axis=1), x, net.apply(Neg(), u), u),
+    "places": lambda net, x, at, u: net.apply(ScatterElements(axis=1), x, net.apply(Relu(), u), u),
     "chooses": lambda net, x, at, u: net.apply(
         ScatterElements(axis=1), x, at, net.apply(GatherElements(axis=1), net.apply(Neg(), u), at)
     ),
