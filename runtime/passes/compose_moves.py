@@ -102,11 +102,15 @@ class _Moves:
         top = moved(add, source, index, known_sizes(move.top))
         self._redirect(move.top, top)
         del self.known[move.top]
-        if top.producer is not None and top is not source:
-            nodes = _between(top, source)
-            self.known[top] = Move(source, top, index, nodes)
+        self._note(Move(source, top, index, _between(top, source)))
         drop(self.graph, last)
         return top
+
+    def _note(self, move: Move) -> Move:
+        """Return a new move, which is known from now on unless it consists of views alone."""
+        if not all(isinstance(node.op, RESHAPES) for node in move.nodes):
+            self.known[move.top] = move
+        return move
 
     def _redirect(self, old: Value, new: Value) -> None:
         """Redirect all readers of a value, known moves included."""
@@ -175,9 +179,8 @@ class _Moves:
         top = moved(add, source, back.index, known_sizes(last.output))
         self._redirect(last.output, top)
         del self.known[back.top]
-        self.known[top] = Move(source, top, back.index, _between(top, source))
         self._replace((*behind, back.last), made)
-        return self.known[top]
+        return self._note(Move(source, top, back.index, _between(top, source)))
 
     def _norm_of(self, move: Move) -> Node | None:
         """Return the norm of the last axis read only by a move."""
@@ -191,7 +194,7 @@ class _Moves:
         first = Builder(self.graph, last, f"{last.name}.rows", self.graph.in_order(there.nodes))
         rows = moved(first, origin, there.index, shape)
         del self.known[there.top]
-        self.known[rows] = Move(origin, rows, there.index, _between(rows, origin))
+        self._note(Move(origin, rows, there.index, _between(rows, origin)))
         if norm is not None:
             again = Builder(self.graph, last, norm.name, (norm,))
             result = again(
@@ -208,8 +211,8 @@ class _Moves:
         behind = Builder(self.graph, node, back.last.name, self.graph.in_order(back.nodes))
         top = moved(behind, total, back.index, known_sizes(node.output))
         self._redirect(node.output, top)
-        del self.known[back.top]
-        self.known[top] = Move(total, top, back.index, _between(top, total))
+        self.known.pop(back.top, None)
+        self._note(Move(total, top, back.index, _between(top, total)))
         name = node.name
         drop(self.graph, node)
         return f"Add '{name}' takes its residual in the order of rows of '{rows.name}'"
