@@ -96,6 +96,8 @@ def _assigned(graph: Graph) -> Iterator[str]:
         rows, shape = rows_of(node) or places_of(node), shape_of(node.output)
         if rows is None or rows.step > 1 or not shape or not isinstance(shape[rows.axis], int):
             continue
+        if shape_of(rows.updates) is None:
+            continue
         text = _pad_all(graph, node, rows) or _add_to_part(graph, node, rows)
         if text:
             yield text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import TensorAttribute
 from tercet.runtime.ir.types import Array
@@ -187,3 +189,18 @@ def test_one_place() -> None:
     assert log.counts["add_to_slices"] == 3
     assert not {"ScatterND", "ScatterElements", "Slice"} & {*kinds(after)}
     assert_same(graph, after)
+
+
+def test_what_is_assigned_may_be_of_unknown_rank() -> None:
+    proto = parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[2, 4] x, int64[n] shape) => (y)
+        <float[3, 4] zeros = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, int64[2, 1] i = {0, 1}> {
+            shaped = Reshape (x, shape)
+            y = ScatterND (zeros, i, shaped)
+        }"""
+    )
+    feeds = {"x": normal(2, 4), "shape": np.array([2, 4])}
+    with tercet.load(proto) as loaded:
+        found = loaded.run(feeds)["y"]
+    np.testing.assert_array_equal(found, np.pad(feeds["x"], ((0, 1), (0, 0))))
