@@ -375,6 +375,7 @@ def _products() -> Iterator[Sample]:
     yield sample("QLinearMatMul", [left, step, zero, right, step, zero, scalar(9.0), zero])
     yield sample("Einsum", [normal(2, 3, 4), normal(2, 4, 5)], equation="bij,bjk->bik")
     yield sample("Einsum", [normal(4, 4)], equation="ii->i")
+    yield sample("Einsum", [normal(1, 2, 1), normal(5, 2, 0)], equation="abc,abc->b")
     three = [normal(3, 4, 5), normal(5, 4), normal(2, 3)]
     yield sample("Einsum", three, equation="abc,cb,da->d")
     yield sample("Det", [normal(3, 5, 5)])

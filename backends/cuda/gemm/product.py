@@ -176,16 +176,12 @@ def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
     axes = [_letters(term, x.rank) for term, x in zip(terms, operands, strict=True)]
     shared = y.rank - len(result.replace(".", ""))
     kept = _letters(result, y.rank)
-    sizes = {
-        letter: max(x.dims[i] for x, names in zip(operands, axes, strict=True)
-                    for i, name in enumerate(names) if name == letter)
-        for letter in dict.fromkeys(name for names in axes for name in names)
-    }  # fmt: skip
+    sizes = dict.fromkeys((name for names in axes for name in names), 1)
+    for x, names in zip(operands, axes, strict=True):
+        sizes |= {name: size for size, name in zip(x.dims, names, strict=True) if size != 1}
     summed = [letter for letter in sizes if letter not in kept]
     if any(letter.startswith(".") for letter in summed) or shared < 0:
         return f"equation {op.equation}"
-    if any(sizes[letter] == 0 for letter in sizes) and y.size:
-        return "a sum without terms"
     args: dict[str, Given] = {}
     for i, (x, names) in enumerate(zip(operands, axes, strict=True)):
         steps = [0 if size == 1 else step for size, step in zip(x.dims, x.strides, strict=True)]
