@@ -13,7 +13,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import packed
 from tercet.backends.cuda.gemm.gemv import RowTile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ops.packed import MatMulNBits
 
 from .cubins import assert_plans_compile
@@ -51,6 +51,8 @@ def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
         (2, 3600, 120, "32 rows, 4 warps, 1 steps"),
         (1, 14400, 60, "32 rows, 16 warps, 2 steps"),
         (2, 2100, 24, "16 rows, 16 warps, 1 steps"),
+        (8, 2100, 45, "24 rows, 16 warps, 1 steps"),
+        (3, 2100, 75, "40 rows, 16 warps, 1 steps"),
     ],
 )
 def test_tiles_of_few_multiprocessors(
@@ -84,6 +86,25 @@ def test_gated_layers_that_are_interleaved(hopper: CudaBackend) -> None:
 def test_tiles_that_share_rows_equally(k: int, n: int, block: int, eights: int) -> None:
     op = MatMulNBits(K=k, N=n, bits=4, block_size=block)
     assert packed.choose(op, H200, products=2) == RowTile(eights, 16, 1, persistent=1)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "rows", "dtype", "tile"),
+    [
+        (18944, 3584, 1, float16, "32 rows, 16 warps, 2 steps"),  # Qwen2.5-7B
+        (3584, 3584, 8, float16, "32 rows, 16 warps, 1 steps"),
+        (8192, 3072, 1, float16, "24 rows, 16 warps, 1 steps"),  # Phi-3 mini
+        (2560, 6144, 1, float16, "48 rows, 16 warps, 1 steps"),  # Qwen3-4B
+        (2560, 6144, 8, float16, "32 rows, 8 warps, 1 steps"),
+        (5120, 5120, 8, float16, "40 rows, 16 warps, 1 steps"),  # Phi-4
+        (5120, 5120, 2, float32, "32 rows, 8 warps, 1 steps"),
+        (2048, 3072, 1, float16, "16 rows, 8 warps, 1 steps"),  # Llama-3.2-1B: a step of 16 warps
+    ],
+)
+def test_blocks_that_fill_the_gpu_once(k: int, n: int, rows: int, dtype: Any, tile: str) -> None:
+    product = nbits(rows, k, n, 4, 32, dtype=dtype)
+    (launch,) = launches(planned(product.graph))
+    assert launch.title.startswith(f"gemv_packed {rows} by {tile}, 4 bits")
 
 
 def test_two_products_have_equally_many_rows_of_a_tile() -> None:

@@ -333,7 +333,8 @@ class _Product:
         if not self.is_summed and SMALL.blocks(columns * products) >= MANY * target.processors:
             return SMALL
         sizes = {"K": terms, "bits": self.weights.bits, "block_size": self.weights.block}
-        return packed.choose(MatMulNBits(N=columns, **sizes), target, products)
+        op, filling = MatMulNBits(N=columns, **sizes), packed.FILLING_EXPERTS
+        return packed.choose(op, target, products, filling=filling)
 
     def _fitting(self, target: Target, slots: int = 1) -> tuple[RowTile, int] | str:
         """Return the tile with room for its scales, and their bytes, or why there is none.

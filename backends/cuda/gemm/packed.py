@@ -7,7 +7,7 @@ to the workspace for the other schedules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -38,9 +38,15 @@ PLANES = 3
 MIXED_ROWS, COMPARED = 32, 4
 #: Steps per warp from which on rows are long.
 LONG = 7
-#: Rows of weights of a block, in units of eight, with which one per multiprocessor has more of them
-#: than others.
-WIDE = (5, 6)
+#: Rows of weights of a block, in units of eight, of which one for each multiprocessor has all, by
+#: whether there is one row of x or several: blocks of 16 or 32 rows would be one or two for each.
+#: With 3 and 4, and with 5 for several rows, a step of Qwen2.5-7B takes 15 % less time on an H200
+#: with one and 8 sequences, of Qwen3-4B 11 and 9 %, of Phi-3 mini, Phi-2, Phi-4 and Gemma 2 2B 4 to
+#: 5 %. With 6 and 8 sequences, one of Llama-3-8B and Qwen3-4B takes 2 % more. Several rows of
+#: planes leave registers for 4; experts were measured with 5 and 6.
+FILLING, FILLING_SEVERAL, FILLING_PLANES, FILLING_EXPERTS = (3, 4, 5, 6), (3, 4, 5), (3, 4), (5, 6)
+#: Warps of a block that has a multiprocessor for itself.
+ALONE = 16
 #: Rows of weights of a tile, in the same units, if a block takes several in turns: half as many
 #: again as otherwise have more bytes in flight, and warps wait for each other less often. On an
 #: H200, a layer of Llama-3-8B takes 0.9 to 1.3 us less of 41 with 4 bits in blocks of 128, one of
@@ -58,34 +64,42 @@ SHORTEST = 16
 TERMS = 8
 
 
-def choose(op: MatMulNBits, target: Target, products: int = 1, rows: int = 1) -> RowTile:
+def choose(
+    op: MatMulNBits,
+    target: Target,
+    products: int = 1,
+    rows: int = 1,
+    filling: Collection[int] = FILLING,
+) -> RowTile:
     """Return the tile to take: as measured on H100s and H200s with 2048 to 28672 rows of weights.
 
     More rows per block share the reads of x; more warps have more bytes in flight, if blocks are
     few and rows are long enough. If there are many more blocks than multiprocessors, small ones
     hide what others do besides loading. A single row of x leaves registers for two steps of long
-    rows of weights, or for `WIDE` blocks that fill the GPU once; if there are `MANY` tiles for each
-    multiprocessor, one block takes them in turns.
+    rows of weights. If these are longer than a step of all warps, blocks may fill the GPU once; see
+    `FILLING`. If there are `MANY` tiles for each multiprocessor, one block takes them in turns.
 
     Args:
         op: the product.
         target: the GPU.
         products: number of products in one kernel.
         rows: of x.
+        filling: see `FILLING`.
     """
     n = op.N * products
     eights = 4 if ceil_div(n, 4 * EIGHT) >= 0.9 * target.processors else 2
     blocks, steps = ceil_div(n, eights * EIGHT), ceil_div(op.K * op.bits, 8 * STEP)
     wide = ceil_div(n, EIGHT * target.processors)
     is_long = rows == 1 and steps >= 4 * LONG
-    if is_long and wide in WIDE and wide % products == 0:
-        return RowTile(wide, 16, 1)
+    more = 2 if rows == 1 and steps >= ALONE * LONG else 1
+    if steps > ALONE and wide in filling and wide % products == 0:
+        return RowTile(wide, ALONE, more if wide <= 4 else 1)
     if is_long and blocks >= MANY * target.processors:
-        return RowTile(_persistent(op, n, target), 16, 1, persistent=1)
+        return RowTile(_persistent(op, n, target), ALONE, 1, persistent=1)
     if blocks >= 2 * target.processors:
         return RowTile(eights, 4, 2 if is_long else 1, 4)
-    if blocks <= target.processors and steps >= 16:
-        return RowTile(eights, 16, 2 if rows == 1 and steps >= 16 * LONG else 1)
+    if blocks <= target.processors and steps >= ALONE:
+        return RowTile(eights, ALONE, more)
     return RowTile(eights, 8, 1, 2)
 
 
@@ -222,7 +236,8 @@ def multiply_packed_rows(
         scaled_prologue(scaled, op.K, a.dtype) if scaled else prologue_of(norm, op.K, a.dtype)
     )
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
-    tile = choose(op, target, count, rows)
+    filling = FILLING if rows == 1 else FILLING_SEVERAL if planes == 1 else FILLING_PLANES
+    tile = choose(op, target, count, rows, filling)
     tiles = 1 if tile.persistent == 0 else 2  # at a time
     per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
     beside = prologue.shared + tiles * between_sums(tile.warps * rows * planes)
