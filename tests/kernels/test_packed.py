@@ -91,7 +91,8 @@ def test_tiles_that_share_rows_equally(k: int, n: int, block: int, eights: int) 
 @pytest.mark.parametrize(
     ("k", "n", "rows", "dtype", "tile"),
     [
-        (18944, 3584, 1, float16, "32 rows, 16 warps, 2 steps"),  # Qwen2.5-7B
+        (14336, 4096, 1, float16, "32 rows, 16 warps, 2 steps"),  # Llama-3-8B
+        (18944, 3584, 1, float16, "32 rows, 16 warps, 1 steps"),  # Qwen2.5-7B
         (3584, 3584, 8, float16, "32 rows, 16 warps, 1 steps"),
         (8192, 3072, 1, float16, "24 rows, 16 warps, 1 steps"),  # Phi-3 mini
         (2560, 6144, 1, float16, "48 rows, 16 warps, 1 steps"),  # Qwen3-4B

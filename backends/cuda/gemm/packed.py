@@ -93,7 +93,7 @@ def choose(
     is_long = rows == 1 and steps >= 4 * LONG
     more = 2 if rows == 1 and steps >= ALONE * LONG else 1
     if steps > ALONE and wide in filling and wide % products == 0:
-        return RowTile(wide, ALONE, more if wide <= 4 else 1)
+        return RowTile(wide, ALONE, more if wide == eights else 1)
     if is_long and blocks >= MANY * target.processors:
         return RowTile(_persistent(op, n, target), ALONE, 1, persistent=1)
     if blocks >= 2 * target.processors:
