@@ -85,7 +85,7 @@ def _parts(graph: Graph, node: Node) -> _Parts | None:
     if weights is None or move is None or not isinstance(move.op, Transpose):
         return None
     cut = move.operands[0].producer
-    if cut is None or not isinstance(cut.op, Reshape) or move.op.order(5) != _PARTS_BEHIND:
+    if cut is None or not isinstance(cut.op, Reshape) or move.op.perm != _PARTS_BEHIND:
         return None
     image, parts = cut.operands[0], shape_of(cut.output) or ()
     joined, shape = shape_of(node.operands[0]) or (), shape_of(image) or ()

@@ -85,3 +85,18 @@ def test_parts_of_channels_are_terms_of_one_product(batch: Dim) -> None:
     assert orders == [(0, 2, 3, 1), (0, 3, 1, 2)], "of images alone"
     sample = batch if isinstance(batch, int) else 2
     assert_same(graph, after, sample, 2, FRAMES, NODES, rel=5e-6)
+
+
+def test_windows_in_front_of_a_layer_stay() -> None:
+    """Transposes of other ranks, as in Swin."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Reshape(), x, np.array([2, 2, 2, 2, 3, CHANNELS]))
+        y = apply(g, Transpose(perm=(0, 1, 3, 2, 4, 5)), y)
+        y = apply(g, Reshape(), y, np.array([8, 6, CHANNELS]))
+        return apply(g, MatMul(), y, normal(CHANNELS, 5))
+
+    graph = make(build, (2, 4, 6, CHANNELS))
+    after, log = optimised(graph)
+    assert "mix_rows" not in log.counts
+    assert_same(graph, after)
