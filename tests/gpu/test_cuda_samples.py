@@ -7,11 +7,15 @@ Also what to run under compute-sanitizer:
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.runtime.ir.dtypes import DType, float16, float32
 
 from ..kernels import (
     index_samples,
@@ -21,9 +25,11 @@ from ..kernels import (
     test_chosen,
     test_chunks,
     test_dots,
+    test_epilogue_operands,
     test_gathered,
     test_pad_channels,
     test_placed_chains,
+    test_places_first,
     test_rotated_heads,
     test_row_chain,
     test_scan_chain,
@@ -95,6 +101,26 @@ def test_short_products(sample: Sample) -> None:
 )
 def test_large_recurrent_layers(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("batch", [1, 40])
+@pytest.mark.parametrize("case", test_epilogue_operands.BY_LINE)
+def test_numbers_of_rows_and_pixels(
+    case: test_epilogue_operands.Case, batch: int, dtype: DType
+) -> None:
+    (backend,) = open_backends("cuda", OPTIONS)
+    test_epilogue_operands.assert_exact(case, batch, dtype, cast("CudaBackend", backend))
+
+
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("places", [5, 200, 700])
+@pytest.mark.parametrize(("mask", "crossed"), [(False, False), (True, False), (False, True)])
+def test_places_before_samples(dtype: DType, places: int, mask: bool, crossed: bool) -> None:
+    (backend,) = open_backends("cuda", OPTIONS)
+    test_places_first.assert_exact(
+        dtype, cast("CudaBackend", backend), places=places, mask=mask, crossed=crossed
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 127, 1009])

@@ -260,6 +260,10 @@ def weighted_pixels(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), y, weight)
 
 
+#: Cases with one number of each row, or of each pixel.
+BY_LINE = weighted, weighted_rows, distances, decayed, weighted_pixels
+
+
 def model_of(
     case: Case,
     backend: CudaBackend | NumpyBackend,
@@ -357,11 +361,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
         parallel,
         positions,
         tables,
-        weighted,
-        weighted_rows,
-        distances,
-        decayed,
-        weighted_pixels,
+        *BY_LINE,
         rows_of_image,
         modulated,
         modulated_image,
@@ -386,10 +386,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
         halves,
         modulated,
         modulated_image,
-        weighted,
-        weighted_rows,
-        distances,
-        weighted_pixels,
+        *BY_LINE,
     ],
 )
 def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
