@@ -18,6 +18,11 @@ from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, shape_of
 
+#: Minimum number of places. Fewer are as channels that attend to one another, whose kernel reads
+#: them wherever they are; of joined heads that takes longer than copies of them (TimeSformer in
+#: float16, H200: 8 frames, 437 µs instead of 318).
+_PLACES = 16
+
 
 @record
 class _Order:
@@ -47,7 +52,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     are joined first, and then moved as a whole.
     """
     for node in list(graph.nodes):
-        if not isinstance(node.op, Attention):
+        if not isinstance(node.op, Attention) or _is_short(node):
             continue
         if _reorder(graph, node):
             yield f"the layer behind {node.kind} '{node.name}' reads one head after the other"
@@ -56,6 +61,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield f"rows behind {node.kind} '{node.name}' are joined before they are moved"
             if _move_first(graph, node):
                 yield f"rows in front of {node.kind} '{node.name}' are moved before heads are cut"
+
+
+def _is_short(attention: Node) -> bool:
+    """Whether queries or keys are known to be few."""
+    lengths = [(shape_of(value) or (None,) * 4)[-2] for value in attention.operands[:2]]
+    return any(isinstance(length, int) and length < _PLACES for length in lengths)
 
 
 def _reorder(graph: Graph, attention: Node) -> bool:

@@ -18,7 +18,7 @@ from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
-HEADS, SIZE, LENGTH = 3, 4, 5
+HEADS, SIZE, LENGTH = 3, 6, 17
 WIDTH = HEADS * SIZE
 
 
@@ -90,7 +90,7 @@ def over_time(g: Graph, x: Value) -> Value:
 
 
 def test_rows_are_joined_before_they_are_moved() -> None:
-    graph = make(over_time, (2, 5, 7, WIDTH))
+    graph = make(over_time, (2, LENGTH, 7, WIDTH))
     after, log = optimised(graph)
     assert log.counts["order_heads"] == log.counts["join_heads"] == 1
     (attention,) = [node for node in after.nodes if node.kind == "Attention"]
@@ -111,7 +111,7 @@ def of_sequences(g: Graph, x: Value) -> Value:
     return apply(g, Add(), x, apply(g, MatMul(), y, normal(WIDTH, WIDTH)))
 
 
-@pytest.mark.parametrize("shape", [(7, 2), ("places", 2), ("places", "batch")])
+@pytest.mark.parametrize("shape", [(LENGTH, 2), ("places", 2), ("places", "batch")])
 def test_places_are_moved_before_heads_are_cut(shape: tuple[Dim, ...]) -> None:
     graph = make(of_sequences, (*shape, WIDTH))
     after, log = optimised(graph)
@@ -119,4 +119,11 @@ def test_places_are_moved_before_heads_are_cut(shape: tuple[Dim, ...]) -> None:
     assert log.counts["join_heads"] == 1
     orders = {node.op.perm for node in after.nodes if isinstance(node.op, Transpose)}
     assert orders == {(1, 0, 2)}, "of whole rows"
-    assert_same(graph, after, 7, 2, WIDTH)
+    assert_same(graph, after, LENGTH, 2, WIDTH)
+
+
+def test_few_places_stay() -> None:
+    graph = make(of_sequences, (8, 2, WIDTH))
+    after, log = optimised(graph)
+    assert "order_heads" not in log.counts
+    assert_same(graph, after)
