@@ -609,6 +609,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("fuse_attention", fuse_attention.run, "sizes determine how masks are broadcast"),
     Pass("split_batches", split_batches.run, "and how many samples there are"),
     Pass("lift_windows", lift_windows.run, "and which masks are windows"),
+    Pass("order_heads", order_heads.run_bound, "and how many rows a Transpose moves"),
     Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
     Pass("merge_stacks", merge_stacks.run, "after attention, which has heads that share keys"),
     Pass("sink_expands", sink_expands.run, "after both, which know heads by what repeats them"),

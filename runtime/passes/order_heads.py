@@ -52,10 +52,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     are joined first, and then moved as a whole.
     """
     for node in list(graph.nodes):
-        if not isinstance(node.op, Attention) or _is_short(node):
-            continue
-        if _reorder(graph, node):
+        is_long = isinstance(node.op, Attention) and not _is_short(node)
+        if is_long and _reorder(graph, node):
             yield f"the layer behind {node.kind} '{node.name}' reads one head after the other"
+    yield from run_bound(graph, context)
+
+
+def run_bound(graph: Graph, context: Context) -> Iterator[str]:
+    """As `run`, for known sizes and without creating weights."""
+    for node in list(graph.nodes):
+        if not isinstance(node.op, Attention) or _is_short(node):
             continue
         if _join_first(graph, node):
             yield f"rows behind {node.kind} '{node.name}' are joined before they are moved"
