@@ -17,10 +17,11 @@ from ..base.notebook import one_line
 from ..base.record import record
 from ..control.program import Program
 from ..control.resources import Resources
-from ..errors import DeviceError, InputError, UsageError, did_you_mean
+from ..errors import DeviceError, UsageError
 from ..ir.graph import Graph
 from ..ir.hints import Doubts
 from ..ir.mapped import Mapped, release
+from ..ir.named import no_tensor
 from ..ir.types import TensorType
 from ..options import NARROW, Options
 from ..passes import Evaluate, Rewrites
@@ -285,8 +286,7 @@ class Model(Closable):
         wanted: tuple[str, ...] = words("names of tensors")("outputs", outputs)
         for name in wanted:
             if name not in self._imported.outputs and name not in self._imported.values:
-                known = list(self._imported.values)
-                raise InputError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
+                raise no_tensor(self._imported, name)
         return wanted
 
     def map(

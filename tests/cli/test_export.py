@@ -149,6 +149,8 @@ def test_extract_names_what_is_missing(tercet: Tercet) -> None:
     done = tercet("extract", "classifier.onnx", "out.onnx", "--outputs", "scoers")
     assert done.code == 2
     assert "the model has no tensor 'scoers'; did you mean 'scores'?" in done.err
+    done = tercet("extract", "classifier.onnx", "out.onnx", "--outputs", "conv")
+    assert "the model has no tensor 'conv'; it is a node, which computes 'c'" in done.err
     done = tercet("extract", "adder.onnx", "out.onnx", "--inputs", "a")
     assert done.code == 2
     assert "is read, too; name it among the inputs" in done.err

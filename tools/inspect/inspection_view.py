@@ -39,7 +39,7 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
     _show_facts(console, found)
     _show_operators(console, found)
     for each in found.strange:
-        console.print(Text(printable(str(each)), "bold red"))
+        console.print(Text(printable(f"unknown operator: {each}"), "bold red"))
     if found.strange:
         console.print()
     if found.nodes:

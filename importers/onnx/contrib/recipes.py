@@ -119,14 +119,15 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
     Args:
         domain: of the operator.
         name: likewise.
-        producer: the program that wrote the file, "" if unknown.
+        producer: the program that wrote the file, with its version; "" if unknown.
     """
     if not domain and name.startswith(PLUGIN):
         domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
         return (
-            f"ONNX has no such operator: {producer} left it as it was in the framework; write the "
-            "layer with operators that it converts, or define this one (operators=, --operators)"
+            f"ONNX has no such operator: {producer.split()[0]} left it as it was in the framework; "
+            "write the layer with operators that it converts, or define this one (operators=, "
+            "--operators)"
         )
     if not domain and onnx.defs.has(name) and (last := onnx.defs.get_schema(name)).deprecated:
         since = last.since_version
