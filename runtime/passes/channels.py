@@ -249,8 +249,8 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
     leader: dict[Value, Value] = {}
 
     def find(value: Value) -> Value:
-        while leader.setdefault(value, value) is not value:
-            value = leader[value]
+        while (above := leader.setdefault(value, value)) is not value:
+            leader[value] = value = leader[above]  # half as far the next time
         return value
 
     fixed = set(graph.outputs.values())
@@ -269,8 +269,14 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
     for part in joined:
         leader[find(part.part)] = find(part.whole)
     barred = {find(value) for value in fixed if value in leader}
-    while more := {find(p.part) for p in cut if find(p.whole) in barred} - barred:
-        barred |= more  # nothing cut out of a tensor has channels that it has not
+    behind: dict[Value, list[Value]] = {}
+    for part in cut:
+        behind.setdefault(find(part.whole), []).append(find(part.part))
+    waiting = list(barred)
+    while waiting:  # nothing cut out of a tensor has channels that it has not
+        more = behind.pop(waiting.pop(), [])
+        barred.update(more)
+        waiting += more
     together = [part for part in cut if find(part.part) not in barred]
     for part in together:
         leader[find(part.part)] = find(part.whole)
