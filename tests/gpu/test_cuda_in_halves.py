@@ -99,6 +99,8 @@ def test_attention(rows: int, read_elsewhere: bool) -> None:
         *CASES.values(),
         Case((1, 197), columns=3072, inner=768, follows=True),
         Case((1, 197), columns=2304, inner=3072, follows=True),
+        Case((1, 50), columns=3072, inner=768, follows=True),  # ViT-B/32's
+        Case((1, 32), columns=2304, inner=3072, ends=False, is_read=True, follows=True),
         Case((1, 128), columns=3072, inner=768, ends=False, is_read=True, follows=True),
     ],
     ids=str,

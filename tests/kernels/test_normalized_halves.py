@@ -71,6 +71,7 @@ class Case:
 
 CASES = {
     "plain": Case((1, 70)),
+    "few rows": Case((1, 17), columns=192, ends=False, is_read=True, follows=True),
     "several samples": Case((3, 33), columns=192, follows=True),
     "far from zero": Case((1, 65), offset=4.0, shifted=False),
     "root mean square": Case((1, 72), centred=False, shifted=False, offset=1.0, follows=True),
@@ -81,7 +82,7 @@ CASES = {
     "both are, without a shift": Case((1, 150), columns=1536, shifted=False, is_read=True),
 }
 OTHERS = {
-    "few rows": Case((1, 64)),
+    "few rows": Case((1, 16)),
     "many rows": Case((1, 257)),
     "terms that are no parts": Case((1, 70), terms=776),
     "columns that are none": Case((1, 70), columns=72),

@@ -17,7 +17,7 @@ from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.gemm import pack_rows
 from tercet.backends.cuda.gemm.f16x3 import in_halves
 from tercet.backends.cuda.gemm.pack import EIGHTS, InParts
-from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
+from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, ScaledPacking
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16
@@ -40,9 +40,9 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_rows, "MIN_SIZE", 1)
 
 
-def by_kernel(device: Any, pack: Any, source: Array) -> Array:
+def by_kernel(device: Any, pack: Any, *sources: Array) -> Array:
     """What the kernel packs."""
-    found = pack.launch(source)
+    found = pack.launch(*sources)
     assert found is not None
     x, y = device.upload(found.source), device.allocate(found.result.nbytes)
     code = device.compiler.submit(found.launch.source)
@@ -81,6 +81,17 @@ def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) 
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     assert found.tobytes() == expected.tobytes()
+
+
+@needs_compiler
+@pytest.mark.parametrize("transposed", [False, True])
+def test_scaled_terms(emulated: CudaBackend, transposed: bool) -> None:
+    rows, scale = normal(70, 44), normal(44)
+    pack = ScaledPacking(0.5, transposed=transposed, arrange=in_halves)
+    source = rows if transposed else np.ascontiguousarray(rows.T)
+    expected = in_halves(rows * (scale / 2)).tobytes()
+    assert pack(source, scale).tobytes() == expected
+    assert by_kernel(emulated.device, pack, source, scale).tobytes() == expected
 
 
 @needs_compiler

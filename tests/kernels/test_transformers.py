@@ -376,10 +376,10 @@ def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize(("name", "depth"), [("bert_small", 4), ("vit_tiny", 12)])
-def test_a_block_is_seven_kernels(name: str, depth: int, precision: Precision) -> None:
+def test_a_block_is_at_most_seven_kernels(name: str, depth: int, precision: Precision) -> None:
     """Two normalizations, four products and an attention; nothing is copied in between.
 
-    Where one row alone is read, its products normalize it themselves.
+    Products normalize rows themselves where one alone is read, and where that is faster.
     """
     with tercet.load(bench_model(name)) as model:
         imported = model.imported
@@ -389,9 +389,10 @@ def test_a_block_is_seven_kernels(name: str, depth: int, precision: Precision) -
     # Attention that reads halves finds its parts itself.
     kinds = [next((kind for kind in step if kind != "Split"), "Split") for step in steps]
     blocks = steps[kinds.index("LayerNormalization") :]
-    assert sum("MatMul" in step for step in blocks) == 4 * depth
-    assert kinds.count("Attention") == depth
-    assert kinds.count("LayerNormalization") == 2 * depth + 1
+    nodes = [kind for step in blocks for kind in step]
+    assert nodes.count("MatMul") == 4 * depth
+    assert nodes.count("Attention") == depth
+    assert nodes.count("LayerNormalization") == 2 * depth + 1
     behind = set(kinds[kinds.index("Attention") :])
     assert behind <= {"MatMul", "Attention", "LayerNormalization", "Gather", "Gemm", "Cast"}
 

@@ -47,7 +47,7 @@ MIN_TERM = 2.0**-13
 #: Elements of weights from which on a separate thread looks at them.
 MIN_JUDGED = 1 << 16
 #: Rows of a product from which they are looked at before the kernel is chosen.
-MIN_ROWS = 64
+MIN_ROWS = 17
 
 
 # ── packing ──────────────────────────────────────────────────────────────────────────────────────
@@ -152,8 +152,9 @@ class _Refusals:
         answers, key = self._answers(weights), (scale.tobytes(), transposed)
         with answers.lock:
             if key not in answers.known:
-                rows = weights if transposed else weights.swapaxes(-1, -2)
-                answers.known[key] = refusal((rows * scale)[None, ..., None])
+                scaled = weights * (scale if transposed else scale[:, None])
+                rows = scaled if transposed else scaled.T
+                answers.known[key] = refusal(rows[None, ..., None])
             return answers.known[key]
 
     def _answers(self, weights: Array) -> _Answers:

@@ -23,15 +23,26 @@ from .schedules import halves, swap_f16x3
 from .tables.f16x3 import HALVES
 from .tile import MARGIN, MAX_KEPT, MEMORY, Config, TimedConfig
 
-#: Minimum rows. On an H200 BERT-base and DistilBERT take 10 % less time with 128 rows than with
-#: `f32`; fewer than 65 were not measured.
-MIN_ROWS = 65
+#: Minimum rows, of those that the kernel before stores in halves and of others. On an H200
+#: BERT-base and DistilBERT take 10 % less time with 128 rows than with `f32`.
+MIN_ROWS, MIN_WHOLE = 17, 65
 #: Microseconds of a launch that cuts rows into halves, besides memory traffic.
 CUTTING = 2.0
 
 
 def formats(task: Multiplication) -> Formats | str:
     """Return the formats that `make` needs, or why it does not apply."""
+    refused = refusal(task, MIN_ROWS if task.is_cut else MIN_WHOLE)
+    return refused or (Format.HALVES, Format.CONTIGUOUS)
+
+
+def refusal(task: Multiplication, least: int = MIN_ROWS) -> str:
+    """Return why the product does not apply; empty if it does.
+
+    Args:
+        task: the product.
+        least: minimum rows, unless the algorithm was asked for.
+    """
     target, options = task.setting.target, task.setting.options
     if task.a.dtype != float32:
         return f"dtype {task.a.dtype.name}"
@@ -45,13 +56,13 @@ def formats(task: Multiplication) -> Formats | str:
     if isinstance(layer, str):
         return layer
     m, n, k = layer.shape
-    if m < MIN_ROWS and not task.setting.asked:
-        return f"{m} rows, fewer than {MIN_ROWS}"
+    if m < least and not task.setting.asked:
+        return f"{m} rows, fewer than {least}"
     if not m or not n or not k or k % HALVES_BLOCK:
         return f"{m} x {n} x {k}: terms must be a multiple of {HALVES_BLOCK}"
     if layer.y.size >= 2**31 or layer.a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
-    return Format.HALVES, Format.CONTIGUOUS
+    return ""
 
 
 def time(task: Multiplication) -> float:

@@ -27,15 +27,15 @@ from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole
-from ..recipe.setting import Stored
+from ..recipe.setting import PLAIN, Stored
 from ..recipe.targets import Target
-from . import f16
+from . import f16, in_halves
 from .atoms import HALVES
 from .few_rows import norm_of_rows
 from .linear import linear_of
-from .multiplication import multiplication
+from .multiplication import Multiplication, multiplication
 from .pack import EIGHTS, rows_of
-from .problem import GemmArguments
+from .problem import GemmArguments, Linear
 from .schedules.swap_ab import FEW_ROWS, MOMENTS, RowsNorm, SwapAb
 
 #: Elements of a part of a row, whose moments are stored; exponent of the greatest weight of a
@@ -137,7 +137,8 @@ def _is_of_some_rows(product: Node) -> bool:
     if x is None or x.is_constant or x.tensor.dtype not in HALVES | {float32}:
         return False
     constant = all(v is None or v.is_constant for v in others)
-    return constant and FEW_ROWS < prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
+    few = in_halves.MIN_ROWS if x.tensor.dtype == float32 else FEW_ROWS + 1
+    return constant and few <= prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
 
 
 def _product_of(x: Value) -> Node | None:
@@ -205,30 +206,52 @@ def normalized_product(
     return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
 
 
-def _layer(
-    product: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
-) -> _Layer | str:
-    """Return a product and its epilogue, if tensor cores would compute it."""
+def task_of(
+    product: Node,
+    nodes: tuple[Node, ...],
+    y: Tensor,
+    operand: Operand,
+    setting: Setting,
+    stored: Stored = PLAIN,
+) -> tuple[Multiplication, Linear] | str:
+    """Return a product with its epilogue, and its matrices, unless another algorithm is wanted."""
     own = setting.for_node(product)
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
     epilogue = epilogue_of(nodes, y, product.output)
     if isinstance(epilogue, str):
         return epilogue
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
+    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
     inputs = tuple(value and operand(value) for value in product.inputs)
-    context = RecipeContext(product.op, y, inputs, own, epilogue=epilogue)
-    task, selector = multiplication(context), SELECTORS.get(type(product.op))
-    if isinstance(task, str) or selector is None:
-        return task if isinstance(task, str) else f"{product.kind} has one algorithm"
-    taken, layer = selector.pick(task).algorithm, linear_of(task)
-    if isinstance(layer, str) or taken != "tensor_cores":
-        return layer if isinstance(layer, str) else f"algorithm '{taken}'"
+    task = multiplication(RecipeContext(product.op, y, inputs, own, epilogue=epilogue))
+    if isinstance(task, str):
+        return task
+    layer = linear_of(task)
+    if isinstance(layer, str):
+        return layer
     if epilogue.stored != layer.a.dtype:
         return f"results of {epilogue.stored.name}"
     if any(size % OF_PART for size in layer.shape[1:]):
         return f"columns or terms that are no multiples of {OF_PART}"
+    return task, layer
+
+
+def _layer(
+    product: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
+) -> _Layer | str:
+    """Return a product and its epilogue, if tensor cores would compute it."""
+    found = task_of(product, nodes, y, operand, setting)
+    selector = SELECTORS.get(type(product.op))
+    if isinstance(found, str) or selector is None:
+        return found if isinstance(found, str) else f"{product.kind} has one algorithm"
+    task, layer = found
+    taken = selector.pick(task).algorithm
+    if taken != "tensor_cores":
+        return f"algorithm '{taken}'"
     gemm, end = f16.gemm_of(layer), task.epilogue
-    return _Layer(gemm, layer.form, layer.b, end, f16.time_of_some_rows(gemm, end, own))
+    microseconds = f16.time_of_some_rows(gemm, end, task.setting)
+    return _Layer(gemm, layer.form, layer.b, end, microseconds)
 
 
 def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> RowsNorm | str:

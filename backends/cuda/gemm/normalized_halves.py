@@ -6,7 +6,6 @@ it multiplies them; see `normalized_halves.cuh`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,19 +16,17 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.plan.format import HALVES_BLOCK, Format
-from ..algorithms.registry import Answer, RecipeContext, Setting
-from ..codegen.epilogue import Epilogue, epilogue_of
+from ..algorithms.registry import Answer, Setting
+from ..codegen.epilogue import Epilogue
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand
 from ..recipe.setting import Stored
 from ..recipe.targets import Target
 from . import in_halves
-from .f16x3 import TOP, cut, exponents, scaled_refusal, scales_of
 from .f16x3 import in_halves as cut_rows
-from .linear import linear_of
-from .multiplication import multiplication
-from .normalized import ALIGNED, NormalizedProduct, is_finite
-from .pack import rows_of
+from .f16x3 import scaled_refusal, scales_of
+from .normalized import ALIGNED, NormalizedProduct, is_finite, task_of
+from .pack_rows import Order, ScaledPacking, scaled_rows
 from .problem import Form, GemmArguments, Linear, Problem
 from .schedules import swap_f16x3
 from .schedules.swap_ab import MOMENTS, RowsNorm
@@ -111,29 +108,18 @@ def _layer(
     stored: Stored,
 ) -> _Layer | str:
     """Return a product and its epilogue, if it may read rows in halves."""
-    own = setting.for_node(product)
-    if own.asked or own.choices:
-        return "an algorithm that was asked for, or is measured"
-    epilogue = epilogue_of(nodes, y, product.output)
-    if isinstance(epilogue, str):
-        return epilogue
-    halves = Tensor(y.value, y.format.halves) if stored.halves else None
-    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
-    inputs = tuple(value and operand(value) for value in product.inputs)
-    task = multiplication(RecipeContext(product.op, y, inputs, own, epilogue=epilogue))
-    if isinstance(task, str):
-        return task
-    refused, layer = in_halves.formats(task), linear_of(task)
-    if isinstance(refused, str) or isinstance(layer, str):
-        return refused if isinstance(refused, str) else str(layer)
-    (m, n, k), data = layer.shape, layer.b.data
-    if n % HALVES_BLOCK or data is None or epilogue.stored != layer.a.dtype:
-        return f"{n} columns of {epilogue.stored.name}"
+    found = task_of(product, nodes, y, operand, setting, stored)
+    if isinstance(found, str):
+        return found
+    task, layer = found
+    if refused := in_halves.refusal(task):
+        return refused
+    m, n, k = layer.shape
     ways = swap_f16x3.ways_of((m, n, k), setting.target, ready=True)
     if not ways or m > swap_f16x3.MAX_ROWS:
         return f"{m} rows of {k} terms"
-    whole = in_halves.ways_of(Problem(m, n, k), setting.target)
-    alone = min(ways[0].microseconds, whole[0].microseconds)
+    others = in_halves.ways_of(Problem(m, n, k), setting.target)
+    alone = min(ways[0].microseconds, others[0].microseconds)
     return _Layer(in_halves.arguments_of(layer), layer, task.epilogue, ways[0], alone)
 
 
@@ -183,29 +169,19 @@ def _launches(
     return launch, multiply(behind, second.epilogue, second.way.config, norm=norm)
 
 
-def _packed(
-    values: tuple[Value, ...], form: Form, order: str, arrange: Callable[[Array], Array]
-) -> Packed:
-    """Return what `arrange` makes of weights in rows, times the scale of their terms."""
-    return Packed(values, (order, *form), partial(_arranged, form=form, arrange=arrange))
-
-
-def _scaled(b: Array, scale: Array, form: Form) -> Array:
-    return np.ascontiguousarray(rows_of(b, *form) * scale.reshape(-1))
-
-
-def _arranged(b: Array, scale: Array, form: Form, arrange: Callable[[Array], Array]) -> Array:
-    return arrange(_scaled(b, scale, form))
+def _packed(values: tuple[Value, ...], form: Form, order: str, arrange: Order) -> Packed:
+    """Return weights in rows, times the scale of their terms, in an order."""
+    return Packed(values, (order, *form), ScaledPacking(*form, arrange))
 
 
 def _columns(b: Array, scale: Array, *shift: Array, form: Form) -> Array:
     """Return sums and shifts of the columns; see `normalized_halves.cuh`."""
-    rows = _scaled(b, scale, form)
-    power = exponents(rows)
-    high, low = cut(np.ldexp(rows, TOP + 1 - power[:, None]))
-    sums = high.sum(-1, dtype=np.float64) + low.sum(-1, dtype=np.float64)
-    sums = np.ldexp(sums, power - TOP - 1)
-    shifts = np.zeros_like(sums)
-    if shift:
-        shifts = rows_of(b, *form).astype(np.float64) @ shift[0].reshape(-1).astype(np.float64)
-    return np.stack((sums, shifts)).astype(np.float32)
+    axis = int(form[1])
+
+    def sums(factors: Array) -> Array:
+        scaled = scaled_rows(b, factors, *form)
+        return np.add.reduce(scaled, axis=axis, dtype=np.float64)
+
+    found = sums(scale)
+    shifts = sums(shift[0]) if shift else np.zeros_like(found)
+    return np.stack((found, shifts)).astype(np.float32)

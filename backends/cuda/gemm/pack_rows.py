@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array, TensorType
@@ -60,6 +62,35 @@ class MatrixPacking:
             rows, columns, steps = columns, rows, (rows * columns, 1, 0, columns)
         view = _View((prod(outer), rows, 1, columns), steps, columns)
         return _of_constant(source, view, self.arrange)
+
+
+def scaled_rows(b: Array, scale: Array, alpha: float, transposed: bool) -> Array:
+    """Return alpha * b, [k, n], or [n, k] if transposed, times a scale of the terms."""
+    factors = scale.reshape(-1) * np.float32(alpha)
+    return b * (factors if transposed else factors[:, None])
+
+
+@record
+class ScaledPacking:
+    """Packs the rows of alpha * b, times a scale of their terms, as `MatrixPacking` does.
+
+    Attributes:
+        alpha, transposed, arrange: see there.
+    """
+
+    alpha: float
+    transposed: bool
+    arrange: Order
+
+    def __call__(self, source: Array, scale: Array) -> Array:
+        """Pack on the host."""
+        scaled = scaled_rows(source, scale, self.alpha, self.transposed)
+        return self.arrange(rows_of(scaled, 1.0, self.transposed))
+
+    def launch(self, source: Array, scale: Array) -> PackingLaunch | None:
+        """Return the launch that does it; see `KernelPacking`."""
+        plain = MatrixPacking(1.0, self.transposed, self.arrange)
+        return plain.launch(scaled_rows(source, scale, self.alpha, self.transposed))
 
 
 @record

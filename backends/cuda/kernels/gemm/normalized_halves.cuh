@@ -4,8 +4,7 @@
 //
 //     (sum over k of x[k] * v[n][k] - mean * sums[n]) / deviation + shifts[n],
 //
-// where v[n][k] is scale[k] * w[n][k] in halves, sums[n] adds these up, and shifts[n] the products of shift and weights. What
-// cutting does to v does not matter to a mean, which is taken away with the sum of what is multiplied.
+// where v[n][k] is scale[k] * w[n][k], sums[n] adds these up, and shifts[n] the products of shift and weights.
 //
 // The product in front has stored x in halves, and the moments of row_moments.cuh.
 //
