@@ -261,7 +261,7 @@ static void run_block(bool barriers)
 
 struct Block {
     std::vector<Fiber> fibers = std::vector<Fiber>(blockDim.x);
-    std::vector<char> shared;
+    std::vector<char> shared, shown;
     Meeting meetings[1 + 32] = {}, named[16] = {}, groups[1024] = {};
     unsigned long long exchanged[1024] = {};
     bool done[1024] = {};
@@ -280,12 +280,15 @@ struct Block {
     }
 };
 
-static char* shared_memory;
+static char *shared_memory, *shown_words;
+static size_t shown_bytes;
 static bool has_waited;  // whether a thread of the block that runs has waited for another block
 
-void take_turns(char* shared)
+void take_turns(char* shared, void* shown, size_t bytes)
 {
     shared_memory = shared;
+    shown_words = (char*)shown;
+    shown_bytes = bytes;
     has_waited = true;
     give_way();
 }
@@ -298,10 +301,16 @@ static void run_together()
         if (block.ended == blockDim.x) continue;
         blockIdx = {(unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y), (unsigned)(i / gridDim.x / gridDim.y)};
         block.change_places();
-        if (!block.shared.empty()) memcpy(shared_memory, block.shared.data(), DYNAMIC_SHARED);
+        if (!block.shared.empty()) {
+            memcpy(shared_memory, block.shared.data(), DYNAMIC_SHARED);
+            memcpy(shown_words, block.shown.data(), shown_bytes);
+        }
         has_waited = false;
         while (ended < blockDim.x && !has_waited) run_threads();
-        if (has_waited) block.shared.assign(shared_memory, shared_memory + DYNAMIC_SHARED);
+        if (has_waited) {
+            block.shared.assign(shared_memory, shared_memory + DYNAMIC_SHARED);
+            block.shown.assign(shown_words, shown_words + shown_bytes);
+        }
         block.change_places();
         left -= block.ended == blockDim.x;
     }

@@ -238,8 +238,8 @@ void send(unsigned block, size_t place, float x);
 // Waits for the cluster, which brings what was sent after as many waits.
 void receive(char* shared);
 
-// Lets other blocks of a cooperative launch go on.
-void take_turns(char* shared);
+// Lets other blocks of a cooperative launch go on, which find neither the shared memory of this one nor what its lanes show.
+void take_turns(char* shared, void* shown, size_t bytes);
 
 // Brings all that was sent, for the first thread that comes.
 void receive_all(char* shared);

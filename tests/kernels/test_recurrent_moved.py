@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
 from tercet.runtime.session.model import Model
 
-from ..ops.case import Case, compare, feeds_of, model_of
-from ..ops.cases_recurrent import layer
+from ..ops.case import Case, compare, expected, feeds_of, model_of
+from ..ops.cases_recurrent import GATES, layer
 from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS
+from .test_recurrent import run
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -92,6 +94,22 @@ def test_emulated(emulated: CudaBackend, case: tuple[Case, Moves, Moves]) -> Non
         results = list(prepared.run(feeds).values())
     for got, want in zip(results, wanted, strict=True):
         compare(np.asarray(got), want, case[0].error)
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", GATES)
+def test_layout_1(emulated: CudaBackend, op: str) -> None:
+    """Which onnxruntime does not have: the batch is the first axis of x, of y and of states."""
+    case = layer(op, states=True, direction=BOTH, lengths=(5, 2, 3))
+    inputs = [
+        x if x is None or i not in (0, 5, 6) else x.transpose(1, 0, 2)
+        for i, x in enumerate(case.inputs)
+    ]
+    attributes = {**case.attributes, "layout": 1}
+    y, *ends = run(replace(case, inputs=tuple(inputs), attributes=attributes), emulated)
+    found = (y.transpose(1, 2, 0, 3), *(end.transpose(1, 0, 2) for end in ends))
+    for got, want in zip(found, expected(case), strict=True):
+        compare(got, np.asarray(want), case.error)
 
 
 @pytest.mark.parametrize("case", SOME.values(), ids=SOME)

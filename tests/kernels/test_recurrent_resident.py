@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -18,7 +19,7 @@ from ..ops.case import BFLOAT16, FLOAT16, FLOAT32, Case
 from ..ops.cases_recurrent import layer
 from .cubins import assert_plans_compile
 from .emulator import needs_compiler
-from .test_recurrent import check, graph_of, only, plan
+from .test_recurrent import check, graph_of, only, plan, run
 from .test_recurrent_tiled import scaled
 
 if TYPE_CHECKING:
@@ -53,19 +54,19 @@ SOME = {
 @pytest.fixture
 def resident(monkeypatch: pytest.MonkeyPatch) -> None:
     only("resident_split", monkeypatch)
+    monkeypatch.setattr(recurrent_splits, "MIN_RESIDENT", 0)
 
 
-@pytest.fixture(params=[None, 16, 8], ids=["together", "chunks of 16", "chunks of 8"])
+@pytest.fixture(params=[None, 8], ids=["together", "chunks of 8"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give sequences of a block a number of steps at a time."""
     split, rows = recurrent_ways.resident_split, request.param
 
     def forced(*sizes: Any) -> Any:
         found = split(*sizes)
-        if found is None or rows is None or rows > found[1].rows:
+        if found is None or rows is None or rows > found.rows:
             return found
-        chunks = ceil_div(found[1].rows * found[1].chunks, rows)
-        return found[0], replace(found[1], rows=rows, chunks=chunks)
+        return replace(found, rows=rows, chunks=ceil_div(found.rows * found.chunks, rows))
 
     monkeypatch.setattr(recurrent_ways, "resident_split", forced)
 
@@ -85,6 +86,29 @@ def test_emulated(
     monkeypatch.setattr(recurrent_splits, "OF_SHARED", 1)  # many blocks
     assert plan(case, target)[-1].entry == "recurrent_resident"
     check(case, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [FLOAT16, FLOAT32], ids=str)
+def test_a_nan_stays_in_its_sequence(
+    emulated: CudaBackend, resident: None, monkeypatch: pytest.MonkeyPatch, dtype: Any
+) -> None:
+    """Also one that is what memory holds where a state is not there yet."""
+    monkeypatch.setattr(emulated.device.compiler, "target", SIX)
+    monkeypatch.setattr(recurrent_splits, "OF_SHARED", 1)  # many blocks
+    case = case_of("GRU", 9, 16, states=True, dtype=dtype)
+    x, *others, h = (each if each is None else each.copy() for each in case.inputs)
+    assert x is not None
+    assert h is not None
+    x[1, 2], h[0, 1] = np.nan, np.frombuffer(b"\xff" * h.itemsize, h.dtype)[0]
+    clean, got = (
+        run(each, emulated)[0][:, 0] for each in (case, replace(case, inputs=(x, *others, h)))
+    )
+    rest = [n for n in range(9) if n not in (1, 2)]
+    assert np.array_equal(got[:, rest], clean[:, rest])
+    assert np.array_equal(got[0, 2], clean[0, 2])
+    assert np.isnan(got[:, 1]).all()
+    assert np.isnan(got[1:, 2]).all()
 
 
 def test_every_kind_compiles(resident: None, cache: Path) -> None:

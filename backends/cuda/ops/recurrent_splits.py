@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from ....runtime.base.record import record
@@ -22,11 +23,12 @@ MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
 UNTILED, OF_ROW = 0.8, 0.3
 TILED, OF_TILE = 1.2, 1.6
 MULTIPLIED, OF_BYTE, OF_OPERATION, OF_UNIT = 5.5, 1 / 5.5e6, 1 / 3e8, 2e-5
-#: With weights in shared memory, likewise: until blocks know a step of the others, and of another
-#: chunk of sequences; more per byte of shared memory, per byte of states that all blocks read, per
-#: instruction of the tensor cores, and per cell of a thread.
-RESIDENT, OF_CHUNK = 2.1, 0.85
-OF_SHARED, OF_FETCHED, OF_MMA, OF_CELL = 4.5e-6, 1 / 3e6, 0.0045, 0.8
+#: With weights in shared memory, likewise: of a chunk of sequences; more per byte of shared memory,
+#: per byte of a chunk's states, per instruction of the tensor cores, and per cell of a thread.
+RESIDENT = 1.0
+OF_SHARED, OF_STATE, OF_MMA, OF_CELL = 3.8e-6, 2.8e-5, 0.0055, 0.73
+#: States of fewer units are faster in registers, as far as measured (96).
+MIN_RESIDENT = 129
 #: Numbers of warps there that share slices of states, or rows of weights.
 WARPS = (1, 2, 4, 8, 16)
 
@@ -152,6 +154,7 @@ class ResidentSplit:
         k_warps: slices of a state that are multiplied side by side.
         m_warps: warps of a slice, which share the rows of weights.
         steps: of 32 bytes of a slice, an even number.
+        buffers: of sums: with 2, warps wait for one another once a step.
     """
 
     size: int
@@ -163,6 +166,7 @@ class ResidentSplit:
     k_warps: int
     m_warps: int
     steps: int
+    buffers: int = 2
 
     @property
     def threads(self) -> int:
@@ -208,27 +212,31 @@ class ResidentSplit:
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return self.weights + self.state + self.sums + 8 * self.chunks * self.cells * self.threads
+        return (
+            self.weights
+            + self.state
+            + self.buffers * self.sums
+            + 8 * self.chunks * self.cells * self.threads
+        )
 
-    def microseconds(self, blocks: int) -> float:
-        """Return the estimated time of a step if so many blocks run."""
+    @property
+    def microseconds(self) -> float:
+        """Microseconds of a step, estimated."""
         products = 3.5 if self.size == 4 else 1
         busy = ceil_div(self.k_warps * self.m_warps, 4) * self.multiplied
-        chunk = (
-            OF_SHARED * (self.weights + self.m_warps * self.state + 2 * self.sums)
-            + OF_FETCHED * blocks * self.state
+        return self.chunks * (
+            RESIDENT
+            + OF_SHARED * (self.weights + self.m_warps * self.state + self.sums)
+            + OF_STATE * self.state
             + OF_MMA * products * self.steps * max(5, busy)
             + OF_CELL * self.cells
         )
-        return RESIDENT + chunk if self.chunks == 1 else self.chunks * (OF_CHUNK + chunk)
 
 
 def resident_split(
     gates: int, hidden: int, directions: int, batch: int, size: int, target: Target
-) -> tuple[float, ResidentSplit] | None:
-    """Return the fastest split whose blocks run all at once, with the microseconds of a step.
-
-    None if the weights do not fit.
+) -> ResidentSplit | None:
+    """Return the fastest split whose blocks run all at once, or None if the weights do not fit.
 
     Args:
         gates: of a unit.
@@ -238,11 +246,15 @@ def resident_split(
         size: bytes of a weight.
         target: the GPU.
     """
-    found: list[tuple[float, ResidentSplit]] = []
+    found: list[ResidentSplit] = []
+    if hidden < MIN_RESIDENT:
+        return None
+    blocks = 0
     for units in range(4, hidden + 4, 4):
+        fewer = ceil_div(hidden, units) != blocks
         blocks = ceil_div(hidden, units)
         groups = target.processors // (blocks * directions)
-        if groups == 0 or blocks * units >= hidden + units:
+        if not fewer or groups == 0 or gates * units * hidden * size > target.shared:
             continue
         most = ceil_div(ceil_div(batch, groups), 8)  # tiles of sequences of a group
         for tiles, k_warps, m_warps in product(range(1, min(most, 8) + 1), WARPS, WARPS):
@@ -251,11 +263,12 @@ def resident_split(
             split = ResidentSplit(
                 *(size, gates, blocks, units, 8 * tiles, chunks, k_warps, m_warps, steps)
             )
+            if split.shared > target.shared:
+                split = replace(split, buffers=1)
             fits = split.threads <= MAX_THREADS and split.multiplied <= (8 if size == 4 else 16)
             if fits and m_warps <= split.tiles and split.shared <= target.shared:
-                running = directions * blocks * ceil_div(batch, split.rows * chunks)
-                found.append((split.microseconds(running), split))
-    return min(found, key=lambda each: each[0], default=None)
+                found.append(split)
+    return min(found, key=lambda split: split.microseconds, default=None)
 
 
 def multiplied(hidden: int, width: int, directions: int, batch: int, size: int) -> float:

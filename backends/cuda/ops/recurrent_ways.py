@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch, behind, each, sharing
-from ..recipe.operands import Arguments, Scratch, ceil_div
+from ..recipe.operands import Scratch, ceil_div
 from ..recipe.targets import Target
 from .recurrent_layer import KINDS, Layer, Operands, Shares, activations_of, cell_of, layer_of
 from .recurrent_splits import resident_split, sequence_split, tiled_split
 
-#: Activation functions of -1 to 1.
+#: Places for states in memory, and activation functions of -1 to 1.
+PLACES = 4
 BOUNDED = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
 
 
@@ -33,7 +33,6 @@ class Way:
         fields: of the launch.
         code: generated, besides activation functions.
         width: elements of a state in memory by which blocks tell one another; 0 if they do not.
-        chunks: of the sequences of a block, of which each tells by itself.
     """
 
     microseconds: float
@@ -42,7 +41,6 @@ class Way:
     fields: Mapping[str, Any] = field(hash=False)
     code: str = ""
     width: int = 0
-    chunks: int = 1
 
     def launches(self, op: Layer, given: Operands, shares: Shares) -> tuple[Launch, ...]:
         """Return the launches: the products of the inputs, and this kernel."""
@@ -53,19 +51,15 @@ class Way:
             "code": self.code + activations_of(op, cell.functions, directions),
         }
         layer, scratch = layer_of(op, given, shares), 0
-        told: Arguments = {}
+        told: dict[str, Scratch] = {}
         begins: tuple[Launch, ...] = ()
         if self.width:
-            file, announced = self.fields["file"], prod(self.fields["grid"]) * self.chunks
             count = directions * given.batch * self.width
-            states = Scratch(behind(shares.launches))
-            steps = Scratch(states.offset + 2 * count * given.x.dtype.itemsize)
-            scratch = steps.offset + 4 * announced
-            told = {"states": states, "steps": steps}
+            told = {"states": Scratch(behind(shares.launches))}
+            scratch = told["states"].offset + PLACES * count * given.x.dtype.itemsize
             args = {**told, "h0": given.states[0], "count": count, "l": layer}
-            args["announced"] = announced
             begin = f"{self.fields['entry']}_begin"
-            begins = (each(file, begin, max(count, announced), args, **common),)
+            begins = (each(self.fields["file"], begin, count, args, **common),)
         launch = Launch(
             args={
                 **{"shares": shares.place, "r": given.r, "b": given.b, "lengths": given.lengths},
@@ -144,18 +138,17 @@ def _resident(given: Operands, target: Target) -> Way | None:
     """Return the kernel with weights in the shared memory of many blocks."""
     directions, width, hidden = given.r.dims
     sizes = (width // hidden, hidden, directions, given.batch, given.x.dtype.itemsize)
-    found = resident_split(*sizes, target) if target.has_tf32 else None
-    if found is None:
+    split = resident_split(*sizes, target) if target.has_tf32 else None
+    if split is None:
         return None
-    microseconds, split = found
     groups = ceil_div(given.batch, split.rows * split.chunks)
     return Way(
-        microseconds,
+        split.microseconds,
         f"{split.blocks} blocks for {split.chunks} x {split.rows} rows",
         (
             *(("HIDDEN", hidden), ("BLOCKS", split.blocks), ("UNITS", split.units)),
             *(("ROWS", split.rows), ("CHUNKS", split.chunks), ("STEPS", split.steps)),
-            *(("K_WARPS", split.k_warps), ("M_WARPS", split.m_warps)),
+            *(("K_WARPS", split.k_warps), ("M_WARPS", split.m_warps), ("SUMS", split.buffers)),
         ),
         {
             **{"file": "sequence/recurrent_resident.cu", "entry": "recurrent_resident"},
@@ -164,5 +157,4 @@ def _resident(given: Operands, target: Target) -> Way | None:
         },
         code=atom_of(given.x.dtype).code() + "\n",
         width=split.width,
-        chunks=split.chunks,
     )

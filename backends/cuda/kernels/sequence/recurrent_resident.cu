@@ -1,17 +1,20 @@
 // Recurrent layers whose weights lie in the shared memory of many blocks, all steps in one launch, for states too large for the
 // blocks of a cluster. The products of inputs and gate weights are computed beforehand: `shares` [gate][hidden] of each row and
 // direction. A group of BLOCKS blocks, each with UNITS units, has CHUNKS times ROWS sequences of a direction. After a step of a
-// chunk, a block stores its units' states in memory, and tells the others, of which each warp waits for those whose states it
-// multiplies: with several chunks, the states of one arrive while others are multiplied.
+// chunk, a block stores its units' states in memory, where those that multiply them wait until they are there: with several
+// chunks, the states of one arrive while others are multiplied.
+//
+// There are places for the states before four steps. When a block has all of a step, all blocks have read those of the step before
+// it, whose place it clears for the states three steps later: until others look there, they have seen what it stores after that.
 //
 // The weights of a block are LINES rows [gate][unit], as left operands (m16n8k16, m16n8k8) in the order in which lanes read them.
 // K_WARPS slices of the state are multiplied side by side, each by M_WARPS warps, which share the rows; their sums are added up
 // through shared memory. The states that a thread computes stay in float32, those that are multiplied have the type of the
 // tensors; float32 is multiplied as two tf32 numbers, with the three products that matter.
 //
-// T is the type of the tensors and of `states`, [odd][direction][sequence][WIDTH], which recurrent_resident_begin fills.
+// T is the type of the tensors and of `states`, [place][direction][sequence][WIDTH], which recurrent_resident_begin fills.
 // Compile-time: CELL; HIDDEN, all units; BLOCKS, UNITS; ROWS, a multiple of eight; CHUNKS; K_WARPS, M_WARPS; STEPS of 32 bytes of a
-// slice, an even number. Generated: KIND and MMA; and as in cells.cuh.
+// slice, an even number; SUMS, 2 if there is room for those of two steps. Generated: KIND and MMA; and as in cells.cuh.
 
 #include "ptx/cp_async.cuh"
 #include "ptx/grid.cuh"
@@ -27,6 +30,10 @@ constexpr bool WIDE = sizeof(T) == 4;
 constexpr int WORD = 16 / sizeof(T), SLICE = 2 * WORD * STEPS, WIDTH = K_WARPS * SLICE, PITCH = WIDTH + WORD;
 constexpr int COLUMNS = (ROWS + 23) / 32 * 32 + 8;  // of the sums: lanes store pairs without conflicts
 constexpr int ITEMS = (UNITS * ROWS + THREADS - 1) / THREADS;
+constexpr int WORDS = 2 * ROWS * STEPS, OWN_WORDS = (WORDS + 32 * M_WARPS - 1) / (32 * M_WARPS);  // of a slice, and of a lane
+constexpr int PLACES = 4, TOGETHER = OWN_WORDS < 16 ? OWN_WORDS : 16;
+// Whether a lane waits for its first word before it reads the others, which saves reading all of them in vain.
+constexpr bool PROBE = ROWS == 8 && CHUNKS == 1;
 constexpr int FLUSH = 4;  // tensor cores truncate their sums, so that few terms of float32 are added there
 
 struct alignas(16) Fragment {
@@ -53,31 +60,44 @@ template <int N> __device__ __forceinline__ void rest(const u32 (&x)[N], u32 (&l
         low[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(x[i] & 0xffffe000));
 }
 
-// Fills the states before the first step, and those after it with zeros; no block has come to a step.
+// The bits of a state as it is stored, which are all set in no NaN.
+template <bool> struct BitsOf { using type = unsigned short; };
+template <> struct BitsOf<true> { using type = u32; };
+using Bits = BitsOf<WIDE>::type;
+__device__ __forceinline__ Bits bits_of(float x)
+{
+    const T rounded = T(x);
+    Bits bits;
+    memcpy(&bits, &rounded, sizeof(bits));
+    return x != x ? Bits(~0u) >> 1 : bits;
+}
+
+// Fills the states before the first step; those after others are not there yet, but for terms that pad a row.
 extern "C" __global__ void __launch_bounds__(256)
-recurrent_resident_begin(const T* h0, T* states, int* steps, long long count, int announced, Layer l)
+recurrent_resident_begin(const T* h0, T* states, long long count, Layer l)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     grid_dependency_sync();
-    if (i < announced) steps[i] = 0;
     if (i >= count) return;
     const int k = i % WIDTH;
     const long long place = i / WIDTH;
     const int n = place % l.batch, direction = place / l.batch;
-    states[i] = h0 && k < HIDDEN ? h0[l.state(direction, n) + k] : T(0.0f);
-    states[count + i] = T(0.0f);
+    Bits* to = (Bits*)states + i;
+    *to = bits_of(h0 && k < HIDDEN ? float(h0[l.state(direction, n) + k]) : 0.0f);
+    for (int other = 1; other < PLACES; ++other) to[other * count] = k < HIDDEN ? Bits(~0u) : Bits(0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 recurrent_resident(const float* shares, const T* r, const T* b, const int* lengths, const T* h0, const T* c0, T* y,
-                   T* h_end, T* c_end, T* states, int* steps, Layer l)
+                   T* h_end, T* c_end, T* states, Layer l)
 {
-    // Weights [tile][step][lane], a chunk's state [row][PITCH], sums [slice][line][COLUMNS], states and cells [chunk][item][thread].
+    // Weights [tile][step][lane], a chunk's state [row][PITCH], sums [odd][slice][line][COLUMNS], states and cells
+    // [chunk][item][thread].
     extern __shared__ float4 memory[];
     Fragment* weights = (Fragment*)memory;
     T* state = (T*)(weights + TILES * K_WARPS * STEPS * 32);
     float* sums = (float*)(state + ROWS * PITCH);
-    float2* kept = (float2*)(sums + K_WARPS * LINES * COLUMNS) + threadIdx.x;
+    float2* kept = (float2*)(sums + SUMS * K_WARPS * LINES * COLUMNS) + threadIdx.x;
 
     const int rank = blockIdx.x % BLOCKS, first = blockIdx.x / BLOCKS * (CHUNKS * ROWS), direction = blockIdx.y;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -130,32 +150,56 @@ recurrent_resident(const float* shares, const T* r, const T* b, const int* lengt
     if (l.time > 0) load_shares(0, 0);
     __syncthreads();
 
-    const long long odd = (long long)l.directions * l.batch * WIDTH;  // from states before even steps to others
-    T* own = states + (direction * (long long)l.batch + first) * WIDTH;
-    int* group = steps + (direction * (int)(gridDim.x / BLOCKS) + blockIdx.x / BLOCKS) * (CHUNKS * BLOCKS);
-    const int first_block = slice * SLICE / UNITS, last_block = (min((slice + 1) * SLICE, HIDDEN) - 1) / UNITS;
+    const long long place = (long long)l.directions * l.batch * WIDTH;  // from the states before a step to those before the next
+    Bits* own = (Bits*)states + (direction * (long long)l.batch + first) * WIDTH;
     const auto meet = [&]() {
         if constexpr (M_WARPS == 1) __syncwarp();
         else named_barrier_sync<32 * M_WARPS>(1 + slice);
     };
-    // Each warp waits for the units of its slice, and copies its part of them.
+    // Brings this lane's part of its slice to shared memory, as soon as it is there.
     const auto fetch = [&](int chunk, int t) {
-        for (int block = first_block + lane; t && block <= last_block; block += 32) await_step(group + chunk * BLOCKS + block, t);
-        __syncwarp();
-        const T* from = own + t % 2 * odd + chunk * ROWS * WIDTH + slice * SLICE;
+        const Bits* from = own + t % PLACES * place + chunk * ROWS * WIDTH + slice * SLICE;
         const int rows = l.batch - first - chunk * ROWS;
-        for (int i = m_warp * 32 + lane; i < ROWS * STEPS * 2; i += 32 * M_WARPS) {
-            const int n = i / (STEPS * 2), k = i % (STEPS * 2) * WORD;
-            cp_async<WORD>(shared_address(state + n * PITCH + slice * SLICE + k), from + (n < rows ? n * WIDTH + k : 0), n < rows);
+#pragma unroll
+        for (int begin = 0; begin < OWN_WORDS; begin += TOGETHER) {
+            GridWord words[TOGETHER] = {};
+            const auto word_of = [&](int q) { return m_warp * 32 + lane + (begin + q) * 32 * M_WARPS; };
+            const auto load = [&](int q) {
+                const int i = word_of(q), n = i / (STEPS * 2);
+                if (i < WORDS && n < rows) words[q] = shared_word(from + n * WIDTH + i % (STEPS * 2) * WORD);
+            };
+            if constexpr (PROBE) {
+                load(0);
+                while (!are_there<sizeof(T)>(words[0])) {
+                    let_others_go_on();
+                    load(0);
+                }
+            }
+#pragma unroll
+            for (int q = PROBE; q < TOGETHER; ++q) load(q);
+            for (bool missing = true; missing;) {
+                missing = false;
+#pragma unroll
+                for (int q = 0; q < TOGETHER; ++q)
+                    if (!are_there<sizeof(T)>(words[q])) {
+                        load(q);
+                        missing = true;
+                    }
+                if (missing) let_others_go_on();
+            }
+#pragma unroll
+            for (int q = 0; q < TOGETHER; ++q) {
+                const int i = word_of(q);
+                if (i < WORDS) *(GridWord*)(state + i / (STEPS * 2) * PITCH + slice * SLICE + i % (STEPS * 2) * WORD) = words[q];
+            }
         }
-        cp_async_commit();
+        grid_fence();
     };
 
     if (l.time > 0) fetch(0, 0);
     for (int turn = 0; turn < l.time * CHUNKS; ++turn) {
         const int t = turn / CHUNKS, chunk = turn % CHUNKS, next_t = (turn + 1) / CHUNKS, next_chunk = (turn + 1) % CHUNKS;
         const bool is_last = turn + 1 == l.time * CHUNKS;
-        cp_async_wait<0>();
         meet();
 
         float found[M_TILES][N_TILES][4] = {};
@@ -200,15 +244,10 @@ recurrent_resident(const float* shares, const T* r, const T* b, const int* lengt
                 }
             }
         }
-        // The states of the next chunk are those of others a while ago, unless there are but two.
-        if (CHUNKS > 2 && !is_last) {
-            meet();
-            fetch(next_chunk, next_t);
-        }
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
             if (m_warp * M_TILES + m >= TILES) continue;
-            float* to = sums + (slice * LINES + (m_warp * M_TILES + m) * 16 + row) * COLUMNS + column;
+            float* to = sums + ((turn % SUMS * K_WARPS + slice) * LINES + (m_warp * M_TILES + m) * 16 + row) * COLUMNS + column;
 #pragma unroll
             for (int tile = 0; tile < N_TILES; ++tile) {
                 *(float2*)(to + tile * 8) = make_float2(found[m][tile][0], found[m][tile][1]);
@@ -217,7 +256,8 @@ recurrent_resident(const float* shares, const T* r, const T* b, const int* lengt
         }
         __syncthreads();
 
-        T* later = own + (1 - t % 2) * odd + chunk * ROWS * WIDTH + rank * UNITS;
+        if (CHUNKS > 2 && !is_last) fetch(next_chunk, next_t);  // stored a while ago
+        Bits* later = own + chunk * ROWS * WIDTH + rank * UNITS;
         float results[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -229,16 +269,16 @@ recurrent_resident(const float* shares, const T* r, const T* b, const int* lengt
             for (int gate = 0; gate < GATES; ++gate) {
                 totals[gate] = 0;
 #pragma unroll
-                for (int k = 0; k < K_WARPS; ++k) totals[gate] += sums[(k * LINES + gate * UNITS + u) * COLUMNS + n];
+                for (int k = 0; k < K_WARPS; ++k) totals[gate] += sums[((turn % SUMS * K_WARPS + k) * LINES + gate * UNITS + u) * COLUMNS + n];
             }
             const float result = next_state(direction, next[i], totals, biases[i], unit.x, cell);
             const bool alive = t < length_of(sequence_of(chunk, i));
             if (alive) unit = make_float2(result, cell);
-            later[n * WIDTH + u] = T(unit.x);
+            share(later + (t + 1) % PLACES * place + n * WIDTH + u, bits_of(unit.x));
+            share(later + (t + 3) % PLACES * place + n * WIDTH + u, Bits(~0u));
             results[i] = alive ? result : 0.0f;
         }
-        __syncthreads();
-        if (threadIdx.x == 0) announce_step(group + chunk * BLOCKS + rank, t + 1);
+        if constexpr (SUMS == 1) __syncthreads();
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             if (!y || !exists(chunk, i)) continue;
