@@ -68,6 +68,7 @@ class Case:
 
 CASES = {
     "plain": Case((1, 70)),
+    "some rows": Case((1, 17), columns=192, ends=False, is_read=True),
     "several samples": Case((3, 33), columns=192),
     "far from zero": Case((1, 65), offset=4.0, shifted=False),
     "root mean square": Case((1, 72), centred=False, shifted=False, offset=1.0),
@@ -78,7 +79,8 @@ CASES = {
     "both are, without a shift": Case((1, 150), columns=1536, shifted=False, is_read=True),
 }
 OTHERS = {
-    "few rows": Case((1, 64)),
+    "few rows": Case((1, 16)),
+    "large weights of few rows": Case((1, 64), columns=6144),
     "many rows": Case((1, 257)),
     "terms that are no parts": Case((1, 70), terms=776),
     "few terms": Case((1, 70), terms=128),
@@ -151,6 +153,7 @@ def test_results(
         (Case((1, 197), columns=2304, inner=3072), True),
         (Case((1, 197), columns=3072, inner=768, ends=False, is_read=True), True),
         (Case((1, 128), columns=3072, inner=768), True),  # BERT-base's
+        (Case((1, 50), columns=3072, inner=768), True),  # ViT-B/32's
         (Case((1, 256), columns=3072, inner=768), False),
     ],
 )

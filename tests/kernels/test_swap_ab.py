@@ -16,7 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f16, packed
-from tercet.backends.cuda.gemm.schedules import tma
+from tercet.backends.cuda.gemm.schedules import swap_ab, tma
 from tercet.backends.cuda.gemm.schedules.swap_ab import SwapAb
 from tercet.backends.cuda.gemm.tile import Config, TimedConfig, clusters_of
 from tercet.backends.cuda.recipe.launch import Launch
@@ -48,7 +48,7 @@ def hopper(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBacken
     monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
     monkeypatch.setattr(packed, "MIXED_ROWS", 0)
     monkeypatch.setattr(f16, "time_from_workspace", lambda *_: inf)
-    monkeypatch.setattr(f16, "LARGE_WEIGHTS", 0)
+    monkeypatch.setattr(swap_ab, "LARGE_WEIGHTS", 0)
     return emulated
 
 
@@ -191,7 +191,7 @@ def made(patch: pytest.MonkeyPatch) -> Iterator[Launch]:
     patch.setattr(packed, "time_unpacked", lambda *_: inf)
     patch.setattr(packed, "MIXED_ROWS", 0)
     patch.setattr(f16, "time_from_workspace", lambda *_: inf)
-    patch.setattr(f16, "LARGE_WEIGHTS", 0)
+    patch.setattr(swap_ab, "LARGE_WEIGHTS", 0)
     ways = [(g, s, 1) for g in range(1, 5) for s in range(1, 8) if g * s <= 7]
     seen = set[tuple[int, int]]()
     for i, way in enumerate(ways):

@@ -52,12 +52,12 @@ from .schedules import multistage, stationary, swap_ab, tma, tma_persistent, tma
 from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 from .tma_choice import fed_by_tma, persistent
 
-#: For `swap_ab.cu`, which reads weights once and rows of A often: minimum bytes of weights for few
-#: rows of A, and the factor by which estimates of other kernels are below their times for these.
+#: For `swap_ab.cu`, which reads weights once and rows of A often: the factor by which estimates of
+#: other kernels are below their times for few rows of A and large weights; see `swap_ab.FEW_ROWS`.
 #: On an H100, a decoding step of 16 sequences takes 18 % less time with it (Llama 1B and 8B), of 32
 #: sequences 4 and 12 %. Maximum rows for more blocks than run at once, two per multiprocessor: the
 #: scores of 32 rows (128256 by 2048 weights) take 3 % less time on an H100, 25 % on an H200.
-LARGE_WEIGHTS, SWAP_MARGIN, ROWS_OF_PAIRS = 8 << 20, 1.2, 32
+SWAP_MARGIN, ROWS_OF_PAIRS = 1.2, 32
 #: Maximum rows of A for `swap_ab.cu` where these are more than few: its blocks have up to 128, so
 #: that products of many terms can be split more often. On an H200 at batch 1, ViT-B takes 3 % less
 #: time with it, layers 1024 wide with 160 and 197 rows 22 and 13 %, 2048 wide with 128 rows 7 %.
@@ -122,8 +122,8 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> La
     """Return the launch of `swap_ab.cu` for few rows, if estimated to be faster."""
     gemm, target = product.gemm, setting.target
     m, n, k = gemm.shape
-    few = m <= swap_ab.FEW_ROWS
-    if few and n * k * gemm.dtype.itemsize < LARGE_WEIGHTS:
+    few = not product.more_rows
+    if few and n * k * gemm.dtype.itemsize < swap_ab.LARGE_WEIGHTS:
         return None
     if not few and (m > MORE_ROWS or product.products > 1):
         return None

@@ -36,7 +36,7 @@ from .linear import linear_of
 from .multiplication import Multiplication, multiplication
 from .pack import EIGHTS, rows_of
 from .problem import GemmArguments, Linear
-from .schedules.swap_ab import FEW_ROWS, MOMENTS, RowsNorm, SwapAb
+from .schedules.swap_ab import MOMENTS, RowsNorm, SwapAb, few_rows_of
 
 #: Elements of a part of a row, whose moments are stored; exponent of the greatest weight of a
 #: column as it is multiplied.
@@ -133,11 +133,11 @@ def _is_of_some_rows(product: Node) -> bool:
     """Whether a node is a product of rows, neither few nor many, by constants."""
     if not isinstance(product.op, MatMul | Gemm):
         return False
-    x, *others = product.inputs
-    if x is None or x.is_constant or x.tensor.dtype not in HALVES | {float32}:
+    x, w, *others = product.operands
+    if x.is_constant or x.tensor.dtype not in HALVES | {float32}:
         return False
-    constant = all(v is None or v.is_constant for v in others)
-    few = in_halves.MIN_ROWS if x.tensor.dtype == float32 else FEW_ROWS + 1
+    few = few_rows_of(w.tensor.nbytes) + 1 if x.tensor.dtype in HALVES else in_halves.MIN_ROWS
+    constant = all(v.is_constant for v in (w, *others))
     return constant and few <= prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
 
 

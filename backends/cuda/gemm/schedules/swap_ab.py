@@ -49,11 +49,14 @@ MAX_REGISTERS, OTHER, UNPACKING, STORING = 240, 36, 16, 56
 #: which are in the cache; microseconds until the first products, and after the last ones.
 MEMORY, PROCESSOR_MEMORY, CACHED = 3.6e6, 42e3, 100e3
 BEGIN, END = 1.6, 0.8
-#: Maximum rows of A that are few. With more of them, joining the sums of a cluster takes longer, in
-#: microseconds, and larger clusters wait for multiprocessors of one GPC; of weights of 16 bits,
-#: which are requested early, so many bytes per microsecond arrive where no other block of rows
-#: brings them to the cache. Fitted to ViT-B, BERT-base and layers of 77 to 256 rows on an H200.
-FEW_ROWS, JOIN_MORE, ALONE_MEMORY = 64, 1.1, 150e3
+#: Maximum rows of A that are few, of weights of 16 bits with at least so many bytes, and of others:
+#: on an H200 BERT-base takes 16 % less time with 64 rows that are not few, 20 % with 32. With more
+#: rows, joining the sums of a cluster takes longer, in microseconds, and larger clusters wait for
+#: multiprocessors of one GPC; of weights of 16 bits, which are requested early, so many bytes per
+#: microsecond arrive where no other block of rows brings them to the cache. Fitted to ViT-B,
+#: BERT-base and layers of 77 to 256 rows on an H200.
+FEW_ROWS, LARGE_WEIGHTS, FEWEST_ROWS = 64, 8 << 20, 16
+JOIN_MORE, ALONE_MEMORY = 1.1, 150e3
 #: Packed weights, as fitted to 65 products of 16 to 64 rows and 4 bits on an H100, from which they
 #: differ by 4 %: bytes per microsecond of memory, and of A per multiprocessor; microseconds in
 #: which one unpacks and multiplies what a warp has of a quarter of 64 bytes per row, at first and
@@ -77,6 +80,11 @@ EARLY_PACKED, EARLY, EARLY_LARGE, SMALL_WEIGHTS = 2, 6, 2, 2 << 20
 MOMENTS = 8
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
+
+
+def few_rows_of(nbytes: int) -> int:
+    """Return the maximum rows that are few, for so many bytes of weights of 16 bits."""
+    return FEW_ROWS if nbytes >= LARGE_WEIGHTS else FEWEST_ROWS
 
 
 @record
@@ -224,13 +232,13 @@ class SwapAb:
         return {(g, s) for g, s in pairs if min(2, most) <= g * s <= MAX_CONSUMERS}
 
     @property
-    def _more_rows(self) -> bool:
+    def more_rows(self) -> bool:
         """Whether weights of 16 bits are not what bounds it; see `FEW_ROWS`."""
-        return self.packed is None and self.gemm.shape[0] > FEW_ROWS
+        return self.packed is None and self.gemm.shape[0] > few_rows_of(self.weights.nbytes)
 
     @property
     def _most_splits(self) -> int:
-        return SMALL_CLUSTER if self._more_rows else MAX_CLUSTER
+        return SMALL_CLUSTER if self.more_rows else MAX_CLUSTER
 
     def configs(self, target: Target) -> Iterator[Config]:
         """Yield tiles with splits such that all blocks run at once, or without splits."""
@@ -286,7 +294,7 @@ class SwapAb:
             whole = (c for c in self.few_rows(target) if self.holds_moments(c, target))
             return next(iter(ranked(whole, self._expected_of_few)), None)
         found = ranked(self.configs(target), lambda config: self.expected(config, target))
-        if self._more_rows and target.has_wgmma and self.gemm.a.vector >= VECTOR:
+        if self.more_rows and target.has_wgmma and self.gemm.a.vector >= VECTOR:
             found += ranked(self.few_rows(target), self._expected_of_few)
         return min(found, key=lambda way: way.microseconds, default=None)
 
@@ -312,19 +320,19 @@ class SwapAb:
             time += waves * AROUND[tile.resident - 1] + (SLICED if tile.slices > 1 else 0.0)
             return LAUNCH + time + (JOIN if splits > 1 else 0.0)
         rate = PROCESSOR_MEMORY
-        if self._more_rows:
+        if self.more_rows:
             rate = ALONE_MEMORY if m <= MAX_ROWS else inf
         of_step = tile.bn * WIDTH / rate + 2 * tile.bm * tile.bk / CACHED
         time = waves * (BEGIN + END) + steps * of_step
         time = (time**4 + (traffic / MEMORY) ** 4) ** 0.25
-        join = JOIN_MORE if self._more_rows else JOIN
+        join = JOIN_MORE if self.more_rows else JOIN
         return LAUNCH + time + (join if splits > 1 else 0.0)
 
     def _early(self, tile: CtaTile) -> int:
         """Return of how many steps weights are requested before the kernel waits."""
         if self.weights.packed:
             return EARLY_PACKED
-        if not self._more_rows:
+        if not self.more_rows:
             return EARLY
         return tile.stages if self.weights.nbytes <= SMALL_WEIGHTS else EARLY_LARGE
 
@@ -372,7 +380,7 @@ class SwapAb:
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
                 *tile.constants("BM", "GROUPS", "SLICES", "STAGES", "RESIDENT"),
-                *(("EARLY", self._early(tile)), ("LAUNCHES", not self._more_rows)),
+                *(("EARLY", self._early(tile)), ("LAUNCHES", not self.more_rows)),
                 *zip(("REGISTERS", "OTHER_REGISTERS"), block.registers, strict=True),
                 *(("WIDTH", WIDTH), ("K", k), ("SPLIT", int(split))),
                 *(packed.constants if packed else ()),
