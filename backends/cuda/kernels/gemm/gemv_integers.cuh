@@ -37,7 +37,7 @@ constexpr u32 UPPER_LESS = 0xd480d480;  // -(2^6 + 8)
 constexpr u32 EXCESS = 0x64086408, UPPER_EXCESS = 0x54805480;  // 2^10 + 8 and 2^6 + 8
 constexpr bool SHORT = BLOCK < QUARTER;
 constexpr int SINGLE = SHORT ? 16 : QUARTER;  // adjacent terms of four lanes, each of which has a fourth of them
-constexpr int SINGLES = QUARTER / SINGLE, PARTS = SHORT ? QUARTER / BLOCK : 1;  // of four words; blocks of these
+constexpr int SINGLES = QUARTER / SINGLE, SECTIONS = SHORT ? QUARTER / BLOCK : 1;  // of four words; blocks of these
 static_assert(BLOCK % SINGLE == 0 && (!SHORT || QUARTER % BLOCK == 0), "adjacent terms are of one block");
 
 __device__ constexpr int alignment(int bytes) { return bytes < 16 ? bytes : 16; }
@@ -221,25 +221,25 @@ constexpr bool QUARTERED = COLUMNS == 1 && EACH == 8;
 
 // Returns the products of four quarters of x, of which a lane of column c has its terms of quarter c % 4, with two
 // constants, in lanes of the first column; of each block of a quarter by itself.
-__device__ __forceinline__ void add_quarters(float (&to)[PARTS][4], const u32 (&x)[EACH / 2], u32 first, u32 second)
+__device__ __forceinline__ void add_quarters(float (&to)[SECTIONS][4], const u32 (&x)[EACH / 2], u32 first, u32 second)
 {
-    float found[PARTS][4] = {};
+    float found[SECTIONS][4] = {};
     add_constant(found[0], first, x[0], x[1]);
-    add_constant(found[PARTS - 1], second, x[EACH / 2 - 2], x[EACH / 2 - 1]);
+    add_constant(found[SECTIONS - 1], second, x[EACH / 2 - 2], x[EACH / 2 - 1]);
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        to[part][0] = found[part][0];
-        to[part][1] = found[part][1];
-        to[part][2] = __shfl_down_sync(~0u, found[part][0], 1);
-        to[part][3] = __shfl_down_sync(~0u, found[part][1], 1);
+    for (int section = 0; section < SECTIONS; ++section) {
+        to[section][0] = found[section][0];
+        to[section][1] = found[section][1];
+        to[section][2] = __shfl_down_sync(~0u, found[section][0], 1);
+        to[section][3] = __shfl_down_sync(~0u, found[section][1], 1);
     }
 }
 
 // The block among those of four words of which product number i is.
-__device__ constexpr int part_of(int i) { return i * PARTS / (EACH / 4); }
+__device__ constexpr int section_of(int i) { return i * SECTIONS / (EACH / 4); }
 
 // Adds the products of word number j of four lanes.
-__device__ __forceinline__ void add_words(Block (&sums)[PARTS], const Word (&w)[EIGHTS], int j,
+__device__ __forceinline__ void add_words(Block (&sums)[SECTIONS], const Word (&w)[EIGHTS], int j,
                                           const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
 {
 #pragma unroll
@@ -253,7 +253,7 @@ __device__ __forceinline__ void add_words(Block (&sums)[PARTS], const Word (&w)[
             const u32 a[4] = {upper[t], lower[t], upper[t + 1], lower[t + 1]};
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                mma_m16n8k16(sums[part_of(i)].of[pair][group], a, values[group][t], values[group][t + 1]);
+                mma_m16n8k16(sums[section_of(i)].of[pair][group], a, values[group][t], values[group][t + 1]);
         }
     }
 #pragma unroll
@@ -262,12 +262,12 @@ __device__ __forceinline__ void add_words(Block (&sums)[PARTS], const Word (&w)[
         const u32(&x)[EACH / 2] = values[group];
         if constexpr (RAW) {
             add_constant(sums[0].excess[group], EXCESS, x[0], x[1]);
-            add_constant(sums[part_of(1)].excess[group], UPPER_EXCESS, x[2], x[3]);
+            add_constant(sums[section_of(1)].excess[group], UPPER_EXCESS, x[2], x[3]);
         }
         if constexpr (ZEROS) {
 #pragma unroll
             for (int t = 0; t < EACH / 2; t += 2)
-                add_constant(sums[part_of(t / 2)].x[group], ONES, x[t], x[t + 1]);
+                add_constant(sums[section_of(t / 2)].x[group], ONES, x[t], x[t + 1]);
         }
     }
 }
@@ -326,26 +326,27 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         for (int e = 0; e < EIGHTS; ++e)
             scales[e] = *(const Scales*)(of_rows + (8 * e + lane / 4) * PITCH_SCALES
                                          + (k + s * STEP) / BLOCK * (1 + ZEROS) * sizeof(X));
-        float excess[PARTS][4] = {}, of_x[PARTS][4] = {};  // of quarters
+        float excess[SECTIONS][4] = {}, of_x[SECTIONS][4] = {};  // of quarters
         if constexpr (QUARTERED && (RAW || ZEROS)) {
             u32 quarters[EACH / 2];
             load_values(quarters, x.row(0, 0), 0, first_of_lane(k + s * STEP + lane / 4 % 4 * QUARTER));
             if (RAW) add_quarters(excess, quarters, EXCESS, UPPER_EXCESS);
             if (ZEROS) add_quarters(of_x, quarters, ONES, ONES);
         }
-        Block blocks[PARTS] = {};
+        Block blocks[SECTIONS] = {};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             add_words(blocks, from.w[s], j, values[j], masks);
             if constexpr (QUARTERED)
 #pragma unroll
-                for (int part = 0; part < PARTS; ++part) {
-                    blocks[part].excess[0][0] += excess[part][j];
-                    blocks[part].x[0][0] += of_x[part][j];
+                for (int section = 0; section < SECTIONS; ++section) {
+                    blocks[section].excess[0][0] += excess[section][j];
+                    blocks[section].x[0][0] += of_x[section][j];
                 }
             if ((j + 1) * SCALES % 4 != 0) continue;
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) add_block(to, blocks[part], scales, j * SCALES / 4 + part);
+            for (int section = 0; section < SECTIONS; ++section)
+                add_block(to, blocks[section], scales, j * SCALES / 4 + section);
         }
         if constexpr (IS_SCALED<Source>) {
 #pragma unroll
