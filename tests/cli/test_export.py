@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 
 import tercet as api
@@ -77,6 +78,33 @@ def test_what_an_opset_cannot_say_is_named(tercet: Tercet) -> None:
     assert "node 'softmax/" in done.err
     assert "opset 12" in done.err
     assert not Path("out.onnx").exists()
+
+
+def test_half_precision(tercet: Tercet, folder: Path) -> None:
+    done = tercet("export", "classifier.onnx", "out.onnx", "--precision", "float16")
+    assert done.code == 0
+    onnx.checker.check_model("out.onnx", full_check=True)
+    weights = onnx.load("out.onnx").graph.initializer
+    assert onnx.TensorProto.FLOAT16 in {each.data_type for each in weights}
+    session = onnxruntime.InferenceSession("out.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    (found,) = session.run(None, {"image": x})
+    with api.load(folder / "classifier.onnx", precision="float16") as model:
+        (expected,) = model(x)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-2)
+
+
+def test_nodes_that_stay_float32(tercet: Tercet) -> None:
+    words = ("export", "classifier.onnx", "out.onnx", "--precision", "float16", "--json")
+    every = tercet(*words).json["rewrites"]["to_half"]
+    assert tercet(*words, "--keep-float32", "conv").json["rewrites"]["to_half"] < every
+
+
+def test_precision_is_the_work_of_a_pass(tercet: Tercet) -> None:
+    words = ("--precision", "bfloat16", "--no-optimise")
+    done = tercet("export", "classifier.onnx", "out.onnx", *words)
+    assert done.code == 2
+    assert "a pass lowers the precision to bfloat16, and no pass runs" in done.err
 
 
 def test_external_data(tercet: Tercet, folder: Path) -> None:

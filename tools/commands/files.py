@@ -20,9 +20,12 @@ from .options import (
     AllowInconclusive,
     File,
     Finite,
+    KeepFloat32,
+    Precision,
     SkipPasses,
     Target,
     figures,
+    names_of,
     show,
     split,
 )
@@ -38,6 +41,8 @@ def export(
     ] = None,
     skip_passes: SkipPasses = "",
     finite: Finite = False,
+    precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     reading: FrozenModelOptions,
     written: WrittenFile,
     shapes: ShapeOptions,
@@ -48,6 +53,7 @@ def export(
     Examples:
         tercet export model.onnx out.onnx
         tercet export model.onnx out.onnx --opset 17 --dim batch=4
+        tercet export model.onnx out.onnx --precision float16
     """
     from ..export.export import export as export_model
     from ..export.export_view import show_exported
@@ -63,6 +69,8 @@ def export(
         stop_at=stop_at,
         skip=split(skip_passes),
         finite=finite,
+        precision=precision,
+        keep_float32=names_of(keep),
     )
     show(found, show_exported, json=common.json)
 

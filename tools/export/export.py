@@ -29,6 +29,7 @@ from ...runtime.base.arguments import words
 from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.types import Array
+from ...runtime.options import NARROW
 from ...runtime.passes import STATIC_PASSES, Rewrites
 from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model
@@ -170,7 +171,8 @@ def export(
         external_data_dir: the folder of the model's external data; its own if None.
         timeout: time limit in seconds; None for no limit.
         **options: further fields of `Options`, such as `stop_at`; weights stay quantized unless
-            ``keep_quantized=False``.
+            ``keep_quantized=False``. With ``precision="float16"`` or ``"bfloat16"``, the operations
+            that tolerate it are written in that type; inputs and outputs keep theirs.
 
     Raises:
         UnsupportedError: a node cannot be written in the requested opset.
@@ -180,6 +182,11 @@ def export(
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     options.setdefault("keep_quantized", True)
+    if not optimise and options.get("precision") in NARROW:
+        raise UsageError(
+            f"a pass lowers the precision to {options['precision']}, and no pass runs: write the "
+            "optimised graph (without --no-optimise, optimise=False)"
+        )
     with load(source, freeze=freeze, weights=weights, operators=operators, **options) as model:
         graph = model.graph if optimise else model.imported
         if any(texts):
