@@ -482,7 +482,7 @@ def test_results_of_clusters_of_any_size(
 ) -> None:
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", H200)
-    fitting = {parts: 99}
+    fitting = {2: 99, parts: 99}
     monkeypatch.setattr(flash_parts, "clusters_of", lambda size, target: fitting.get(size, 0))
     case = Decode((560, 3), new=2, size=40, room=1100)
     (launch,) = (x for x in planned_for(case) if x.entry == "attention_decode")

@@ -28,7 +28,7 @@ BUSY = 0.9
 #: Maximum number of blocks per multiprocessor to split for; and per cluster.
 RESIDENT, MAX_CLUSTER = 2, 8
 #: Sizes of clusters whose blocks may share multiprocessors; others fill what is left of a GPC with
-#: one block for each. On an H200 a step of Gemma 2 2B, with heads of 256, takes 7 % less time with
+#: one block for each, if one of these is chosen over a merge kernel. On an H200 a step of Gemma 2 2B, with heads of 256, takes 7 % less time with
 #: 8 sequences and three blocks instead of two, 1 % with 4 and six instead of four.
 WHOLE_CLUSTERS = (2, 4, 8)
 
@@ -145,9 +145,10 @@ def share(
         if blocks <= clusters_of(n, target) * resident
         and (n in WHOLE_CLUSTERS or blocks * n <= target.processors)
     ]
-    if joins and sizes and length <= FEW:
+    whole = [n for n in sizes if n in WHOLE_CLUSTERS]
+    if joins and whole and length <= FEW:
         together = min(sizes, key=joined)
-        if joined(together) < estimate(parts):
+        if joined(min(whole, key=joined)) < estimate(parts):
             return Sharing(rows, group, together, ceil_div(steps, together), clustered=True)
     return Sharing(rows, group, parts, max(1, ceil_div(steps, parts)))
 
