@@ -42,9 +42,8 @@ ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE = 1, 2, 3, 4, 5, 6
 OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
 #: Operators of images whose kernels apply epilogues element by element.
 OF_PLANES = GroupNormalization | InstanceNormalization
-#: Operators whose results may have operands by sample: rows, or images whose channels are last.
+#: Operators of rows, or images whose channels are last, that may have operands by sample; by line.
 OF_SAMPLES = MatMul | LayerNormalization | RMSNormalization | Conv | OF_PLANES
-#: Operators whose results may have operands by line, which have one element for each row.
 OF_LINES = MatMul | Gemm | Conv
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
@@ -271,9 +270,8 @@ def epilogue_of(
     if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
         axis = None  # a matrix times a vector is one column
     rows = None if others else _row_axis(first, y)
-    by_sample, by_plane, by_line = (
-        not others and isinstance(head, s) for s in (OF_SAMPLES, OF_PLANES, OF_LINES)
-    )
+    heads = OF_SAMPLES, OF_PLANES, OF_LINES
+    by_sample, by_plane, by_line = (not others and isinstance(head, each) for each in heads)
     repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
     masks = not others and _is_of_two(first)
     places = _Places(axis, rows, by_sample, by_plane, by_line, repeats, masks, pitches)
