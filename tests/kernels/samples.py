@@ -379,6 +379,7 @@ def _products() -> Iterator[Sample]:
     three = [normal(3, 4, 5), normal(5, 4), normal(2, 3)]
     yield sample("Einsum", three, equation="abc,cb,da->d")
     yield sample("Det", [normal(3, 5, 5)])
+    yield sample("Det", [normal(3, 0, 0)])
     yield sample("QuantizeLinear", [X, np.abs(normal(12)) + np.float32(0.1)], axis=1)
     odd = np.array([np.nan, np.inf, -np.inf, 1, -1] * 7, float32)
     for dtype in (np.int8, np.uint8, np.int16):

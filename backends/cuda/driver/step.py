@@ -130,9 +130,9 @@ class KernelStep:
         from .memory import pointer
 
         if isinstance(argument, Scratch):
-            if scratch is None:
+            if scratch is None and self.scratch:
                 raise ValueError(f"{self.kernel} has no workspace")
-            return pointer(scratch) + argument.offset
+            return 0 if scratch is None else pointer(scratch) + argument.offset
         site, weights = self.site, self.site.weights
         if isinstance(argument, Packed):
             held = weights.packed(argument.sources, argument.layout, argument.pack)
