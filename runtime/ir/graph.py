@@ -323,11 +323,7 @@ class Graph:
         return found
 
     def dissolve(self) -> None:
-        """Remove everything, bodies included, so that its memory is freed at once.
-
-        Values and nodes refer to each other, so those of a graph that is merely dropped stay until
-        the garbage collector looks for such cycles.
-        """
+        """Remove everything, so that no values and nodes wait for the garbage collector."""
         for node in self._nodes:
             for body in node.op.graphs():
                 body.dissolve()
@@ -336,7 +332,7 @@ class Graph:
             node.inputs = node.captures = node.outputs = ()
         for value in self._names.values():
             value.consumers = {}
-        self.inputs = self.captures = ()
+        self.inputs, self.captures, self.general = (), (), None
         for held in (self._nodes, self._outputs, self._labels, self._names, self._node_names):
             held.clear()
 

@@ -1,9 +1,10 @@
-"""Memory-mapped files: checks for truncation, and their release."""
+"""Memory-mapped files, and graphs: checks for truncation, and the release of both."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from copy import copy
 from mmap import mmap
 from weakref import ref
 
@@ -58,3 +59,13 @@ def release(files: Sequence[Mapped], graph: Graph) -> None:
         graph.set_outputs({})
         graph.sweep()
         gc.collect()
+
+
+def free(graphs: list[Graph]) -> None:
+    """Dissolve the graphs of a list to which nobody else refers; the list is empty then."""
+    while graphs:
+        graph = graphs.pop()
+        parts, kept = copy(graph), ref(graph)
+        del graph
+        if kept() is None:
+            parts.dissolve()

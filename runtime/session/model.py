@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from html import escape
+from sys import is_finalizing
 from typing import Any, cast
 
 from ..base.arguments import checked_methods, flag, whole, words
@@ -20,7 +21,7 @@ from ..control.resources import Resources
 from ..errors import DeviceError, UsageError
 from ..ir.graph import Graph
 from ..ir.hints import Doubts
-from ..ir.mapped import Mapped, release
+from ..ir.mapped import Mapped, free, release
 from ..ir.named import no_tensor
 from ..ir.types import TensorType
 from ..options import NARROW, Options
@@ -478,6 +479,14 @@ class Model(Closable):
         """Release memory-mapped files once the last run has ended."""
         if self._is_released:
             release(self.source.mapped, self._imported)
+
+    def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
+        """Free the graph as imported, if the model has been closed and nobody keeps the graph."""
+        if ends() or not getattr(self, "_is_released", False):
+            return
+        graphs = [self._imported]
+        self._imported = self._watch.imported = Graph()
+        free(graphs)
 
     def _close_stores(self) -> None:
         self._is_released = True

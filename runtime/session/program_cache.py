@@ -21,6 +21,7 @@ from ..errors import (
 )
 from ..ir.graph import Graph, Value
 from ..ir.infer import fold_known, infer, specialise
+from ..ir.mapped import free
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..options import Options
@@ -115,8 +116,12 @@ class ProgramCache:
         self._graphs[self._whole] = made.graph
 
     def _close(self) -> None:
+        graphs = [self._imported, *self._graphs.values()]
+        self._imported = Graph(self._imported.name)
         self._graphs.clear()
-        self._on_closed()
+        free(graphs)
+        closed, self._on_closed = self._on_closed, _do_nothing
+        closed()
 
     # ── graphs ───────────────────────────────────────────────────────────────────────────────
 
@@ -166,6 +171,7 @@ class ProgramCache:
         key = wanted, given, unknown, elements, rows_of
         with self._resources.lock:
             if key not in self._graphs:
+                self.pool.check_open()
                 graph = loosened(self._imported, unknown) if unknown else self._imported
                 found = graph.extract(self._values(wanted, graph), given)
                 if flags:
@@ -432,3 +438,7 @@ class ProgramCache:
         self._boundary.wanted_here.update(small)
         feeds.update(self._boundary.here(small, work))
         return bool(small)
+
+
+def _do_nothing() -> None:
+    """Callers of models that are closed twice have been told."""

@@ -69,8 +69,7 @@ class ProgramPool:
             UsageError: the model is closed.
         """
         with self._lock:
-            if self._closed:
-                raise UsageError("the model is closed")
+            self.check_open()
             entry = self._entries.get(key)
             if entry is None:
                 return PoolEntry(key), None
@@ -79,6 +78,11 @@ class ProgramPool:
             program = entry.idle.pop()
             self._idle -= 1
             return entry, program
+
+    def check_open(self) -> None:
+        """Raise UsageError if the model is closed."""
+        if self._closed:
+            raise UsageError("the model is closed")
 
     def add(self, program: Program) -> None:
         """Register a new program, held by the caller."""

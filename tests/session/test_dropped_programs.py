@@ -1,10 +1,12 @@
-"""What a program held is free as soon as it is dropped, without the garbage collector."""
+"""What programs and models held is free once they are closed, without the garbage collector."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from weakref import ref
 
+import numpy as np
 import pytest
 from onnx.parser import parse_model
 
@@ -63,3 +65,31 @@ def test_graphs_for_a_device_are_freed() -> None:
         backends = [FakeBackend(LazyDevice())]
         with Model(host.imported, backends, options, evaluate) as model:
             evict(model)
+
+
+LAYER = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[n, 4] x) => (float[n, 2] y)
+    <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { a = MatMul (x, w)  y = Relu (a) }
+"""
+
+
+def test_weights_of_closed_models_are_freed() -> None:
+    with tercet.load(parse_model(LAYER)) as model:
+        model.run({"x": np.ones((3, 4), np.float32)})
+        data = model.imported.values["w"].data
+        assert data is not None
+        weights = ref(data)
+        del data
+    assert model.imported.nodes
+    with pytest.raises(tercet.UsageError, match="closed"):
+        _ = model.graph
+    del model
+    assert weights() is None
+
+
+def test_graphs_that_callers_keep_stay() -> None:
+    with tercet.load(parse_model(LAYER)) as model:
+        imported, optimised = model.imported, model.graph
+    assert [node.kind for node in imported.nodes] == ["MatMul", "Relu"]
+    assert optimised.nodes

@@ -353,23 +353,25 @@ class _Binder:
     def _op(
         self, operator: type[Op], node: RawNode, scope: Scope, captured: dict[Graph, list[Value]]
     ) -> Op:
-        def bound(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(bound, items(value)))
-            if not isinstance(value, RawGraph):
-                return value
-            body = self._graph(value, scope)
-            captured[body.graph] = body.captured
-            return body.graph
-
         if issubclass(operator, Opaque):
             return operator(given=with_tensors(tuple(node.attributes.items())))
         try:
-            return make(operator, {name: bound(v) for name, v in node.attributes.items()})
+            given = node.attributes.items()
+            return make(operator, {name: self._bound(v, scope, captured) for name, v in given})
         except Mismatch as error:
             raise self._source.error(f"{error}{opset_hint(node)}", node.where) from error
         except ShapeError as error:
             raise self._source.error(str(error), node.where) from error
+
+    def _bound(self, value: Any, scope: Scope, captured: dict[Graph, list[Value]]) -> Any:
+        """Return an attribute with graphs in place of the file's; note what these capture."""
+        if isinstance(value, tuple):
+            return tuple(self._bound(each, scope, captured) for each in items(value))
+        if not isinstance(value, RawGraph):
+            return value
+        body = self._graph(value, scope)
+        captured[body.graph] = body.captured
+        return body.graph
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
         """Raise ModelError for a wrong number of inputs or outputs."""
