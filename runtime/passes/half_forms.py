@@ -31,24 +31,21 @@ from ..base.parallel import WORTH_SHARING, in_parallel
 from ..ir.dtypes import DType, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.halves import rounded
-from ..ir.op import Op
 from ..ir.types import Array, TensorType
-from ..ops import (
-    attention,
-    boxes,
-    conv,
-    gather,
-    matmul,
-    movement,
-    norm,
-    pool,
-    recurrent,
-    reduce,
-    resize,
-)
+from ..ops import conv, gather, matmul, movement, norm, recurrent, reduce
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number, unviewed
+from .half_operators import (
+    LAST,
+    LAYERS,
+    NORMALISERS,
+    PLACES,
+    POSITIONS,
+    SCORES,
+    SINGULAR,
+    THROUGH,
+)
 from .ranges import Ranges, ValueRange, input_of, norm_of, times
 
 #: Minimum proven distance of a divisor from 0.
@@ -62,59 +59,6 @@ _GREATER = 1024.0
 #: Elements of a constant examined at a time.
 _BLOCK = 1 << 16
 
-#: Functions with a pole, or with a limited domain.
-_SINGULAR: frozenset[type[Op]] = frozenset(
-    {ew.Log, ew.Reciprocal, ew.Sqrt, ew.Acos, ew.Asin, ew.Acosh, ew.Atanh, reduce.ReduceLogSum}
-)
-#: Operators that propagate the rounding of their inputs, so these matter as well.
-_THROUGH: frozenset[type[Op]] = frozenset(
-    {
-        *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Max, ew.Min, ew.Sum, ew.Mean, ew.Neg, ew.Abs, ew.Clip),
-        *(ew.Where, ew.Relu, ew.LeakyRelu, ew.PRelu, ew.Sigmoid, ew.HardSigmoid, ew.Tanh, ew.Erf),
-        *(ew.Softplus, ew.Softsign, ew.Elu, ew.Celu, ew.Exp, ew.Pow, ew.Sqrt, ew.Reciprocal),
-        *(norm.Softmax, norm.LogSoftmax, norm.Dropout, gather.Gather, resize.Resize),
-        *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze),
-        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat, movement.Split),
-        *(movement.Slice, movement.Pad, movement.DepthToSpace, movement.SpaceToDepth),
-    }
-)
-#: Operators that stay float32 there, but may read rounded inputs.
-_LAST: frozenset[type[Op]] = frozenset(
-    {
-        *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
-        *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, pool.AveragePool),
-        *(pool.GlobalAveragePool, pool.MaxPool, pool.GlobalMaxPool),
-    }
-)
-#: Which input of an operator says where another one is sampled.
-_POSITIONS: dict[type[Op], int] = {
-    **{resize.GridSample: 1, resize.AffineGrid: 0},
-    **{boxes.RoiAlign: 1, boxes.MaxRoiPool: 1},
-}
-#: Operators between scores and their Softmax, fused or decomposed.
-_SCORES: frozenset[type[Op]] = frozenset(
-    {
-        *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Where, ew.Clip, ew.Max, ew.Min, ew.Tanh, ew.Cast),
-        *(sh.Identity, sh.Reshape, sh.Squeeze, sh.Unsqueeze, movement.Transpose, movement.Slice),
-        *(movement.Expand, movement.Concat, movement.Split, movement.Pad, gather.Gather),
-    }
-)
-_NORMALISERS: frozenset[type[Op]] = frozenset(
-    {norm.Softmax, norm.LogSoftmax, reduce.ReduceMax, ew.Exp, ew.IsNaN}
-)
-#: Layers with weights.
-_LAYERS: frozenset[type[Op]] = frozenset(
-    {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul}
-)
-#: Operators that only move elements.
-_PLACES: frozenset[type[Op]] = frozenset(
-    {
-        *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze, gather.Gather, ew.Abs),
-        *(movement.Transpose, movement.Expand, movement.Concat, movement.Split, movement.Slice),
-        *(movement.Pad,),
-    }
-)
-#: Operators that give elements another shape.
 #: Operators whose results weigh others, and maximum bound of mixed weights.
 _GATES, _WEIGHTS = (ew.Sigmoid, ew.HardSigmoid, norm.Softmax), 64.0
 #: Maximum number of dtypes with a sufficient range.
@@ -144,11 +88,11 @@ def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
     """Return the nodes that compute positions, or what rounding may move to a pole."""
     poles = [value for node in graph.nodes for value in _poles(node, ranges)]
     positions = [
-        node.operands[_POSITIONS[type(node.op)]]
+        node.operands[POSITIONS[type(node.op)]]
         for node in graph.nodes
-        if type(node.op) in _POSITIONS
+        if type(node.op) in POSITIONS
     ]
-    layers = {node for node in graph.nodes if type(node.op) in _LAST or _adds_bias(node)}
+    layers = {node for node in graph.nodes if type(node.op) in LAST or _adds_bias(node)}
     return _computing(poles, set()) | _computing(positions, layers)
 
 
@@ -159,10 +103,10 @@ def _computing(values: list[Value], last: Set[Node]) -> set[Node]:
         node = waiting.pop().producer
         if node is None or node in found or node in last:
             continue
-        if type(node.op) not in _THROUGH | _LAST:
+        if type(node.op) not in THROUGH | LAST:
             continue
         found.add(node)
-        if type(node.op) in _THROUGH:
+        if type(node.op) in THROUGH:
             waiting.extend(value for value in node.inputs if value is not None)
     return found
 
@@ -179,7 +123,7 @@ def _poles(node: Node, ranges: Ranges) -> list[Value]:
     op, inputs = node.op, [value for value in node.inputs if value is not None]
     if isinstance(op, ew.Div):
         read = inputs[1:2]
-    elif type(op) in _SINGULAR:
+    elif type(op) in SINGULAR:
         read = inputs[:1]
     elif isinstance(op, ew.Pow):
         power = number(inputs[1], 64)
@@ -252,7 +196,7 @@ def _takes_weights(value: Value) -> bool:
 def _made_in(value: Value) -> Node | None:
     """Return the node that computes what is only moved or converted to a value."""
     node = value.producer
-    while node is not None and (type(node.op) in _PLACES or isinstance(node.op, ew.Cast)):
+    while node is not None and (type(node.op) in PLACES or isinstance(node.op, ew.Cast)):
         node = node.operands[0].producer
     return node
 
@@ -265,10 +209,10 @@ def _leads_to_softmax(value: Value) -> bool:
         if not scores.consumers:
             return False
         for reader in scores.consumers:
-            if type(reader.op) in _SCORES or _mixes(reader):
+            if type(reader.op) in SCORES or _mixes(reader):
                 waiting.extend(v for v in reader.outputs if v not in seen)
                 seen.update(reader.outputs)
-            elif type(reader.op) not in _NORMALISERS:
+            elif type(reader.op) not in NORMALISERS:
                 return False
     return True
 
@@ -278,7 +222,7 @@ def _comes_from_softmax(value: Value) -> bool:
     mixed, node = False, value.producer
     while node is not None and not isinstance(node.op, norm.Softmax):
         computed = [v for v in node.inputs if v is not None and v.data is None]
-        fits = type(node.op) in _PLACES or isinstance(node.op, ew.Add | ew.Cast) or _mixes(node)
+        fits = type(node.op) in PLACES or isinstance(node.op, ew.Add | ew.Cast) or _mixes(node)
         if not fits or len(computed) != 1:
             return False
         mixed, node = mixed or _mixes(node), computed[0].producer
@@ -287,7 +231,7 @@ def _comes_from_softmax(value: Value) -> bool:
 
 def _mixes(node: Node) -> bool:
     """Whether a layer with weights gives a tensor of the shape that it reads, such as heads."""
-    if type(node.op) not in _LAYERS:
+    if type(node.op) not in LAYERS:
         return False
     computed = [v for v in node.inputs if v is not None and v.data is None]
     shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in computed]
@@ -323,11 +267,11 @@ def _source(value: Value | None) -> Value | None:
 
 def is_spectrum(node: Node) -> bool:
     """Whether a layer reads a graph input directly, and its output is only squared."""
-    if type(node.op) not in _LAYERS:
+    if type(node.op) not in LAYERS:
         return False
     source = node.inputs[0]
     while source is not None and source.producer is not None:
-        if type(source.producer.op) not in _PLACES:
+        if type(source.producer.op) not in PLACES:
             return False
         source = source.producer.inputs[0]
     return source is not None and source.data is None and _is_squared(node.output)
@@ -342,7 +286,7 @@ def _is_squared(value: Value) -> bool:
             return True
         if isinstance(reader.op, ew.Pow) and reader.inputs[0] is value:
             return True
-        if type(reader.op) in _PLACES and any(map(_is_squared, reader.outputs)):
+        if type(reader.op) in PLACES and any(map(_is_squared, reader.outputs)):
             return True
     return False
 
