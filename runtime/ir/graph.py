@@ -9,6 +9,7 @@ values in `Node.captures`.
 from __future__ import annotations
 
 from bisect import bisect_left
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -487,14 +488,9 @@ def _fresh(wanted: str, taken: Container[str]) -> str:
     number = 1
     while f"{wanted}.{number}" in taken:
         number *= 2
-    low = number // 2  # taken, or 0
-    while number - low > 1:
-        middle = (low + number) // 2
-        if f"{wanted}.{middle}" in taken:
-            low = middle
-        else:
-            number = middle
-    return f"{wanted}.{number}"
+    numbers = range(number // 2 + 1, number)
+    at = bisect_left(numbers, True, key=lambda each: f"{wanted}.{each}" not in taken)
+    return f"{wanted}.{numbers.start + at}"
 
 
 def _with_own_bodies(op: Op) -> Op:
