@@ -9,7 +9,6 @@ values in `Node.captures`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
