@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -94,6 +94,26 @@ def test_emulated(emulated: CudaBackend, case: tuple[Case, Moves, Moves]) -> Non
         results = list(prepared.run(feeds).values())
     for got, want in zip(results, wanted, strict=True):
         compare(np.asarray(got), want, case[0].error)
+
+
+@needs_compiler
+def test_an_input_of_another_type(emulated: CudaBackend) -> None:
+    """Kernels of a layer read one type: what is cast as it is moved is not read in place."""
+    model, feeds = moved(layer("GRU", states=True, linear_before_reset=1), FIRST, LAST)
+    (x, *_), first = model.graph.input, model.graph.node[0]
+    cast = helper.make_node("Cast", [x.name], ["wide"], to=TensorProto.FLOAT)
+    first.input[0] = "wide"
+    model.graph.node.insert(0, cast)
+    x.type.tensor_type.elem_type = TensorProto.FLOAT16
+    feeds[x.name] = feeds[x.name].astype(np.float16)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    wanted: Sequence[Any] = session.run(None, feeds)
+    with tercet.load(model) as loaded:
+        graph = loaded.imported
+    with Model(graph, (emulated,), OPTIONS, evaluate) as prepared:
+        results = list(prepared.run(feeds).values())
+    for got, want in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-6)
 
 
 @needs_compiler

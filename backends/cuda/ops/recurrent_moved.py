@@ -88,8 +88,10 @@ def _before(
     """Return the nodes that only reorder the rows of the input, and where these are."""
     factor = factor_of(graph, node, x, free)
     found = factor.axes(Tensor(factor.x), len(x.tensor.dims)) if factor.movement else None
-    size = x.tensor.dims[-1]
-    if found is None or factor.x.tensor.dims[-1] != size or factor.x.tensor.size != x.tensor.size:
+    size, given = x.tensor.dims[-1], factor.x.tensor
+    if found is None or given.dims[-1] != size or given.size != x.tensor.size:
+        return (), None
+    if given.dtype != x.tensor.dtype:
         return (), None
     outer, inner, columns = map(single_stride, found[0])
     if outer is None or inner is None or columns != 1 or found[1] or outer % size or inner % size:
