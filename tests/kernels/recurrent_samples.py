@@ -79,7 +79,7 @@ def multiplied() -> Iterator[Sample]:
     """Yield those of `recurrent_cells.cu`."""
     for dtype in (float16, bfloat16):
         yield recurrent("LSTM", (3, 5, 16, 1304), dtype, 2, lengths=True)
-        yield recurrent("GRU", (3, 400, 16, 600), dtype, start=1)
+        yield recurrent("GRU", (1, 400, 16, 600), dtype, start=1)
 
 
 def resident() -> Iterator[Sample]:
@@ -87,7 +87,7 @@ def resident() -> Iterator[Sample]:
     for dtype in (float32, float16, bfloat16):
         yield recurrent("LSTM", (4, 5, 16, 640), dtype, 2, lengths=True)
         yield recurrent("GRU", (5, 12, 16, 601), dtype, start=1)
-    yield recurrent("LSTM", (6, 300, 16, 512), float16)
+    yield recurrent("LSTM", (1, 300, 16, 512), float16)
 
 
 def batch_first() -> Iterator[Sample]:
@@ -122,3 +122,5 @@ def large() -> Iterator[Sample]:
     yield recurrent("LSTM", (4, 1001, 8, 61), float16, 2)
     yield recurrent("LSTM", (3, 5, 16, 1000), directions=2, lengths=True)
     yield recurrent("GRU", (3, 40, 16, 600), start=1)
+    yield recurrent("GRU", (3, 400, 16, 600), float16, start=1)
+    yield recurrent("LSTM", (6, 300, 16, 512), float16)
