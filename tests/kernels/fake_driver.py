@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, get_ident
+from threading import Lock, Thread, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,13 +113,25 @@ class FakeCode:
         return SimpleNamespace(run=self.library.kernel(entry), sizes=self.library.sizes(entry))
 
 
+@dataclass
 class FakeCompiler(HostCompiler):
-    """The emulator's compiler, which gives what the fake driver loads."""
+    """The emulator's compiler, which gives what the fake driver loads.
 
-    gpu: FakeGpu
+    Attributes:
+        ahead: whether a thread loads kernels when their code is there, which `Compiler` always has;
+            without, a run makes the first calls that need the GPU.
+    """
+
+    ahead: bool = False
+    gpu: FakeGpu = field(init=False)
 
     def submit(self, source: Any) -> Any:
         library, codes = super().submit(source).result(), self.gpu.codes
+        if self.ahead and source not in codes:
+            codes[source] = FakeCode(self.gpu, library)
+            thread = Thread(target=self.gpu.on_code, args=(codes[source],))
+            thread.start()
+            thread.join()
         return SimpleNamespace(result=lambda: codes.setdefault(source, FakeCode(self.gpu, library)))
 
 
@@ -130,6 +142,7 @@ class FakeGpu:
         gate: what every call passes.
         held: bytes that are not given back, by the call that gives them back.
         codes: machine code by source.
+        on_code: the device's, see `Compiler`.
         threads: those that have a current context.
     """
 
@@ -138,11 +151,17 @@ class FakeGpu:
         compiler.gpu = self
         self.held: Counter[str] = Counter()
         self.codes: dict[Any, FakeCode] = {}
+        self.on_code: Callable[[Any], None] | None = None
         self.threads = set[int]()
         self.running = Lock()  # the emulator has one block of threads
         self._numbered: dict[int, Any] = {}
         self._numbered[1] = FakeStream()
         self._blocks: dict[int, FakeBlock] = {}
+
+    def compiler_for(self, target: Target, folder: object, on_code: Any) -> FakeCompiler:
+        """Return its compiler in the place of a new one."""
+        self.on_code = on_code
+        return self.compiler
 
     def number(self, made: Any) -> int:
         """Return a handle for an object."""
@@ -388,6 +407,16 @@ class FakeGpu:
     def cuLibraryGetKernel(self, library: int, entry: bytes) -> Any:
         return self.made("cuLibraryGetKernel", self._numbered[library].kernel(entry.decode()))
 
+    def cuLibraryGetKernelCount(self, library: int) -> Any:
+        return self.gate.ask("cuLibraryGetKernelCount"), 1
+
+    def cuLibraryEnumerateKernels(self, count: int, library: int) -> Any:
+        return self.gate.ask("cuLibraryEnumerateKernels"), [library] * count
+
+    def cuKernelGetFunction(self, kernel: int) -> Any:
+        assert get_ident() in self.threads, "the thread has no context"
+        return self.made("cuKernelGetFunction", self._numbered[kernel])
+
     def cuPointerGetAttribute(self, kind: Any, pointer: Any) -> Any:
         return self.gate.ask("cuPointerGetAttribute"), 0
 
@@ -448,7 +477,7 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     for module in (array, exchange, bindings):
         patch(module, "driver", gpu)
     patch(conditional_nodes, "driver", gpu)
-    patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
+    patch(driver_device, "Compiler", gpu.compiler_for)
     patch(device_module, "_opened", {})
     patch(wake, "_wake", lambda ordinal, started: started.set())  # the real one sleeps on
     return gpu

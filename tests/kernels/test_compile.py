@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -341,6 +342,23 @@ def test_time_of_compiling_is_counted(tmp_path: Path) -> None:
     compiler.code(EMPTY)
     assert seen == [(1, 0), (0, 1)]
     assert compiler.statistics.milliseconds > 0
+
+
+def test_code_is_told_of_on_its_thread_before_anyone_gets_it(tmp_path: Path) -> None:
+    told: list[tuple[bytes, int]] = []
+    compiler = Compiler(H200, tmp_path, on_code=lambda code: told.append((code, get_ident())))
+    code = compiler.submit(EMPTY).result()
+    ((same, thread),) = told
+    assert same is code
+    assert thread != get_ident()
+
+
+def test_nothing_else_happens_while_the_tuner_measures(tmp_path: Path) -> None:
+    told: list[bytes] = []
+    compiler = Compiler(H200, tmp_path, on_code=told.append)
+    compiler.announce("measuring")
+    assert compiler.submit(EMPTY).result()
+    assert not told
 
 
 # ── the cache ────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from cuda.bindings import driver
 
 import tercet
+from tercet.backends.cuda.driver.device import DriverDevice
 from tercet.runtime.errors import (
     BackendUnavailable,
     DeviceError,
@@ -130,13 +132,22 @@ class Place:
 
 @pytest.fixture(scope="module")
 def places(compiler: FakeCompiler) -> list[Place]:
-    """Return the calls of a life without a fault, once for each way that leads to one."""
+    return places_of(compiler)
+
+
+def places_of(compiler: FakeCompiler, below: CodeType | None = None) -> list[Place]:
+    """Return the calls of a life without a fault, once for each way that leads to one.
+
+    Args:
+        compiler: that of the GPU.
+        below: the function whose calls they are; None for all.
+    """
     seen: dict[object, Place] = {}
 
     class Noting(Gate):
         def ask(self, name: str) -> Any:
             answer = super().ask(name)
-            frame, way = sys._getframe(1), list[object]()
+            frame, way = sys._getframe(1), list[tuple[CodeType, int]]()
             while frame is not None:
                 if (
                     "tercet" in frame.f_globals.get("__name__", "")
@@ -144,7 +155,8 @@ def places(compiler: FakeCompiler) -> list[Place]:
                 ):
                     way.append((frame.f_code, frame.f_lineno))
                 frame = frame.f_back
-            seen.setdefault((name, *way), Place(name, self.calls[name]))
+            if below is None or any(code is below for code, _ in way):
+                seen.setdefault((name, *way), Place(name, self.calls[name]))
             return answer
 
     life, patch = a_life(Noting(), compiler)
@@ -222,9 +234,30 @@ def _goes_on_failing(life: Life) -> Iterator[str]:
 def test_every_call_may_fail(
     fault: str, places: list[Place], compiler: FakeCompiler, wanted: dict[str, Any]
 ) -> None:
+    assert_harmless(places, fault, compiler, wanted)
+
+
+def assert_harmless(
+    places: list[Place], fault: str, compiler: FakeCompiler, wanted: dict[str, Any]
+) -> None:
     found = [
         f"{place.name} {place.number}: {complaint}"
         for place in places
         for complaint in complaints(place, fault, compiler, wanted)
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_loading_ahead_may_fail(fault: str, libraries: Path, wanted: dict[str, Any]) -> None:
+    """Where it is no loss of the device, kernels are loaded again when they are needed."""
+    compiler = FakeCompiler(libraries, FAKE, ahead=True)
+    places = places_of(compiler, DriverDevice.preload.__code__)
+    assert {place.name for place in places} >= {
+        "cuDevicePrimaryCtxRetain",
+        "cuLibraryLoadData",
+        "cuLibraryGetKernelCount",
+        "cuLibraryEnumerateKernels",
+        "cuKernelGetFunction",
+    }
+    assert_harmless(places, fault, compiler, wanted)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import get_ident
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,3 +67,28 @@ def test_plans_are_made_while_the_context_starts(tmp_path: Path) -> None:
             with pytest.raises(DeviceError, match="opening GPU 0 failed with CUDA_ERROR_OUT_OF"):
                 model.run(feeds)
             np.testing.assert_array_equal(model.run(feeds)["y"], -feeds["x"])
+
+
+class Whose(Gate):
+    """Notes which calls the thread that made it makes, and which are made by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread, self.mine, self.others = get_ident(), set[str](), set[str]()
+
+    def ask(self, name: str) -> Any:
+        """Note a call, too."""
+        (self.mine if get_ident() == self.thread else self.others).add(name)
+        return super().ask(name)
+
+
+def test_kernels_are_loaded_by_the_threads_that_compile_them(libraries: Path) -> None:
+    gate = Whose()
+    text = MODEL.format(inputs="float[5] x", outputs="float[5] y", nodes="y = Neg (x)")
+    feeds = {"x": normal(5)}
+    with pytest.MonkeyPatch.context() as patch:
+        plant(FakeCompiler(libraries, FAKE, ahead=True), gate, patch.setattr)
+        with tercet.load(parse_model(text), "cuda") as model:
+            np.testing.assert_array_equal(model.run(feeds)["y"], -feeds["x"])
+    assert {"cuLibraryLoadData", "cuKernelGetFunction"} <= gate.others - gate.mine
+    assert "cuLaunchKernel" in gate.mine

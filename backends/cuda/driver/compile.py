@@ -72,12 +72,15 @@ class Compiler:
         cache: folder of compiled code, see `Cache`.
         statistics: counts and times.
         on_change: called with `statistics` whenever they change, on any thread.
+        on_code: called with the code of each kernel submitted, on the thread that obtained it and
+            before anyone else gets it, but not while the tuner measures; must raise nothing.
     """
 
     target: Target
     cache: Path | None = None
     statistics: Statistics = field(default_factory=Statistics)
     on_change: Callable[[Statistics], None] | None = None
+    on_code: Callable[[bytes], None] | None = None
     _codes: dict[KernelSource, Future[bytes]] = field(
         default_factory=dict[KernelSource, Future[bytes]]
     )
@@ -91,7 +94,7 @@ class Compiler:
                 if self._pool is None:
                     workers = min(MAX_COMPILERS, usable_cpus())
                     self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
-                self._codes[source] = self._pool.submit(self.code, source)
+                self._codes[source] = self._pool.submit(self._obtain, source)
             return self._codes[source]
 
     def finish(self) -> tuple[bytes, ...]:
@@ -133,6 +136,12 @@ class Compiler:
             f"{', '.join(kernels)}; run the model once without {COMPILE}, or `tercet compile` it",
             kernels,
         )
+
+    def _obtain(self, source: KernelSource) -> bytes:
+        code = self.code(source)
+        if self.on_code is not None and not self.statistics.measuring:
+            self.on_code(code)
+        return code
 
     def code(self, source: KernelSource) -> bytes:
         """Compile synchronously, or read the code from the cache.

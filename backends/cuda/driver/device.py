@@ -53,7 +53,7 @@ class DriverDevice:
 
     def __init__(self, ordinal: int, cache: Path | None) -> None:
         self.ordinal, self.name = ordinal, f"cuda:{ordinal}"
-        self._lock = forks.lock()
+        self._lock, self._loading = forks.lock(), forks.lock()
         self._own = local()
         self._generation = forks.generation()
         self._context: driver.CUcontext | None = None
@@ -75,7 +75,7 @@ class DriverDevice:
         """Use this cache folder for compiled code from now on."""
         with self._lock:
             if folder not in self._compilers:
-                self._compilers[folder] = Compiler(self._target, folder)
+                self._compilers[folder] = Compiler(self._target, folder, on_code=self.preload)
             self.compiler = self._compilers[folder]
 
     def __repr__(self) -> str:
@@ -260,18 +260,37 @@ class DriverDevice:
         """
         self.enter()
         key = (id(code), entry, shared, prefers_shared, cluster)
-        if key not in self._kernels:
-            self._kernels[key] = self._load(code, entry, shared, prefers_shared, cluster)
-        return self._kernels[key]
+        with self._loading:
+            if key not in self._kernels:
+                self._kernels[key] = self._load(code, entry, shared, prefers_shared, cluster)
+            return self._kernels[key]
+
+    def preload(self, code: bytes) -> None:
+        """Load all kernels of compiled code, on a thread that would do nothing else meanwhile.
+
+        The driver loads a kernel when its function is asked for, at the latest at its first launch.
+        What fails here fails again in `load`, whose caller can say for what it was.
+        """
+        call = "loading kernels ahead"
+        with suppress(DeviceError):
+            self.enter()
+            with self._loading:
+                library = self._library(code, call)
+                count = check(call, driver.cuLibraryGetKernelCount(library))
+                for kernel in check(call, driver.cuLibraryEnumerateKernels(count, library)):
+                    check(call, driver.cuKernelGetFunction(kernel))
+
+    def _library(self, code: bytes, call: str) -> driver.CUlibrary:
+        if id(code) not in self._libraries:
+            library = check(call, driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+            self._libraries[id(code)] = code, library
+        return self._libraries[id(code)][1]
 
     def _load(
         self, code: bytes, entry: str, shared: int, prefers_shared: bool, cluster: int
     ) -> driver.CUkernel:
         loading = f"loading {entry}"
-        if id(code) not in self._libraries:
-            library = check(loading, driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
-            self._libraries[id(code)] = code, library
-        library = self._libraries[id(code)][1]
+        library = self._library(code, loading)
         kernel = check(loading, driver.cuLibraryGetKernel(library, entry.encode()))
         if shared:
             self._grant(kernel, entry, shared)
