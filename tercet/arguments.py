@@ -156,6 +156,7 @@ RULES: Mapping[str, Rule] = {
             "pipeline",
             "reduce",
             "skip_unavailable",
+            "sparse",
             "twice",
         ),
         rules.flag,

@@ -109,7 +109,8 @@ def test_kernels(name: str) -> None:
 def test_norms_of_half_precision(name: str) -> None:
     """Casts to float32 and back around a norm are what the operator does anyway."""
     with tercet.load(RECORDED / f"{name}.onnx") as model:
-        norms = [node for node in model.graph.nodes if node.kind == "RMSNormalization"]
+        graph = model.graph
+    norms = [node for node in graph.nodes if node.kind == "RMSNormalization"]
     assert len(norms) == 2
     for norm in norms:
         types = [value.tensor.dtype for value in (*norm.distinct_reads, norm.output)]

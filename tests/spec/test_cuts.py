@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import tercet
-from tercet.runtime.ir.graph import Node
+from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ops.cuts import axes_of, indices_of, part_of, sliced_places
 
 from ..randomness import restarting
@@ -21,8 +21,8 @@ RNG = restarting(11)
 FAR = [-(2**31), -7, -6, -5, -4, -2, -1, 0, 1, 2, 4, 5, 6, 10**6]
 
 
-def node_of(kind: str, *numbers: np.ndarray, **attributes: Any) -> tuple[Node, np.ndarray]:
-    """Return a node of a file, and the places of its input that onnxruntime takes."""
+def graph_of(kind: str, *numbers: np.ndarray, **attributes: Any) -> tuple[Graph, np.ndarray]:
+    """Return the graph of a single node, and the places of its input that onnxruntime takes."""
     names = [f"c{i}" for i in range(len(numbers))]
     graph = helper.make_graph(
         [helper.make_node(kind, ["x", *names], ["y"], **attributes)],
@@ -35,8 +35,7 @@ def node_of(kind: str, *numbers: np.ndarray, **attributes: Any) -> tuple[Node, n
     x = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     (taken,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
     with tercet.load(proto, stop_at=0) as model:
-        (node,) = model.imported.nodes
-    return node, np.asarray(taken)
+        return model.imported, np.asarray(taken)
 
 
 def window(node: Node) -> np.ndarray:
@@ -53,7 +52,8 @@ def window(node: Node) -> np.ndarray:
 @pytest.mark.parametrize("axis", [0, -2, -1])
 def test_slices(axis: int, step: int) -> None:
     for start, end in RNG.choice(FAR, (12, 2)).tolist():
-        node, taken = node_of("Slice", *(np.array([n]) for n in (start, end, axis, step)))
+        graph, taken = graph_of("Slice", *(np.array([n]) for n in (start, end, axis, step)))
+        (node,) = graph.nodes
         np.testing.assert_array_equal(window(node), taken)
         part, size = part_of(node.output), SHAPE[axis]
         places = (sliced_places(node) or {})[axis % 3]
@@ -64,16 +64,19 @@ def test_slices(axis: int, step: int) -> None:
 
 
 def test_slices_of_two_axes() -> None:
-    node, taken = node_of("Slice", *map(np.array, ([-2, -9], [9, 9], [-1, 0])))
+    graph, taken = graph_of("Slice", *map(np.array, ([-2, -9], [9, 9], [-1, 0])))
+    (node,) = graph.nodes
     np.testing.assert_array_equal(window(node), taken)
     assert part_of(node.output) == (node.inputs[0], 2, range(2, 4))
-    node, _ = node_of("Slice", *map(np.array, ([-2, -3], [9, 9], [-1, 0])))
+    graph, _ = graph_of("Slice", *map(np.array, ([-2, -3], [9, 9], [-1, 0])))
+    (node,) = graph.nodes
     assert part_of(node.output) is None
 
 
 @pytest.mark.parametrize("index", [-5, -1, 0, 4, [2], [-2], [[1]], [-1, 1]])
 def test_gathers(index: int | list[int]) -> None:
-    node, taken = node_of("Gather", np.array(index), axis=-3)
+    graph, taken = graph_of("Gather", np.array(index), axis=-3)
+    (node,) = graph.nodes
     places = indices_of(node)
     assert places is not None
     np.testing.assert_array_equal(np.arange(20).reshape(SHAPE)[places], taken)

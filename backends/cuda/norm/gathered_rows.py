@@ -25,8 +25,7 @@ from ..codegen.readers import are_together
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
-from .norm_groups import ScaleShift
-from .norm_rows import RowPlaces, RowStatistic, normalize_rows
+from .norm_rows import RowPlaces, RowStatistic, ScaleShift, normalize_rows
 
 
 @record

@@ -19,8 +19,7 @@ from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
-from .norm_groups import ScaleShift
-from .norm_rows import RowStatistic, normalize_rows
+from .norm_rows import RowStatistic, ScaleShift, normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
 
 
@@ -62,9 +61,7 @@ class HeadRows(Whole):
         return head_rows(self, y, operand)
 
 
-def head_rows_at(
-    graph: Graph, node: Node, free: Set[Node], tail: Tail, *, apart: bool = False
-) -> HeadRows | None:
+def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
     """Return the normalization of heads that this node ends, before an epilogue, if it is one.
 
     Args:
@@ -72,8 +69,18 @@ def head_rows_at(
         node: a LayerNormalization or RMSNormalization, or the quotient by a length.
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
-        apart: whether heads are not joined behind it.
     """
+    return _heads_at(graph, node, free, tail, apart=False)
+
+
+def heads_apart_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
+    """Return the same of heads that no Reshape joins, such as are transposed for a cache."""
+    return _heads_at(graph, node, free, tail, apart=True)
+
+
+def _heads_at(
+    graph: Graph, node: Node, free: Set[Node], tail: Tail, *, apart: bool
+) -> HeadRows | None:
     if isinstance(node.op, LayerNormalization | RMSNormalization):
         norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
         alone = not any(map(graph.is_read, node.outputs[1:]))
@@ -94,11 +101,6 @@ def head_rows_at(
         return None
     found = HeadRows(cut, norm, epilogue, join if is_joined else None)
     return found if _is_of_rows(graph, found, x) else None
-
-
-def heads_apart_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
-    """Return the same of heads that no Reshape joins, such as are transposed for a cache."""
-    return head_rows_at(graph, node, free, tail, apart=True)
 
 
 def _joins(node: Node | None, cut: Node) -> bool:

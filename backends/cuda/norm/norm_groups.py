@@ -16,6 +16,7 @@ from ..recipe.operands import Given, Ints, Scratch, Tensor, index_type, merge, s
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .norm_parts import WORD, cut
+from .norm_rows import ScaleShift
 
 DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
 
@@ -39,22 +40,6 @@ class Statistic:
     outputs: tuple[Tensor | None, Tensor | None] = (None, None)
     running: tuple[Tensor | None, Tensor | None] = (None, None)
     momentum: float = 0.0
-
-
-@record
-class ScaleShift:
-    """The operands that scale and shift the normalized elements.
-
-    Attributes:
-        scale: factors.
-        shift: addends.
-        channel: their axis in the elements, and that of an epilogue's operands; None for the last
-            axes.
-    """
-
-    scale: Tensor | None = None
-    shift: Tensor | None = None
-    channel: int | None = None
 
 
 @record

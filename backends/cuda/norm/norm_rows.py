@@ -11,7 +11,6 @@ from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
-from .norm_groups import ScaleShift
 
 #: What `ldmatrix.cuh` converts to.
 KIND_OF_HALVES = '#define KIND "f16"'
@@ -44,6 +43,22 @@ MAX_SPREAD = 4
 #: ones. On an H100 at batch 1, Swin-T and ConvNeXtV2 take 1.5 % less time then, Twins 0.6 %; in
 #: float16 Swin-T would take 0.7 % more.
 ALONE = 1 / 4
+
+
+@record
+class ScaleShift:
+    """The operands that scale and shift the normalized elements.
+
+    Attributes:
+        scale: factors.
+        shift: addends.
+        channel: their axis in the elements, and that of an epilogue's operands; None for the last
+            axes.
+    """
+
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+    channel: int | None = None
 
 
 @record

@@ -32,12 +32,11 @@ from ..norm.norm_groups import (
     DEVIATION_PLUS,
     ROOT,
     SUM,
-    ScaleShift,
     Statistic,
     channel_groups,
     standardize,
 )
-from ..norm.norm_rows import RowStatistic, normalize_rows
+from ..norm.norm_rows import RowStatistic, ScaleShift, normalize_rows
 from ..norm.softmax import SHORT, softmax_of
 from ..recipe.launch import each
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, index_type

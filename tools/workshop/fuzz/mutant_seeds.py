@@ -85,7 +85,6 @@ class _Files(Sequence[Network]):
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
-        self._run = lru_cache(_KEPT)(_of_file)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -97,12 +96,13 @@ class _Files(Sequence[Network]):
     def __getitem__(self, index: int | slice) -> Network | _Files:
         if isinstance(index, slice):
             return _Files(self._files[index])
-        found = self._run(self._files[index])
+        found = _of_file(self._files[index])
         if isinstance(found, str):
             raise ValueError(f"{self._files[index]}: {found}")
         return found
 
 
+@lru_cache(_KEPT)
 def _of_file(file: Path) -> Network | str:
     """Return a network, or why there is none."""
     try:
