@@ -245,11 +245,13 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     inputs = tuple(None if value is None else Tensor(value) for value in head.inputs)
     context = RecipeContext(head.op, y, inputs, setting.for_node(head))
     given, result = registered.formats(context)
+    lines = (*y.dims[:1], 1, *y.dims[2:])  # one element for each pixel, perhaps a slice of more
     wanted = {
         v: result
         for node in group.nodes
         for v in (*node.distinct_reads, *node.outputs)
-        if v.tensor.dims == y.dims and (node is not group.head or v is y.value)
+        if v.tensor.dims == y.dims or (v.tensor.dims == lines and not v.is_constant)
+        if node is not group.head or v is y.value
     }
     if group.pool is not None:
         wanted[group.pool.output] = result
