@@ -53,7 +53,7 @@ def moved(case: Case, before: Moves, behind: Moves) -> tuple[ModelProto, dict[st
         read = f"before{i}"
     for i, (operator, numbers) in enumerate(behind):
         sizes = [] if operator == "Transpose" else [f"sizes{i}"]
-        more = {"perm": numbers} if operator == "Transpose" else {}
+        more: dict[str, Any] = {"perm": numbers} if operator == "Transpose" else {}
         name = wrote if i == len(behind) - 1 else f"behind{i}"
         nodes.append(helper.make_node(operator, [f"behind{i - 1}", *sizes], [name], **more))
         if sizes:
