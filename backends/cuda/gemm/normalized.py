@@ -7,10 +7,11 @@ multiplies them, where both have 65 to 256 rows of 16-bit floats. Those of float
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from .pack import EIGHTS, rows_of
 from .problem import GemmArguments, Linear
 from .schedules.swap_ab import MOMENTS, RowsNorm, SwapAb, few_rows_of
 
+L = TypeVar("L")
 #: Elements of a part of a row, whose moments are stored; exponent of the greatest weight of a
 #: column as it is multiplied.
 OF_PART, TOP = 64, 8
@@ -187,23 +189,46 @@ def normalized_product(
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
     """
+    layers = both_layers(found, y, operand, setting, _layer)
+    if isinstance(layers, str):
+        return layers
+    first, second = layers
+    norm = _norm_of(found, second, operand)
+    if isinstance(norm, str):
+        return norm
+    return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
+
+
+def both_layers(
+    found: NormalizedProduct,
+    y: Tensor,
+    operand: Operand,
+    setting: Setting,
+    layer: Callable[[Node, tuple[Node, ...], Tensor, Operand, Setting], L | str],
+) -> tuple[L, L] | str:
+    """Return both products, the one behind of rows as they are, or why there are none.
+
+    Args:
+        found: the nodes.
+        y: the result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+        layer: returns a product with its elementwise nodes and its result, or why it is none.
+    """
     x = operand(found.norm.operands[0])
     if setting.for_node(found.norm).asked:
         return "an algorithm that was asked for"
     if x.row != x.dims[-1]:
         return "rows that are apart"
-    first = _layer(found.first, found.tail, x, operand, setting)
 
     def not_normalized(value: Value) -> Tensor:
         return x if value is found.norm.output else operand(value)
 
-    second = _layer(found.product, found.epilogue, y, not_normalized, setting)
+    first = layer(found.first, found.tail, x, operand, setting)
+    second = layer(found.product, found.epilogue, y, not_normalized, setting)
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)
-    norm = _norm_of(found, second, operand)
-    if isinstance(norm, str):
-        return norm
-    return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
+    return first, second
 
 
 def task_of(

@@ -25,7 +25,7 @@ from ..recipe.targets import Target
 from . import in_halves
 from .f16x3 import in_halves as cut_rows
 from .f16x3 import scaled_refusal, scales_of
-from .normalized import ALIGNED, NormalizedProduct, is_finite, task_of
+from .normalized import ALIGNED, NormalizedProduct, both_layers, is_finite, task_of
 from .pack_rows import Order, ScaledPacking, scaled_rows
 from .problem import Form, GemmArguments, Linear, Problem
 from .schedules import swap_f16x3
@@ -69,23 +69,23 @@ def normalized_halves(
         setting: the GPU and the user's options.
         stored: how the result is stored.
     """
-    x = operand(found.norm.operands[0])
-    if setting.for_node(found.norm).asked:
-        return "an algorithm that was asked for"
-    if x.row != x.dims[-1]:
-        return "rows that are apart"
     if operand(found.first.operands[0]).format is not Format.HALVES:
         return "rows that are not in halves"
+    halves = Tensor(found.norm.operands[0], Format.HALVES)
+    ways = {
+        found.first: Stored(True, found.stores_rows or found.keeps_rows),
+        found.product: stored,
+    }
 
-    def not_normalized(value: Value) -> Tensor:
-        return x if value is found.norm.output else operand(value)
+    def layer(
+        node: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
+    ) -> _Layer | str:
+        return _layer(node, nodes, y, operand, setting, ways[node])
 
-    halves = Tensor(x.value, Format.HALVES)
-    own = Stored(True, found.stores_rows or found.keeps_rows)
-    first = _layer(found.first, found.tail, x, operand, setting, own)
-    second = _layer(found.product, found.epilogue, y, not_normalized, setting, stored)
-    if isinstance(first, str) or isinstance(second, str):
-        return first if isinstance(first, str) else str(second)
+    layers = both_layers(found, y, operand, setting, layer)
+    if isinstance(layers, str):
+        return layers
+    first, second = layers
     together = first.way.microseconds + second.way.microseconds
     apart = first.alone + second.alone + SAVED
     if together > apart:
