@@ -66,6 +66,19 @@ def moved(case: Case, before: Moves, behind: Moves) -> tuple[ModelProto, dict[st
     return model, feeds
 
 
+def both(
+    model: ModelProto, feeds: dict[str, Any], backend: CudaBackend
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return each result of a backend, and onnxruntime's."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    wanted: Sequence[Any] = session.run(None, feeds)
+    with tercet.load(model) as loaded:
+        graph = loaded.imported
+    with Model(graph, (backend,), OPTIONS, evaluate) as prepared:
+        results = map(np.asarray, prepared.run(feeds).values())
+        return list(zip(results, wanted, strict=True))
+
+
 SOME = {
     "batch first": (layer("LSTM", direction=BOTH, lengths=(5, 2, 3)), FIRST, (*JOINED, *FIRST)),
     "states": (layer("GRU", states=True, linear_before_reset=1), FIRST, LAST),
@@ -86,14 +99,8 @@ APART = {
 @pytest.mark.parametrize("case", (SOME | APART).values(), ids=SOME | APART)
 def test_emulated(emulated: CudaBackend, case: tuple[Case, Moves, Moves]) -> None:
     model, feeds = moved(*case)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    wanted: Sequence[Any] = session.run(None, feeds)
-    with tercet.load(model) as loaded:
-        graph = loaded.imported
-    with Model(graph, (emulated,), OPTIONS, evaluate) as prepared:
-        results = list(prepared.run(feeds).values())
-    for got, want in zip(results, wanted, strict=True):
-        compare(np.asarray(got), want, case[0].error)
+    for got, want in both(model, feeds, emulated):
+        compare(got, want, case[0].error)
 
 
 @needs_compiler
@@ -106,14 +113,8 @@ def test_an_input_of_another_type(emulated: CudaBackend) -> None:
     model.graph.node.insert(0, cast)
     x.type.tensor_type.elem_type = TensorProto.FLOAT16
     feeds[x.name] = feeds[x.name].astype(np.float16)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    wanted: Sequence[Any] = session.run(None, feeds)
-    with tercet.load(model) as loaded:
-        graph = loaded.imported
-    with Model(graph, (emulated,), OPTIONS, evaluate) as prepared:
-        results = list(prepared.run(feeds).values())
-    for got, want in zip(results, wanted, strict=True):
-        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-6)
+    for got, want in both(model, feeds, emulated):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @needs_compiler

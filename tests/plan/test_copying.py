@@ -92,7 +92,7 @@ def test_nothing_is_copied_after_the_generator_is_closed() -> None:
     assert np.array_equal(to, DATA)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be forked on this system")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_starts_threads_of_its_own() -> None:
     copy(like(DATA), DATA)
