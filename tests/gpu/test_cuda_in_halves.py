@@ -20,9 +20,10 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..kernels.dry import normal
+from ..kernels.normalized_cases import Case, graph_of
 from ..kernels.test_f16x3 import powers
 from ..kernels.test_in_halves import WAYS, attended, force, layers
-from ..kernels.test_normalized_halves import CASES, Case, graph_of
+from ..kernels.test_normalized_halves import CASES, in_halves
 from .test_cuda_operators import run
 
 pytestmark = pytest.mark.gpu
@@ -97,23 +98,23 @@ def test_attention(rows: int, read_elsewhere: bool) -> None:
     "case",
     [
         *CASES.values(),
-        Case((1, 197), columns=3072, inner=768, follows=True),
-        Case((1, 197), columns=2304, inner=3072, follows=True),
-        Case((1, 50), columns=3072, inner=768, follows=True),  # ViT-B/32's
-        Case((1, 32), columns=2304, inner=3072, ends=False, is_read=True, follows=True),
-        Case((1, 128), columns=3072, inner=768, ends=False, is_read=True, follows=True),
+        in_halves((1, 197), columns=3072, inner=768, follows=True),
+        in_halves((1, 197), columns=2304, inner=3072, follows=True),
+        in_halves((1, 50), columns=3072, inner=768, follows=True),  # ViT-B/32's
+        in_halves((1, 32), columns=2304, inner=3072, ends=False, is_read=True, follows=True),
+        in_halves((1, 128), columns=3072, inner=768, ends=False, is_read=True, follows=True),
     ],
     ids=str,
 )
 def test_normalized_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product stores its results with moments, and the next one normalizes them."""
     monkeypatch.setattr(normalized_halves, "SAVED", 100.0)
-    graph, feeds = graph_of(case, float32)
+    graph, feeds = graph_of(case, float32, float32)
     options = Options(skip=("fold_constants",))
     with Model(graph, open_backends("cuda", options), options, evaluate) as model:
         assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
         got, again = model.run(feeds), model.run(feeds)
-    wide, _ = graph_of(case, float64)
+    wide, _ = graph_of(case, float64, float32)
     with Model(wide, open_backends("numpy", options), options, evaluate) as model:
         want = model.run({name: data.astype(float64) for name, data in feeds.items()})
     for name, expected in want.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,54 +15,18 @@ from tercet.backends.cuda.gemm import normalized
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Gelu
-from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
+from .normalized_cases import Case, graph_of
 from .samples import ERROR, OPTIONS
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
-
-
-@dataclass(frozen=True)
-class Case:
-    """A product, a normalization of its rows of this many terms, and a product behind it.
-
-    Attributes:
-        rows: the axes of the rows.
-        columns: of the product behind.
-        terms: of a row.
-        inner: terms of the product in front.
-        centred: LayerNormalization, else RMSNormalization.
-        shifted: whether it has a shift.
-        gemm: Gemms with transposed weights and a factor, else MatMuls.
-        ends: whether the rows as they are are a result as well.
-        offset: of the rows' elements.
-        size: of the scale.
-        bias: whether a bias is added.
-        is_read: whether something else reads the normalized rows.
-    """
-
-    rows: tuple[int, ...]
-    columns: int = 128
-    terms: int = 768
-    inner: int = 128
-    centred: bool = True
-    shifted: bool = True
-    gemm: bool = False
-    ends: bool = True
-    offset: float = 0.0
-    size: float = 1.0
-    bias: bool = True
-    is_read: bool = False
 
 
 CASES = {
@@ -85,38 +48,6 @@ OTHERS = {
     "terms that are no parts": Case((1, 70), terms=776),
     "few terms": Case((1, 70), terms=128),
 }
-
-
-def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, dict[str, Array]]:
-    """Return the graph, with constants rounded to `stored`, and its inputs."""
-    graph, k, n = Graph(), case.terms, case.columns
-    feeds = {
-        "x": normal(*case.rows, case.inner),
-        "z": normal(*case.rows, k) + np.float32(case.offset),
-    }
-    feeds = {name: data.astype(stored).astype(dtype) for name, data in feeds.items()}
-    x, z = (graph.add_input(name, TensorType(dtype, d.shape)) for name, d in feeds.items())
-
-    def constant(data: Array) -> Value:
-        return graph.constant(data.astype(stored).astype(dtype))
-
-    def product(value: Value, terms: int, columns: int) -> Value:
-        w = normal(columns, terms) if case.gemm else normal(terms, columns)
-        op = Gemm(alpha=0.5, transB=1) if case.gemm else MatMul()
-        value = graph.insert(op, [value, constant(w / np.sqrt(terms))]).output
-        if case.bias:
-            value = graph.insert(Add(), [value, constant(normal(columns))]).output
-        return value
-
-    rows = graph.insert(Add(), [product(x, case.inner, k), z]).output
-    scale, shift = constant(case.size * (1 + normal(k) / 4)), constant(normal(k) / 2)
-    kind = LayerNormalization if case.centred else RMSNormalization
-    norm = graph.insert(kind(), [rows, scale, *([shift] if case.shifted else [])]).output
-    value = graph.insert(Gelu(), [product(norm, k, n)]).output
-    ends = {"rows": rows} if case.ends else {}
-    graph.set_outputs({"y": value, **ends, **({"norm": norm} if case.is_read else {})})
-    infer(graph)
-    return graph, feeds
 
 
 def notes(case: Case, dtype: DType = float16, target: Target = H200) -> list[str]:
