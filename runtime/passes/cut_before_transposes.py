@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from math import prod
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.cuts import axes_of, part_of
 from ..ops.elementwise import Mul
@@ -166,23 +168,20 @@ def _is_cut_again(graph: Graph, part: Value) -> bool:
 
     It is copied there anyway, and transposed as well unless that comes last.
     """
-    value = part
-    while (view := graph.sole_consumer(value)) and isinstance(view.op, (Reshape, Squeeze)):
-        value = view.output
-    return any(isinstance(each.op, Slice) for each in value.consumers)
+    views = takewhile(lambda n: isinstance(n.op, (Reshape, Squeeze)), chain_behind(graph, part))
+    *_, whole = part, *(view.output for view in views)
+    return any(isinstance(each.op, Slice) for each in whole.consumers)
 
 
 def _is_multiplied(graph: Graph, part: Value) -> bool:
     """Whether only a product reads a part, through views, transpositions and numbers."""
-    value = part
-    while (node := graph.sole_consumer(value)) is not None:
+    for node in chain_behind(graph, part):
         if isinstance(node.op, MatMul):
             return True
-        numbers = [v for v in node.distinct_reads if v is not value and v.data is not None]
+        numbers = [v for v in node.distinct_reads if v.data is not None]
         is_scaled = isinstance(node.op, Mul) and any(v.tensor.size == 1 for v in numbers)
         if not is_scaled and not isinstance(node.op, (Reshape, Squeeze, Transpose)):
-            return False
-        value = node.output
+            break
     return False
 
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
@@ -188,7 +189,7 @@ def _split_behind(
     view; they are returned, too.
     """
     last, between = node, list[Node]()
-    while (reader := graph.sole_consumer(last.output)) is not None:
+    for reader in chain_behind(graph, node.output):
         weighs = isinstance(reader.op, Softmax) and reader.op.axis in (-1, 2)
         if last in (node, *between) and (weighs or _scales(reader)):
             between.append(reader)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Cast
@@ -63,13 +64,10 @@ def _viewed(graph: Graph, value: Value) -> Value | None:
 
     Only they read it, and one another.
     """
-    source = value
-    while (node := source.producer) is not None and graph.sole_consumer(source) is not None:
-        if not _is_view(node):
-            chained = (_is_chained(node) or _is_stack(node)) and not _is_image(source)
-            return source if chained and source is not value else None
-        source = node.operands[0]
-    return None
+    node = next((each for each in chain_before(graph, value) if not _is_view(each)), None)
+    if node is None or node is value.producer or _is_image(node.output):
+        return None
+    return node.output if _is_chained(node) or _is_stack(node) else None
 
 
 def _is_chained(node: Node | None) -> bool:

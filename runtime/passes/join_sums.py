@@ -42,7 +42,7 @@ def _sums(graph: Graph, node: Node) -> list[Node]:
     """Return the Adds whose results a Concat joins, if their terms are products or parts."""
     if len(node.inputs) < COUNT or len({shape_of(value) for value in node.operands}) > 1:
         return []
-    found = [made_by(graph, node, value, Add) for value in node.operands]
+    found = [made_by(graph, value, Add) for value in node.operands]
     sums = [each for each in found if each is not None]
     dims = {shape_of(value) for each in sums for value in (*each.operands, each.output)}
     sizes = [size for shape in dims for size in shape or (None,)]
@@ -50,22 +50,19 @@ def _sums(graph: Graph, node: Node) -> list[Node]:
         return []
     if any(each.output in each.operands or len(set(each.operands)) < 2 for each in sums):
         return []
-    kinds = [_kind(graph, sums, values) for values in _series(graph, sums)]
+    kinds = [_kind(graph, values) for values in _series(graph, sums)]
     return sums if all(kinds) and "products" in kinds else []
 
 
 def _series(graph: Graph, sums: Sequence[Node]) -> tuple[list[Value], list[Value]]:
     """Return the terms of sums, those that are products last."""
-    pairs = [
-        sorted(each.operands, key=lambda v, by=each: made_by(graph, by, v) is not None)
-        for each in sums
-    ]
+    pairs = [sorted(each.operands, key=lambda v: made_by(graph, v) is not None) for each in sums]
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _kind(graph: Graph, sums: Sequence[Node], values: Sequence[Value]) -> str:
+def _kind(graph: Graph, values: Sequence[Value]) -> str:
     """Return what the same term of all sums is; empty if to join it takes a copy."""
-    if all(made_by(graph, by, v) is not None for by, v in zip(sums, values, strict=True)):
+    if all(made_by(graph, value) is not None for value in values):
         return "products"
     whole = whole_of(values)
     return "" if whole is None else "parts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
@@ -70,12 +71,11 @@ def _places(graph: Graph, transpose: Node) -> list[Value]:
 
 def _is_joined(graph: Graph, value: Value) -> bool:
     """Whether a Concat joins heads with others, normalized or not."""
-    while (node := graph.sole_consumer(value)) is not None:
+    for node in chain_behind(graph, value):
         if isinstance(node.op, Concat):
             return normalize_axis(node.op.axis, 4) == 2
         if not isinstance(node.op, LayerNormalization | RMSNormalization):
-            return False
-        value = node.outputs[0]
+            break
     return False
 
 

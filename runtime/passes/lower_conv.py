@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.conv import Conv
@@ -199,7 +200,7 @@ def _lower(graph: Graph, node: Node) -> str:
     weight = graph.constant(linear.weight.reshape(channels, -1), f"{node.name}.matrix")
     last, value = node, add(Gemm(transB=1), rows, weight, *node.inputs[2:], name=node.name)
     nodes = [node]
-    while (follower := graph.sole_consumer(last.output)) is not None:
+    for follower in chain_behind(graph, node.output):
         if not isinstance(follower.op, (Unary, Clip)) or follower.inputs[0] is not last.output:
             break
         behind = Builder(graph, follower, follower.name, (follower,))

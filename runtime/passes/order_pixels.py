@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, convolves_pixels
 from ..ops.cuts import reduced_axes
@@ -73,25 +74,27 @@ def _reduce_before(graph: Graph, node: Node) -> str:
 def _moved(graph: Graph, node: Node) -> tuple[Order | None, Value | None]:
     """Return what the last Transpose of several moves, and the order of all of them."""
     order, source = order_of(node), node.inputs[0] if node.inputs else None
-    while order is not None and source is not None and source.producer is not None:
-        before = order_of(source.producer)
-        if before is None or graph.sole_consumer(source) is None:
+    if order is None or source is None:
+        return order, source
+    for maker in chain_before(graph, source):
+        before = order_of(maker)
+        if before is None:
             break
-        order, source = tuple(before[axis] for axis in order), source.producer.inputs[0]
+        order, source = tuple(before[axis] for axis in order), maker.inputs[0]
     return order, source
 
 
 def _layers(graph: Graph, value: Value, rank: int) -> list[Node]:
     """Return the layers from an image to a reduction of its pixels; none if there are others."""
     found = list[Node]()
-    while (reader := graph.sole_consumer(value)) is not None:
+    for reader in chain_behind(graph, value):
         found.append(reader)
         if isinstance(reader.op, Reduce):
             axes = reduced_axes(reader, rank)
             has_layer = any(isinstance(layer.op, Conv) for layer in found)
             return found if has_layer and axes and min(axes) >= 2 else []
         if not _is_pointwise(reader, value, rank):
-            return []
+            break
         value = reader.output
     return []
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.matmul import MatMul
@@ -68,19 +69,19 @@ def _pad_both(graph: Graph, product: Node) -> Iterator[str]:
 
 def _from_join(graph: Graph, product: Node, place: int) -> list[Node]:
     """Return the Concat of a factor's terms, and the transposes of it that alone are read."""
-    reader, value, found = product, product.operands[place], list[Node]()
+    value, found = product.operands[place], list[Node]()
     axis = (rank_of(value) or 0) - 1 - place
-    while (node := value.producer) is not None and graph.sole_consumer(value) is reader:
-        rank = rank_of(value)
+    for node in chain_before(graph, value):
+        rank = rank_of(node.output)
         if rank is None:
-            return []
+            break
         found.insert(0, node)
         if isinstance(node.op, Concat):
             fits = rank > 1 and normalize_axis(node.op.axis, rank) == axis
             return found if fits else []
         if not isinstance(node.op, Transpose):
-            return []
-        axis, reader, value = node.op.order(rank)[axis], node, node.operands[0]
+            break
+        axis = node.op.order(rank)[axis]
     return []
 
 
@@ -103,11 +104,12 @@ def _to_layer(graph: Graph, node: Node, op: Concat) -> list[Node]:
     Nothing if there are other readers, or the weights are computed.
     """
     axis, found = normalize_axis(op.axis, rank_of(node.output) or 1), list[Node]()
-    reader = graph.sole_consumer(node.output)
-    while reader is not None and isinstance(reader.op, Transpose):
+    reader = None
+    for reader in chain_behind(graph, node.output):
         found.append(reader)
+        if not isinstance(reader.op, Transpose):
+            break
         axis = reader.op.order(rank_of(reader.output) or 1).index(axis)
-        reader = graph.sole_consumer(reader.output)
     if reader is None or not isinstance(reader.op, Conv | MatMul):
         return []
     x, w = reader.operands[:2]
@@ -115,7 +117,7 @@ def _to_layer(graph: Graph, node: Node, op: Concat) -> list[Node]:
         fits = reader.op.group == 1 and axis == 1
     else:
         fits = axis == (rank_of(x) or 1) - 1 and rank_of(w) == 2
-    return [*found, reader] if fits and w.data is not None else []
+    return found if fits and w.data is not None else []
 
 
 def _pad(

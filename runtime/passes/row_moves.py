@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from ..base.record import record
+from ..ir.chains import chain_behind
 from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
@@ -139,8 +140,8 @@ def move_to(graph: Graph, node: Node, places: MovedPlaces) -> Move | None:
 def reshaped(graph: Graph, move: Move) -> Move:
     """Return a move extended by views of the same rows that are the only readers of its result."""
     top, nodes = move.top, set(move.nodes)
-    while (view := graph.sole_consumer(top)) is not None and isinstance(view.op, RESHAPES):
-        if not moves_rows(view):
+    for view in chain_behind(graph, top):
+        if not isinstance(view.op, RESHAPES) or not moves_rows(view):
             break
         top = view.output
         nodes.add(view)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 import numpy as np
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import ConvOp
 from ..ops.matmul import MatMul
@@ -167,12 +168,9 @@ def _is_image(value: Value) -> bool:
 
 
 def _followers(graph: Graph, node: Node) -> Iterator[Node]:
-    """Yield the elementwise nodes behind a node that read nothing else, each the only reader."""
-    while (reader := graph.sole_consumer(node.output)) is not None:
-        if not broadcasts(reader) or len(reader.distinct_reads) > 1:
-            return
-        yield reader
-        node = reader
+    """Return the elementwise nodes behind a node that read nothing else, each the only reader."""
+    readers = chain_behind(graph, node.output)
+    return takewhile(lambda each: broadcasts(each) and len(each.distinct_reads) == 1, readers)
 
 
 def _split(shape: Sizes | None, whole: Sizes, out: Sizes) -> Sizes | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
@@ -68,14 +69,11 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
     views: list[Node] = []
     if not isinstance(node.op, Unary):
         return views
-    value = node.inputs[0]
-    while value is not None and graph.sole_consumer(value) is not None:
-        made = value.producer
-        if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
-            is_norm = made is not None and isinstance(made.op, _NORMS)
-            return views if views and (is_norm or layer_before(graph, value) is not None) else []
+    for made in chain_before(graph, node.operands[0]):
+        if not isinstance(made.op, (Transpose, *RESHAPES)):
+            is_norm = isinstance(made.op, _NORMS)
+            return views if views and (is_norm or layer_before(graph, made.output)) else []
         views.insert(0, made)
-        value = made.inputs[0]
     return []
 
 
@@ -377,7 +375,9 @@ def _tail(graph: Graph, transpose: Node) -> _Tail | None:
     if order is None or transpose.inputs[0] is None or not _is_product(graph, transpose.inputs[0]):
         return None
     value, nodes, sums = transpose.output, list[Node](), 0
-    while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
+    for node in chain_behind(graph, value):
+        if not _is_free(node, order):
+            break
         others = [v for v in _moved(node) if v is not value]
         sums += sum(other.data is None for other in others)
         if isinstance(node.op, Concat | MatMul | Pad) or sums > 1:

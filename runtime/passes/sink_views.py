@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from ..base.record import record
+from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Unary
@@ -17,6 +19,7 @@ from .pointwise import is_elementwise
 from .sink_transposes import inverse, layer_before
 from .transpose_images import order_of, to_channels_first, to_channels_last
 
+_VIEWS = (Transpose, *RESHAPES)
 _CONVOLUTIONS = (Conv, ConvTranspose)
 
 
@@ -69,7 +72,7 @@ def _undone(add: Builder, value: Value, views: Sequence[Node]) -> Value:
     """Return the value of which views would give this one; those that it has are reused."""
     for view in reversed(views):
         made, order, before = value.producer, order_of(view), _dims(view)
-        is_view = made is not None and isinstance(made.op, (Transpose, *RESHAPES))
+        is_view = made is not None and isinstance(made.op, _VIEWS)
         if made is not None and is_view and order_of(made) == order and _dims(made) == before:
             value = made.operands[0]
         elif order is None:
@@ -101,13 +104,9 @@ def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
 
 def _views_of_layer(graph: Graph, value: Value) -> list[Node]:
     """Return the views between a layer and a value without other readers, which move nothing."""
-    views: list[Node] = []
-    while (made := value.producer) is not None and graph.sole_consumer(value) is not None:
-        if not isinstance(made.op, (Transpose, *RESHAPES)):
-            break
-        views.insert(0, made)
-        value = made.operands[0]
-    layer = layer_before(graph, value)
+    moves = takewhile(lambda node: isinstance(node.op, _VIEWS), chain_before(graph, value))
+    views = [*moves][::-1]
+    layer = layer_before(graph, views[0].operands[0] if views else value)
     orders = [order for view in views if (order := order_of(view)) is not None]
     if layer is None or not all(is_static(view.operands[0]) for view in views):
         return []
@@ -127,7 +126,7 @@ def _activated(graph: Graph, node: Node) -> list[Node] | None:
     None if other elementwise nodes follow, or a Concat, into whose result a sum may be written.
     """
     nodes = [node]
-    while (reader := graph.sole_consumer(nodes[-1].output)) is not None:
+    for reader in chain_behind(graph, node.output):
         if not is_elementwise(reader.op):
             break
         if not isinstance(reader.op, Unary) or len(reader.distinct_reads) != 1:

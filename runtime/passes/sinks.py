@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.record import record
+from ..ir.chains import chain_behind
 from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
@@ -89,11 +90,11 @@ def multiplied_sinks(graph: Graph, scores: Value, product: Node) -> Sinks | None
 
 def _behind(graph: Graph, found: list[Node]) -> Node | None:
     """Return the next node that computes, after adding views and Casts before it."""
-    while (node := graph.sole_consumer(found[-1].output)) is not None:
+    for node in chain_behind(graph, found[-1].output):
         if not node.op.view and not isinstance(node.op, Cast):
-            break
+            return node
         found.append(node)
-    return node
+    return None
 
 
 def _is_over_keys(node: Node) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 from ..base.record import record
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape
@@ -163,7 +165,7 @@ def _rewrite(graph: Graph, node: Node, batch: _Batch) -> None:
     graph.rename(new, name)
     for value in before:
         drop(graph, value.producer)
-    while (view := graph.sole_consumer(last)) is not None and isinstance(view.op, _VIEWS):
+    for view in takewhile(lambda node: isinstance(node.op, _VIEWS), chain_behind(graph, last)):
         last = view.output
     _composed(graph, last)
 

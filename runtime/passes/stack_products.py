@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Dim
@@ -45,7 +46,7 @@ def _products(graph: Graph, node: Node) -> tuple[int, list[Node]]:
     """
     if not isinstance(node.op, Concat) or len(node.inputs) < COUNT:
         return 0, []
-    made = [made_by(graph, node, value) for value in node.operands]
+    made = [made_by(graph, value) for value in node.operands]
     places = [i for i, product in enumerate(made) if product is not None]
     if not places:
         return 0, []
@@ -82,14 +83,10 @@ def _is_free(values: Sequence[Value]) -> bool:
     return computed or whole_of(values) is not None
 
 
-def made_by(graph: Graph, node: Node, value: Value, kind: type[Op] = MatMul) -> Node | None:
-    """Return the node of a kind that makes a value, seen through views, if only `node` reads it."""
-    reader, made = node, value.producer
-    while made is not None and graph.sole_consumer(value) is reader and is_view(made):
-        reader, value = made, made.operands[0]
-        made = value.producer
-    alone = graph.sole_consumer(value) is reader
-    return made if made is not None and isinstance(made.op, kind) and alone else None
+def made_by(graph: Graph, value: Value, kind: type[Op] = MatMul) -> Node | None:
+    """Return the node of a kind that makes a value, seen through views, if it has one reader."""
+    made = next((each for each in chain_before(graph, value) if not is_view(each)), None)
+    return made if made is not None and isinstance(made.op, kind) else None
 
 
 def is_view(node: Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Mul
 from ..ops.gather import Gather
@@ -46,14 +47,13 @@ def _weighs(graph: Graph, node: Node, place: int) -> bool:
 
 def _unfolds(graph: Graph, value: Value) -> bool:
     """Whether a Gather repeats elements at constant places, which only the value's reader reads."""
-    while (node := value.producer) is not None and graph.sole_consumer(value) is not None:
+    for node in chain_before(graph, value):
         if isinstance(node.op, Gather):
             source, indices = node.operands
             is_known = indices.data is not None and is_static(source) and is_static(node.output)
             return is_known and source.tensor.size < node.output.tensor.size
         if not isinstance(node.op, Transpose | Slice | Pad) and not node.op.view:
-            return False
-        value = node.operands[0]
+            break
     return False
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Add, Div, Mul, Sub
 from ..ops.movement import Transpose
@@ -59,12 +61,8 @@ def _adds_axes(node: Node, back: Sequence[Node]) -> bool:
 
 def _views_after(graph: Graph, node: Node) -> list[Node]:
     """Return the views of a result that nothing else reads, one after the other."""
-    found: list[Node] = []
-    value = node.output
-    while (view := graph.sole_consumer(value)) is not None and isinstance(view.op, _VIEWS):
-        found.append(view)
-        value = view.output
-    return found
+    readers = chain_behind(graph, node.output)
+    return [*takewhile(lambda view: isinstance(view.op, _VIEWS), readers)]
 
 
 def _undone(value: Value, back: Sequence[Node]) -> Value | None:

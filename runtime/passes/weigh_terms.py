@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..base.record import record
+from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
@@ -55,7 +56,7 @@ class _Moved:
 def _moved(graph: Graph, value: Value, *, casts: bool) -> _Moved:
     """Return where a factor comes from; with `casts`, also in front of one Cast."""
     order, cast = tuple(range(len(value.tensor.dims))), None
-    while (node := value.producer) is not None and graph.sole_consumer(value) is not None:
+    for node in chain_before(graph, value):
         if isinstance(node.op, Transpose):
             perm = node.op.order(len(order))
             order = tuple(perm[axis] for axis in order)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from math import gcd, prod
 
 import numpy as np
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
@@ -170,12 +171,8 @@ def channel_attention_at(graph: Graph, node: Node, free: Set[Node]) -> ChannelAt
 
 def _product(graph: Graph, node: Node) -> Node | None:
     """Return the product or Attention that reads a node's result, or the node if it is one."""
-    reader: Node | None = node
-    for _ in range(_LENGTH):
-        if reader is None or isinstance(reader.op, Attention | MatMul):
-            return reader
-        reader = graph.sole_consumer(reader.output)
-    return None
+    nodes = islice(chain((node,), chain_behind(graph, node.output)), _LENGTH)
+    return next((each for each in nodes if isinstance(each.op, Attention | MatMul)), None)
 
 
 def _whole(
@@ -230,21 +227,21 @@ def _softmax(graph: Graph, product: Node) -> _Products | None:
     q, k = product.operands
     heads = q.tensor.dims[1]
     factors, nodes, softmax = np.ones(heads, np.float32), [product], False
-    while (node := graph.sole_consumer(nodes[-1].output)) is not None:
+    for node in chain_behind(graph, product.output):
         scale = _factors(node, heads)
         if isinstance(node.op, MatMul):
-            break
+            if not softmax or node.operands[0] is not nodes[-1].output:
+                break
+            every = frozenset({*nodes, node})
+            return _Products((q, k, node.operands[1]), (False, True, False), factors, every, node)
         if isinstance(node.op, Softmax) and not softmax and node.op.axis in (-1, 3):
             softmax = True
         elif scale is None or (softmax and not isinstance(node.op, Cast)):
-            return None
+            break
         else:
             factors = factors * scale
         nodes.append(node)
-    if node is None or not softmax or node.operands[0] is not nodes[-1].output:
-        return None
-    every = frozenset({*nodes, node})
-    return _Products((q, k, node.operands[1]), (False, True, False), factors, every, node)
+    return None
 
 
 def _factors(node: Node, heads: int) -> Array | None:
@@ -314,8 +311,8 @@ def _result(graph: Graph, top: Node, free: Set[Node]) -> ChannelPart | None:
     """Return the farthest tensor made of the result in which channels are adjacent."""
     moved, value, part = list[Node](), top.output, None
     ones = np.ones(top.output.tensor.dims[1], np.float32)
-    while (node := graph.sole_consumer(value)) is not None and node in free:
-        if not isinstance(node.op, (Transpose, *RESHAPES)):
+    for node in chain_behind(graph, value):
+        if node not in free or not isinstance(node.op, (Transpose, *RESHAPES)):
             break
         moved.append(node)
         value, found = node.output, movement(moved)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
@@ -93,7 +94,7 @@ def _moves(graph: Graph, share: Node, *, is_transposed: bool) -> tuple[Node, ...
     """Return the Cast of the shares, and where rows have heads the node that exchanges both."""
     found: list[Node] = []
     dims = share.output.tensor.dims
-    while (node := graph.sole_consumer((found or [share])[-1].output)) is not None:
+    for node in chain_behind(graph, share.output):
         transposes = isinstance(node.op, Transpose) and node.op.order(4) == (0, 2, 1, 3)
         views = isinstance(node.op, Reshape) and 1 in dims[1:3]
         if not isinstance(node.op, Cast) and not (is_transposed and (transposes or views)):

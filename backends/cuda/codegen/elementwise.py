@@ -7,12 +7,14 @@ convolutions and matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import takewhile
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import (
     FLOAT8S,
     FLOATS,
@@ -200,10 +202,9 @@ def is_elementwise(op: Op) -> bool:
 
 
 def one_by_one(graph: Graph, value: Value, free: Set[Node]) -> Iterator[Node]:
-    """Yield the elementwise nodes behind a value, each the only reader of what is before it."""
-    while (node := graph.sole_consumer(value)) is not None and node in free and in_chains(node):
-        yield node
-        value = node.output
+    """Return the elementwise nodes behind a value, each the only reader of what is before it."""
+    readers = chain_behind(graph, value)
+    return takewhile(lambda node: node in free and in_chains(node), readers)
 
 
 def closed_after(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import takewhile
 from math import prod
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
@@ -172,11 +174,11 @@ def _sizes(node: Node) -> tuple[int, int] | None:
 def _cut(graph: Graph, back: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return views behind a transform and the Slice that leaves the first results of each line."""
     sizes = _sizes(back)
-    views, value, dims = list[Node](), back.output, back.output.tensor.dims
-    while (node := graph.sole_consumer(value)) is not None and node in free:
+    views, dims = list[Node](), back.output.tensor.dims
+    for node in takewhile(free.__contains__, chain_behind(graph, back.output)):
         views.append(node)
         if isinstance(node.op, Slice) and sizes is not None:
-            before, after = value.tensor.dims, node.output.tensor.dims
+            before, after = node.operands[0].tensor.dims, node.output.tensor.dims
             changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
             bounds = [v.data for v in node.operands[1:]]
             firsts = [b is not None and b.size == 1 for b in bounds]
@@ -189,8 +191,7 @@ def _cut(graph: Graph, back: Node, free: Set[Node]) -> tuple[Node, ...]:
             first = start is not None and int(start.flat[0]) == 0 and step in ([], [1])
             return tuple(views) if same and first else ()
         if not node.op.view:
-            return ()
-        value = node.output
+            break
     return ()
 
 

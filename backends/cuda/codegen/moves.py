@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import prod
 
 import numpy as np
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_before, chain_behind
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
@@ -421,15 +422,14 @@ def _longest(chain: Sequence[Node]) -> Movement | None:
 
 
 def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
-    """Yield the views after a node, each the only reader of the result before.
+    """Return the views after a node, each the only reader of the result before.
 
     Few elements are transposed as well.
     """
-    view, few = graph.sole_consumer(node.output), node.output.tensor.size <= 2 * MAX_SCATTERED
+    few = node.output.tensor.size <= 2 * MAX_SCATTERED
     followed = (Transpose, *RESHAPES) if few else RESHAPES
-    while view is not None and view in free and isinstance(view.op, followed):
-        yield view
-        view = graph.sole_consumer(view.output)
+    readers = chain_behind(graph, node.output)
+    return takewhile(lambda view: view in free and isinstance(view.op, followed), readers)
 
 
 def _is_view_or_transpose(node: Node) -> bool:
@@ -446,13 +446,7 @@ def _transposes_image(node: Node | None) -> bool:
 
 def chain_to(graph: Graph, last: Node, free: Set[Node]) -> list[Node]:
     """Return the longest chain of free nodes that ends with one, each read only by the next."""
-    nodes = [last]
-    while len(nodes) < MAX_NODES:
-        source = nodes[0].operands[0]
-        maker = source.producer
-        if maker is None or maker not in free or not moves(maker):
-            break
-        if graph.sole_consumer(source) is not nodes[0]:
-            break
-        nodes.insert(0, maker)
-    return nodes
+    makers = chain_before(graph, last.operands[0])
+    moving = takewhile(lambda maker: maker in free and moves(maker), makers)
+    found = [last, *islice(moving, MAX_NODES - 1)]
+    return found[::-1]

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from itertools import takewhile
 from math import inf, prod
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast
@@ -194,16 +196,15 @@ def moved_behind(
     be the view of an image of 16-bit floats that only convolutions read, or sums before them.
     """
     found: list[Node] = []
-    value = last.output
-    while (node := graph.sole_consumer(value)) is not None and node in free:
+    for node in takewhile(free.__contains__, chain_behind(graph, last.output)):
         if isinstance(node.op, Cast):
-            if not narrows or value.tensor.dtype != float32 or node.op.to not in HALVES:
+            wide = node.operands[0].tensor.dtype == float32
+            if not narrows or not wide or node.op.to not in HALVES:
                 break
             narrows = False
         elif not isinstance(node.op, (Transpose, *RESHAPES)):
             break
         found.append(node)
-        value = node.output
     while found and isinstance(found[-1].op, RESHAPES):
         if images and becomes_image(graph, found[-1].output):
             break

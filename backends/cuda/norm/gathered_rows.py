@@ -13,6 +13,7 @@ from itertools import takewhile
 import numpy as np
 
 from ....runtime.base.record import record
+from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.cuts import indices_of
@@ -109,10 +110,10 @@ def _gathered_before(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> Ga
 
 def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> GatheredRows | None:
     """Return the nodes if only a Gather reads the normalized rows, each at most once."""
-    views, value = list[Node](), (norm, *epilogue)[-1].output
-    while (node := graph.sole_consumer(value)) is not None and isinstance(node.op, Reshape):
-        views.append(node)
-        value = node.output
+    value = (norm, *epilogue)[-1].output
+    views = [*takewhile(lambda each: isinstance(each.op, Reshape), chain_behind(graph, value))]
+    value = views[-1].output if views else value
+    node = graph.sole_consumer(value)
     if node is None or node.inputs[0] is not value or not _gathers_rows(node, norm.output):
         return None
     places = node.operands[1].data
