@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -47,18 +47,25 @@ class CudaDevice(DriverDevice):
         """Release memory cached for future arrays."""
         self.exchange.trim()
 
-    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+    def packed(
+        self,
+        pack: Callable[..., Array],
+        sources: Sequence[Array],
+        copies: MutableMapping[int, View],
+    ) -> View | None:
         """Pack a constant by a kernel; see `runtime.backend.Packing`."""
         found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
         if found is None:
             return None
         code = self.compiler.submit(found.launch.source)
-        source, buffer = self.upload(found.source), self.allocate(found.result.nbytes)
-        pointers = {"x": pointer(source), "y": buffer.pointer}
+        for source in found.sources.values():
+            if id(source) not in copies:
+                copies[id(source)] = self.upload(source)
+        buffer = self.allocate(found.result.nbytes)
+        read = {name: pointer(copies[id(source)]) for name, source in found.sources.items()}
         stream = self._own_stream()
-        bind_launch(self, found.launch, code, pointers)(stream)
+        bind_launch(self, found.launch, code, {**read, "y": buffer.pointer})(stream)
         stream.synchronize()
-        source.buffer.close()
         return View(self, buffer, 0, found.result)
 
     def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:

@@ -6,7 +6,7 @@ but not loaded, and nothing runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -97,7 +97,12 @@ class PaperDevice:
         """Return an address for an array of this type."""
         return View(self, self.allocate(data.nbytes), 0, TensorType(data.dtype, data.shape))
 
-    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+    def packed(
+        self,
+        pack: Callable[..., Array],
+        sources: Sequence[Array],
+        copies: MutableMapping[int, View],
+    ) -> View | None:
         """Compile the kernel that packs a constant, if there is one; it does not run."""
         found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
         if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -288,10 +288,21 @@ class Reading(Protocol):
 class Packing(Protocol):
     """A device that can pack some constants itself, from their elements as they are."""
 
-    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View | None:
+    def packed(
+        self,
+        pack: Callable[..., Array],
+        sources: Sequence[Array],
+        copies: MutableMapping[int, View],
+    ) -> View | None:
         """Return ``pack(*sources)``, complete; None if the host has to compute it.
 
         May be called by several threads at a time.
+
+        Args:
+            pack: computes it on the host.
+            sources: the constants that it is packed from.
+            copies: copies of sources on the device by their ids, to which it may add. The caller
+                closes them, and passes them on for what is packed from the same.
 
         Raises:
             DeviceError: the device refuses it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Set
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeGuard
 
 import numpy as np
@@ -72,7 +73,8 @@ class WeightStore:
                 while key in keys and key not in self._views and next(coming, _END) is not _END:
                     pass
             if key not in self._views:
-                self._store(key, arrays, self._made(arrays, pack))
+                with _copies() as copies:
+                    self._store(key, arrays, self._made(arrays, pack, copies))
             return self._views[key]
 
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
@@ -119,17 +121,17 @@ class WeightStore:
                 coming.close()
 
     def _storing(self, slight: list[_Wanted], others: list[_Wanted]) -> Generator[None]:
-        """Store constants in this order, and yield after each that is not slight."""
+        """Store constants in this order, and yield after those of a source that are not slight."""
 
-        def place(each: _Wanted) -> _Placed:
-            return self._placed(*each[1:])
+        def place(group: list[_Wanted]) -> list[tuple[_Wanted, _Placed]]:
+            with _copies() as copies:
+                return [(each, self._placed(*each[1:], copies)) for each in group]
 
         try:
-            self._store_all(zip(slight, in_parallel(place, slight), strict=True))
-            for (key, arrays, _), (made, view) in zip(
-                others, in_parallel(place, others), strict=True
-            ):
-                self._store(key, arrays, made, view)
+            self._store_all(chain.from_iterable(in_parallel(place, _by_source(slight))))
+            for group in in_parallel(place, _by_source(others)):
+                for (key, arrays, _), (made, view) in group:
+                    self._store(key, arrays, made, view)
                 yield
         except DeviceError:
             raise
@@ -149,16 +151,20 @@ class WeightStore:
                 together, nbytes = {}, 0
         self._store_together(together)
 
-    def _placed(self, arrays: list[Array], pack: Callable[..., Array]) -> _Placed:
+    def _placed(
+        self, arrays: list[Array], pack: Callable[..., Array], copies: dict[int, View]
+    ) -> _Placed:
         """Pack a constant and copy it to the device: copies of several threads go side by side."""
-        made = self._made(arrays, pack)
+        made = self._made(arrays, pack, copies)
         if isinstance(made, View) or self.device is HOST or self._is_slight(made):
             return made, None
         return made, self.device.upload(made)
 
-    def _made(self, arrays: list[Array], pack: Callable[..., Array]) -> View | Array:
+    def _made(
+        self, arrays: list[Array], pack: Callable[..., Array], copies: dict[int, View]
+    ) -> View | Array:
         """Pack on the device if it can, else on the host."""
-        found = self._packing.packed(pack, arrays) if self._packing else None
+        found = self._packing.packed(pack, arrays, copies) if self._packing else None
         return pack(*arrays) if found is None else found
 
     def _is_slight(self, made: View | Array) -> TypeGuard[Array]:
@@ -237,6 +243,26 @@ class WeightStore:
                 view.buffer.close()
             self._views.clear()
             self._sources.clear()
+
+
+@contextmanager
+def _copies() -> Generator[dict[int, View]]:
+    """Provide a place for copies on a device of what constants are packed from; see `Packing`."""
+    copies = dict[int, View]()
+    try:
+        yield copies
+    finally:
+        for view in copies.values():
+            view.buffer.close()
+
+
+def _by_source(constants: Iterable[_Wanted]) -> Iterable[list[_Wanted]]:
+    """Return what is packed from the same large array together, in order of the first."""
+    found = dict[int, list[_Wanted]]()
+    for each in constants:
+        largest = max(each[1], key=lambda data: data.nbytes)
+        found.setdefault(id(largest), []).append(each)
+    return found.values()
 
 
 def _is_own(made: View | Array, arrays: list[Array]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 import tercet
 from tercet.backends import open_backends
-from tercet.backends.cuda.gemm.f16x3 import in_halves
+from tercet.backends.cuda.gemm.f16x3 import in_halves, scales_of
 from tercet.backends.cuda.gemm.pack import InParts
 from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
 from tercet.runtime.errors import DeviceOutOfMemory, InputError
@@ -54,17 +54,21 @@ def test_memory_is_counted_and_given_back(device) -> None:
     assert device.allocated == before
 
 
-@pytest.mark.parametrize("order", [in_halves, InParts(2)], ids=["halves", "parts"])
+@pytest.mark.parametrize(
+    "order", [in_halves, scales_of, InParts(2)], ids=["halves", "scales", "parts"]
+)
 def test_weights_that_a_kernel_packs_have_the_bits_of_the_hosts(device, order) -> None:
     filters, matrix = normal(130, 70, 3, 3), normal(300, 260)
     transposed = MatrixPacking(1.0, transposed=True, arrange=order)
     plain = MatrixPacking(1.0, transposed=False, arrange=order)
     packings = ((FilterPacking(1, 70, 1, order), filters), (transposed, matrix), (plain, matrix))
     for pack, source in packings:
-        view = device.packed(pack, [source])
+        copies = dict[int, View]()
+        view = device.packed(pack, [source], copies)
         assert view is not None
         assert fetch(device, view).tobytes() == pack(source).tobytes()
-        view.buffer.close()
+        for each in (view, *copies.values()):
+            each.buffer.close()
 
 
 def test_too_much_memory_is_a_typed_error_and_no_harm(device) -> None:

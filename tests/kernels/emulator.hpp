@@ -124,6 +124,7 @@ using std::fmod, std::isinf, std::isnan, std::log, std::log1p, std::pow, std::ri
 using std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
 inline double sinpi(double x) { return std::sin(M_PI * x); }
 inline double __dadd_rn(double x, double y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline double cospi(double x) { return std::cos(M_PI * x); }
 #undef INFINITY

@@ -279,7 +279,9 @@ class EmulatedDevice:
         ctypes.memmove(buffer.pointer, data.ctypes.data, data.nbytes)
         return View(self, buffer, 0, TensorType(data.dtype, data.shape))
 
-    def packed(self, pack: Callable[..., Array], sources: Sequence[Array]) -> View:
+    def packed(
+        self, pack: Callable[..., Array], sources: Sequence[Array], copies: Mapping[int, View]
+    ) -> View:
         """Give each constant memory of its own, behind which a guard finds what reads on."""
         return self.upload(pack(*sources))
 

@@ -15,9 +15,9 @@ from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.gemm import pack_rows
-from tercet.backends.cuda.gemm.f16x3 import in_halves
+from tercet.backends.cuda.gemm.f16x3 import in_halves, scales_of
 from tercet.backends.cuda.gemm.pack import EIGHTS, InParts
-from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, ScaledPacking
+from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, SumPacking
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16
@@ -32,7 +32,12 @@ from .fake_driver import FAKE, FakeCompiler, Gate, plant
 from .test_f16x3 import powers
 
 COMPILES = {"gemm/pack_rows.cu"}
-ORDERS = {"halves": in_halves, "two parts": InParts(2), "one part": InParts(1)}
+ORDERS = {
+    "halves": in_halves,
+    "scales": scales_of,
+    "two parts": InParts(2),
+    "one part": InParts(1),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +49,9 @@ def by_kernel(device: Any, pack: Any, *sources: Array) -> Array:
     """What the kernel packs."""
     found = pack.launch(*sources)
     assert found is not None
-    x, y = device.upload(found.source), device.allocate(found.result.nbytes)
-    code = device.compiler.submit(found.launch.source)
-    pointers = {"x": pointer(x), "y": y.pointer}
+    read = {name: device.upload(data) for name, data in found.sources.items()}
+    y, code = device.allocate(found.result.nbytes), device.compiler.submit(found.launch.source)
+    pointers = {**{name: pointer(view) for name, view in read.items()}, "y": y.pointer}
     emulator.emulated(device, found.launch, code, pointers)(None)
     block: Any = y.owner
     return block.buffer.memory.view(found.result.dtype).reshape(found.result.dims)
@@ -69,11 +74,12 @@ def special() -> Array:
         (lambda order: MatrixPacking(1.0, transposed=True, arrange=order), normal(44, 70)),
         (lambda order: MatrixPacking(1.0, transposed=False, arrange=order), normal(2, 33, 8)),
         (lambda order: MatrixPacking(1.0, transposed=False, arrange=order), special()),
+        (lambda order: MatrixPacking(0.3, transposed=False, arrange=order), normal(70, 44)),
         (lambda order: FilterPacking(1, 5, 1, order), normal(11, 5, 3, 3)),
         (lambda order: FilterPacking(1, 8, 1, order), normal(11, 5, 3, 3)),
         (lambda order: FilterPacking(2, 16, 1, order), normal(16, 16, 1, 1)),
     ],
-    ids=["matrix", "transposed", "stack", "special", "filters", "padded", "groups"],
+    ids=["matrix", "transposed", "stack", "special", "factor", "filters", "padded", "groups"],
 )
 def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) -> None:
     made = pack(ORDERS[order])
@@ -84,14 +90,29 @@ def test_same_bits(emulated: CudaBackend, order: str, pack: Any, source: Array) 
 
 
 @needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_scaled_terms(emulated: CudaBackend, transposed: bool) -> None:
-    rows, scale = normal(70, 44), normal(44)
-    pack = ScaledPacking(0.5, transposed=transposed, arrange=in_halves)
+def test_scaled_terms(emulated: CudaBackend, transposed: bool, order: str) -> None:
+    rows, scale, arrange = normal(70, 44), normal(1, 44), ORDERS[order]
+    pack = MatrixPacking(0.3, transposed=transposed, arrange=arrange)
     source = rows if transposed else np.ascontiguousarray(rows.T)
-    expected = in_halves(rows * (scale / 2)).tobytes()
-    assert pack(source, scale).tobytes() == expected
-    assert by_kernel(emulated.device, pack, source, scale).tobytes() == expected
+    expected = arrange(rows * (scale * np.float32(0.3)))
+    assert pack(source, scale).tobytes() == expected.tobytes()
+    assert by_kernel(emulated.device, pack, source, scale).tobytes() == expected.tobytes()
+
+
+@needs_compiler
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_sums_of_scaled_terms(emulated: CudaBackend, transposed: bool, is_shifted: bool) -> None:
+    rows, factors = normal(70, 44), [normal(44), normal(44) - 3][: 1 + is_shifted]
+    pack = SumPacking(0.5, transposed=transposed)
+    source = rows if transposed else np.ascontiguousarray(rows.T)
+    expected = np.zeros((2, 70))
+    expected[: len(factors)] = [rows.astype(np.float64) @ (each / 2) for each in factors]
+    for found in (pack(source, *factors), by_kernel(emulated.device, pack, source, *factors)):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
 @needs_compiler
@@ -116,20 +137,26 @@ def test_rows_that_need_nothing_are_not_copied() -> None:
 
 
 @needs_compiler
-def test_a_device_packs_and_frees_the_source(
+def test_a_device_packs_what_it_has_copied_once(
     libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(FakeCompiler(libraries, FAKE), Gate(), monkeypatch.setattr)
     device: Any = open_backends("cuda", Options())[0].device
     pack, source = MatrixPacking(1.0, transposed=True, arrange=in_halves), normal(44, 70)
-    view = device.packed(pack, [source])
-    assert string_at(view.buffer.pointer, view.nbytes) == pack(source).tobytes()
-    assert device.allocated == view.nbytes
-    assert device.packed(np.negative, [source]) is None
+    copies = dict[int, Any]()
+    views = [device.packed(pack, [source], copies) for _ in range(2)]
+    for view in views:
+        assert string_at(view.buffer.pointer, view.nbytes) == pack(source).tobytes()
+    assert list(copies) == [id(source)]
+    assert device.allocated == sum(view.nbytes for view in (*views, *copies.values()))
+    assert device.packed(np.negative, [source], {}) is None
 
 
 def test_what_only_the_host_packs() -> None:
-    assert MatrixPacking(0.5, transposed=False, arrange=in_halves).launch(normal(8, 8)) is None
+    scaled = MatrixPacking(1.0, transposed=False, arrange=in_halves)
+    assert scaled.launch(normal(8, 8), normal(1)) is None  # of all terms
+    assert scaled.launch(normal(8, 8), normal(16)[::2]) is None
+    assert SumPacking(1.0, transposed=False).launch(normal(2, 8, 8), normal(8)) is None
     assert MatrixPacking(1.0, transposed=False, arrange=np.copy).launch(normal(8, 8)) is None
     assert MatrixPacking(1.0, transposed=False, arrange=in_halves).launch(normal(8, 8).T) is None
     assert MatrixPacking(1.0, transposed=False, arrange=EIGHTS).launch(normal(8, 8)) is None
@@ -142,4 +169,7 @@ def test_compiles(cache: Path) -> None:
         found = MatrixPacking(1.0, transposed=False, arrange=order).launch(normal(8, 8))
         assert found is not None
         sources.append(found.launch.source)
+    sums = SumPacking(1.0, transposed=False).launch(normal(8, 8), normal(8))
+    assert sums is not None
+    sources.append(sums.launch.source)
     all_compile(sources, H200, cache, COMPILES)

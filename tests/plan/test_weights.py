@@ -19,7 +19,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.plan import weights
 from tercet.runtime.plan.arena import ALIGNMENT
-from tercet.runtime.plan.backend import PackedConstant
+from tercet.runtime.plan.backend import PackedConstant, View
 from tercet.runtime.plan.host import array
 from tercet.runtime.plan.weights import WeightStore, as_it_is
 
@@ -219,7 +219,7 @@ def test_what_fails_in_a_block_leaves_no_thread() -> None:
 def test_a_device_packs_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     device, (first, second) = FakeDevice(), constants(2)
 
-    def packed(pack: Any, sources: list[Array]) -> Any:
+    def packed(pack: Any, sources: list[Array], copies: Any) -> Any:
         return device.upload(sources[0] + 5) if sources[0].any() else None
 
     monkeypatch.setattr(device, "packed", packed, raising=False)
@@ -228,6 +228,31 @@ def test_a_device_packs_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not read(store, first, "less", np.negative).any()  # by the host
     assert (read(store, second, "less", np.negative) == 6).all()
     assert store.nbytes == 2 * 24
+
+
+def test_what_is_packed_from_one_array_shares_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, (first, second) = FakeDevice(), constants(2)
+    made = list[Any]()
+
+    def packed(pack: Any, sources: list[Array], copies: dict[int, View]) -> View:
+        for data in sources:
+            if id(data) not in copies:
+                made.append(copies.setdefault(id(data), device.upload(data)))
+        return device.upload(pack(*sources))
+
+    monkeypatch.setattr(device, "packed", packed, raising=False)
+    store = WeightStore(device)
+    store.prepare(
+        [
+            ((first,), "less", np.negative),
+            ((second,), "less", np.negative),
+            ((first,), "more", np.positive),
+        ]
+    )
+    assert len(made) == 2
+    assert device.allocated == store.nbytes  # the copies are gone
+    assert (read(store, second, "less", np.negative) == -1).all()
+    assert len(made) == 2
 
 
 def test_small_constants_share_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
-from ....runtime.ir.types import Array
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.plan.format import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer, Setting
@@ -26,7 +23,7 @@ from . import in_halves
 from .f16x3 import in_halves as cut_rows
 from .f16x3 import scaled_refusal, scales_of
 from .normalized import ALIGNED, NormalizedProduct, both_layers, is_finite, task_of
-from .pack_rows import Order, ScaledPacking, scaled_rows
+from .pack_rows import MatrixPacking, Order, SumPacking
 from .problem import Form, GemmArguments, Linear, Problem
 from .schedules import swap_f16x3
 from .schedules.swap_ab import MOMENTS, RowsNorm
@@ -128,17 +125,16 @@ def _norm_of(found: NormalizedProduct, behind: Linear, operand: Operand) -> Rows
     norm, form = found.norm, behind.form
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     scale, *shift = (operand(value) for value in norm.operands[1:])
-    constants = (behind.b, scale, *shift)
-    if not all(is_finite(each) for each in constants):
-        return "infinities or NaNs among the weights"
+    if not all(is_finite(each) for each in (scale, *shift)):
+        return "infinities or NaNs among scales or shifts"
     assert behind.b.data is not None
     assert scale.data is not None
-    if refused := scaled_refusal(behind.b.data, *form, scale.data):
+    if refused := scaled_refusal(behind.b.data, *form, scale.data):  # of infinite weights, too
         return refused
-    values = tuple(each.value for each in constants)
+    values = tuple(each.value for each in (behind.b, scale, *shift))
     return RowsNorm(
         weights=_packed(values[:2], form, "scaled columns in halves", cut_rows),
-        columns=Packed(values, ("columns of rows in halves", *form), partial(_columns, form=form)),
+        columns=Packed(values, ("columns of rows in halves", *form), SumPacking(*form)),
         scale=scale,
         shift=shift[0] if shift else None,
         kept=operand(norm.output) if found.keeps_rows else None,
@@ -171,17 +167,4 @@ def _launches(
 
 def _packed(values: tuple[Value, ...], form: Form, order: str, arrange: Order) -> Packed:
     """Return weights in rows, times the scale of their terms, in an order."""
-    return Packed(values, (order, *form), ScaledPacking(*form, arrange))
-
-
-def _columns(b: Array, scale: Array, *shift: Array, form: Form) -> Array:
-    """Return sums and shifts of the columns; see `normalized_halves.cuh`."""
-    axis = int(form[1])
-
-    def sums(factors: Array) -> Array:
-        scaled = scaled_rows(b, factors, *form)
-        return np.add.reduce(scaled, axis=axis, dtype=np.float64)
-
-    found = sums(scale)
-    shifts = sums(shift[0]) if shift else np.zeros_like(found)
-    return np.stack((found, shifts)).astype(np.float32)
+    return Packed(values, (order, *form), MatrixPacking(*form, arrange))

@@ -17,10 +17,10 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array, TensorType
 from ..codegen.copies import transposition
-from ..recipe.launch import THREADS, Launch
+from ..recipe.launch import THREADS, Arguments, Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, words_of
 from ..recipe.packing import PackingLaunch
-from .f16x3 import in_halves
+from .f16x3 import in_halves, scales_of
 from .pack import EIGHTS, STEP, InParts, filters_of, joined_groups, rows_of
 from .pack_filters import Rows
 
@@ -34,7 +34,7 @@ MAX_BATCH = (1 << 16) - 1
 
 @record
 class MatrixPacking:
-    """Packs the rows of alpha * b; see `rows_of`.
+    """Packs the rows of alpha * b, perhaps times a scale of their terms; see `rows_of`.
 
     Attributes:
         alpha: the factor.
@@ -46,51 +46,77 @@ class MatrixPacking:
     transposed: bool
     arrange: Order
 
-    def __call__(self, source: Array) -> Array:
+    def __call__(self, source: Array, scale: Array | None = None) -> Array:
         """Pack on the host."""
-        return self.arrange(rows_of(source, self.alpha, self.transposed))
+        if scale is None:
+            return self.arrange(rows_of(source, self.alpha, self.transposed))
+        scaled = _scaled_rows(source, scale, self.alpha, self.transposed)
+        return self.arrange(rows_of(scaled, 1.0, self.transposed))
 
-    def launch(self, source: Array) -> PackingLaunch | None:
+    def launch(self, source: Array, scale: Array | None = None) -> PackingLaunch | None:
         """Return the launch that does it; see `KernelPacking`."""
-        if self.alpha != 1 or source.ndim < 2 or not source.flags.c_contiguous:
+        if source.ndim < 2 or not source.flags.c_contiguous:
             return None
         if self.arrange is EIGHTS:
-            return None if self.transposed else _transposing(source)
-        *outer, rows, columns = source.shape
-        steps = rows * columns, columns, 0, 1
-        if not self.transposed:
-            rows, columns, steps = columns, rows, (rows * columns, 1, 0, columns)
-        view = _View((prod(outer), rows, 1, columns), steps, columns)
-        return _of_constant(source, view, self.arrange)
+            plain = self.alpha == 1 and scale is None and not self.transposed
+            return _transposing(source) if plain else None
+        if scale is not None and not _are_of_terms(scale, source, self.transposed):
+            return None
+        view = _matrix(source.shape, self.transposed)
+        return _of_constant(source, view, self.arrange, self.alpha, scale)
 
 
-def scaled_rows(b: Array, scale: Array, alpha: float, transposed: bool) -> Array:
+def _scaled_rows(b: Array, scale: Array, alpha: float, transposed: bool) -> Array:
     """Return alpha * b, [k, n], or [n, k] if transposed, times a scale of the terms."""
     factors = scale.reshape(-1) * np.float32(alpha)
     return b * (factors if transposed else factors[:, None])
 
 
+def _are_of_terms(scale: Array, source: Array, transposed: bool) -> bool:
+    """Whether a scale has a number for each term of a matrix, as kernels read them."""
+    terms = source.shape[-1 if transposed else -2]
+    return scale.dtype == float32 and scale.flags.c_contiguous and scale.size == terms
+
+
 @record
-class ScaledPacking:
-    """Packs the rows of alpha * b, times a scale of their terms, as `MatrixPacking` does.
+class SumPacking:
+    """The sums of the rows of alpha * b, [k, n], [2, n]: times a scale and a shift of their terms.
+
+    Without a shift, the second sums are zero.
 
     Attributes:
-        alpha, transposed, arrange: see there.
+        alpha, transposed: see `MatrixPacking`.
     """
 
     alpha: float
     transposed: bool
-    arrange: Order
 
-    def __call__(self, source: Array, scale: Array) -> Array:
-        """Pack on the host."""
-        scaled = scaled_rows(source, scale, self.alpha, self.transposed)
-        return self.arrange(rows_of(scaled, 1.0, self.transposed))
+    def __call__(self, source: Array, scale: Array, *shift: Array) -> Array:
+        """Sum on the host."""
 
-    def launch(self, source: Array, scale: Array) -> PackingLaunch | None:
-        """Return the launch that does it; see `KernelPacking`."""
-        plain = MatrixPacking(1.0, self.transposed, self.arrange)
-        return plain.launch(scaled_rows(source, scale, self.alpha, self.transposed))
+        def sums(factors: Array) -> Array:
+            scaled = _scaled_rows(source, factors, self.alpha, self.transposed)
+            return np.add.reduce(scaled, axis=int(self.transposed), dtype=np.float64)
+
+        found = sums(scale)
+        shifts = sums(shift[0]) if shift else np.zeros_like(found)
+        return np.stack((found, shifts)).astype(np.float32)
+
+    def launch(self, source: Array, scale: Array, *shift: Array) -> PackingLaunch | None:
+        """Return the launch that does it, with another order of summation; see `KernelPacking`."""
+        factors = dict(zip(("scale", "shift"), (scale, *shift), strict=False))
+        if not _is_for_kernels(source) or source.ndim != 2:
+            return None
+        if not all(_are_of_terms(each, source, self.transposed) for each in factors.values()):
+            return None
+        view = _matrix(source.shape, self.transposed)
+        (_, n, _, terms), (_, of_row, _, of_inner) = view.sizes, view.steps
+        args = {
+            **{"x": None, "scale": None, "shift": None, "alpha": self.alpha, "y": None},
+            **{"rows": n, "terms": terms, "of_row": of_row, "of_inner": of_inner},
+        }
+        launch = _kernel("sums_of_rows", (ceil_div(n, 8), 2, 1), args)
+        return PackingLaunch(launch, {"x": source, **factors}, TensorType(float32, (2, n)))
 
 
 @record
@@ -123,7 +149,7 @@ class FilterPacking:
         if self.arrange is EIGHTS:
             return self._eights(w).launch(w)
         # Scales of halves are packed apart from them.
-        if self.joined > 1 or self.arrange is in_halves:
+        if self.joined > 1 or not isinstance(self.arrange, InParts):
             return None
         made = _launch(self._view(w.dims), self.arrange)
         if made is None:
@@ -167,6 +193,15 @@ class _View:
     filled: int
 
 
+def _matrix(dims: Ints, transposed: bool) -> _View:
+    """Return [..., k, n], or [..., n, k] if transposed, as matrices of rows of k terms."""
+    *outer, rows, columns = dims
+    steps = rows * columns, columns, 0, 1
+    if not transposed:
+        rows, columns, steps = columns, rows, (rows * columns, 1, 0, columns)
+    return _View((prod(outer), rows, 1, columns), steps, columns)
+
+
 def _transposing(source: Array) -> PackingLaunch | None:
     """Return the launch that packs [..., k, n] of 16 bits as `EIGHTS` of [..., n, k]."""
     *outer, k, n = source.shape
@@ -174,44 +209,61 @@ def _transposing(source: Array) -> PackingLaunch | None:
     if source.itemsize != 2 or source.size < MIN_SIZE or batch > MAX_BATCH:
         return None
     launch = transposition(batch, k, n, (n, width), words_of(source.dtype), width)
-    return PackingLaunch(launch, source, TensorType(source.dtype, (*outer, n, width)))
+    return PackingLaunch(launch, {"x": source}, TensorType(source.dtype, (*outer, n, width)))
 
 
-def _of_constant(source: Array, view: _View, arrange: Order) -> PackingLaunch | None:
+def _is_for_kernels(source: Array) -> bool:
+    """Whether an array is one of float32 that is large enough, as kernels read it."""
+    return source.dtype == float32 and source.size >= MIN_SIZE and source.flags.c_contiguous
+
+
+def _of_constant(
+    source: Array, view: _View, arrange: Order, alpha: float = 1.0, scale: Array | None = None
+) -> PackingLaunch | None:
     """Return the launch that packs a view of a large array of float32."""
-    if source.dtype != float32 or source.size < MIN_SIZE:
+    made = _launch(view, arrange, alpha) if _is_for_kernels(source) else None
+    if made is None:
         return None
-    made = _launch(view, arrange)
-    return None if made is None else PackingLaunch(made[0], source, made[1])
+    factors = {} if scale is None else {"scale": scale}
+    return PackingLaunch(made[0], {"x": source, **factors}, made[1])
 
 
-def _launch(view: _View, arrange: Order) -> tuple[Launch, TensorType] | None:
+def _launch(view: _View, arrange: Order, alpha: float = 1.0) -> tuple[Launch, TensorType] | None:
     """Return the launch that packs float32, and the type of its result."""
     batch, n, outer, inner = view.sizes
     if batch > MAX_BATCH:
         return None
     eights, steps = ceil_div(n, 8), ceil_div(outer * inner, STEP)
+    parts, blocks = 2, 1
     if arrange is in_halves:
-        entry, parts, blocks = "rows_in_halves", 2, 1
+        entry = "rows_in_halves"
         result = TensorType(float16, (batch, steps, 8 * eights, 2 * STEP))
+    elif arrange is scales_of:
+        entry, result = "scales_of_rows", TensorType(float32, (batch, 8 * eights))
     elif isinstance(arrange, InParts):
         entry, parts, blocks = "rows_in_parts", arrange.parts, ceil_div(steps, 4)
         result = TensorType(float32, (batch, steps, parts, 8 * eights, STEP))
     else:
         return None
     names = ("of_matrix", "of_row", "of_outer", "of_inner")
-    launch = Launch(
+    args = {
+        **{"x": None, "scale": None, "alpha": alpha, "y": None},
+        **{"rows": n, "terms": outer * inner, "inner": inner},
+        **dict(zip(names, view.steps, strict=True)),
+        "filled": view.filled,
+    }
+    return _kernel(entry, (eights, min(blocks, MAX_BATCH), batch), args, parts), result
+
+
+def _kernel(entry: str, grid: tuple[int, int, int], args: Arguments, parts: int = 2) -> Launch:
+    """Return a launch of one of the kernels, which are compiled together."""
+    return Launch(
         "gemm/pack_rows.cu",
         entry,
-        grid=(eights, min(blocks, MAX_BATCH), batch),
+        grid=grid,
         block=THREADS,
-        args={
-            **{"x": None, "y": None, "rows": n, "terms": outer * inner, "inner": inner},
-            **dict(zip(names, view.steps, strict=True)),
-            "filled": view.filled,
-        },
+        args=args,
         types=(("T", float32),),
         constants=(("PARTS", parts),),
         code='#define KIND "f16"',
     )
-    return launch, result

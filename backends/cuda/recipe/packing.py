@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from ....runtime.base.record import record
@@ -14,13 +15,14 @@ class PackingLaunch:
     """A launch that packs a constant.
 
     Attributes:
-        launch: its argument ``x`` is the source, and ``y`` the result.
-        source: the elements to upload, in C order.
+        launch: its argument ``y`` is the result.
+        sources: what is uploaded for its other arguments, by name: sources of the constant, in C
+            order.
         result: the type of the result.
     """
 
     launch: Launch
-    source: Array
+    sources: Mapping[str, Array]
     result: TensorType
 
 
@@ -28,10 +30,10 @@ class PackingLaunch:
 class KernelPacking(Protocol):
     """What `Packed.pack` may be: a function on the host that a kernel can replace."""
 
-    def __call__(self, source: Array) -> Array:
+    def __call__(self, *sources: Array) -> Array:
         """Pack on the host."""
         ...
 
-    def launch(self, source: Array) -> PackingLaunch | None:
-        """Return the launch that gives the same bytes; None if the host has to pack."""
+    def launch(self, *sources: Array) -> PackingLaunch | None:
+        """Return the launch that gives the same numbers; None if the host has to pack."""
         ...

@@ -1,7 +1,7 @@
-// Packs rows of constants into the orders of `pack.in_parts` and `f16x3.in_halves`, with the same bits.
+// Packs rows of constants into the orders of `pack.in_parts` and `f16x3.in_halves`, and finds `f16x3.scales_of` them, with the same bits; and their sums.
 //
-// Element (row, term) of matrix i is x[i * of_matrix + row * of_row + term / inner * of_outer + term % inner * of_inner].
-// Only the first `filled` of `inner` terms exist, the others are zero. A block packs eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
+// Element (row, term) of matrix i is x[i * of_matrix + row * of_row + term / inner * of_outer + term % inner * of_inner], times alpha, and times scale[term] if there is a scale.
+// Only the first `filled` of `inner` terms exist, the others are zero. A block has eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
 //
 // Compile-time: KIND, for ldmatrix.cuh; PARTS, the numbers of tf32 for one of float32.
 
@@ -16,7 +16,8 @@ struct alignas(16) Four {
 };
 
 struct Rows {
-    const float* x;
+    const float *x, *scale;
+    float alpha;
     int rows, terms, inner, filled;
     long long of_row, of_outer, of_inner;
 
@@ -24,7 +25,9 @@ struct Rows {
     {
         if (row >= rows || term >= terms) return 0.0f;
         const int outer = term / inner, within = term - outer * inner;
-        return within < filled ? x[row * of_row + outer * of_outer + within * of_inner] : 0.0f;
+        if (within >= filled) return 0.0f;
+        const float factor = scale ? __fmul_rn(scale[term], alpha) : alpha;
+        return __fmul_rn(x[row * of_row + outer * of_outer + within * of_inner], factor);
     }
 };
 
@@ -39,10 +42,10 @@ __device__ __forceinline__ float rounded(float value)
 
 // A thread has four adjacent terms of a row.
 extern "C" __global__ void __launch_bounds__(256)
-rows_in_parts(const float* x, float* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
-              long long of_outer, long long of_inner, int filled)
+rows_in_parts(const float* x, const float* scale, float alpha, float* y, int rows, int terms, int inner, long long of_matrix,
+              long long of_row, long long of_outer, long long of_inner, int filled)
 {
-    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, chunk = threadIdx.x / EIGHT % 8, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT;
     for (int step = blockIdx.y * 4 + threadIdx.x / 64; step < steps; step += gridDim.y * 4) {
@@ -60,26 +63,33 @@ rows_in_parts(const float* x, float* y, int rows, int terms, int inner, long lon
     }
 }
 
-// A thread has two terms of a row that are adjacent in the order of `in_halves`.
-extern "C" __global__ void __launch_bounds__(256)
-rows_in_halves(const float* x, u32* y, int rows, int terms, int inner, long long of_matrix, long long of_row,
-               long long of_outer, long long of_inner, int filled)
+// Returns the greatest absolute value of the row of a thread, whose block has all its terms.
+__device__ __forceinline__ float greatest_of(const Rows& from, int row, float least)
 {
     __shared__ float found[256];
-    const Rows from = {x + blockIdx.z * of_matrix, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    float greatest = least;
+    for (int term = threadIdx.x / EIGHT; term < from.terms; term += 256 / EIGHT)
+        greatest = fmaxf(greatest, fabsf(from.at(row, term)));
+    found[threadIdx.x] = greatest;
+    __syncthreads();
+    for (int i = threadIdx.x % EIGHT; i < 256; i += EIGHT) greatest = fmaxf(greatest, found[i]);
+    return greatest;
+}
+
+// A thread has two terms of a row that are adjacent in the order of `in_halves`.
+extern "C" __global__ void __launch_bounds__(256)
+rows_in_halves(const float* x, const float* scale, float alpha, u32* y, int rows, int terms, int inner, long long of_matrix,
+               long long of_row, long long of_outer, long long of_inner, int filled)
+{
+    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, pair = threadIdx.x / EIGHT % 16, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT, chunk = pair / 4;
     const int first = threadIdx.x / 128, term = chunk * 8 + pair % 4;
-    float greatest = LEAST;
-    for (int step = first; step < steps; step += 2)
-        for (int i = 0; i < 8; i += 4) greatest = fmaxf(greatest, fabsf(from.at(row, step * STEP + term + i)));
-    found[threadIdx.x] = greatest;
-    __syncthreads();
-    for (int i = within; i < 256; i += EIGHT) greatest = fmaxf(greatest, found[i]);
     // Brings the greatest number to 2^14 or a little more, see `f16x3.TOP`.
-    const float scale = __uint_as_float((2u * 127 + 14 << 23) - (__float_as_uint(greatest) & 0x7f800000));
+    const u32 greatest = __float_as_uint(greatest_of(from, row, LEAST)) & 0x7f800000;
+    const float power = __uint_as_float((2u * 127 + 14 << 23) - greatest);
     for (int step = first; step < steps; step += 2) {
-        const float a = from.at(row, step * STEP + term) * scale, b = from.at(row, step * STEP + term + 4) * scale;
+        const float a = from.at(row, step * STEP + term) * power, b = from.at(row, step * STEP + term + 4) * power;
         u32 high = pair_of(a, b);
         if (a != 0 && !(high & 0x7fff)) high |= 1;
         if (b != 0 && !(high & 0x7fff0000)) high |= 0x10000;
@@ -88,4 +98,35 @@ rows_in_halves(const float* x, u32* y, int rows, int terms, int inner, long long
         to[(chunk ^ within) * 4] = high;
         to[(chunk + 4 ^ within) * 4] = pair_of(a - parts.x, b - parts.y);
     }
+}
+
+// What the sums of rows of `rows_in_halves` are multiplied by; 1 for rows that there are not.
+extern "C" __global__ void __launch_bounds__(256)
+scales_of_rows(const float* x, const float* scale, float alpha, float* y, int rows, int terms, int inner, long long of_matrix,
+               long long of_row, long long of_outer, long long of_inner, int filled)
+{
+    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    const int row = blockIdx.x * EIGHT + threadIdx.x % EIGHT, padded = gridDim.x * EIGHT;
+    const float greatest = greatest_of(from, row, 0.0f);
+    if (threadIdx.x >= EIGHT) return;
+    // Of 2^(e - 1) <= greatest < 2^e, 2^(e + 7), see `f16x3.EXTRA`; e is 0 for rows of zeros.
+    const u32 power = greatest > 0 ? (__float_as_uint(greatest) & 0x7f800000) + (8u << 23) : 127u + 7 << 23;
+    y[(long long)blockIdx.z * padded + row] = row < rows ? __uint_as_float(power) : 1.0f;
+}
+
+// The sums of rows times a scale of their terms, and behind all of them those times a shift, zeros if there is none.
+extern "C" __global__ void __launch_bounds__(256)
+sums_of_rows(const float* x, const float* scale, const float* shift, float alpha, float* y, int rows, int terms,
+             long long of_row, long long of_inner)
+{
+    __shared__ double found[256];
+    const int row = blockIdx.x * EIGHT + threadIdx.x % EIGHT;
+    const Rows from = {x, blockIdx.y ? shift : scale, alpha, rows, terms, terms, terms, of_row, 0, of_inner};
+    double sum = 0;
+    for (int term = threadIdx.x / EIGHT; from.scale && term < terms; term += 256 / EIGHT) sum += from.at(row, term);
+    found[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= EIGHT || row >= rows) return;
+    for (int i = threadIdx.x + EIGHT; i < 256; i += EIGHT) sum += found[i];
+    y[(long long)blockIdx.y * rows + row] = sum;
 }
