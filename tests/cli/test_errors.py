@@ -173,7 +173,7 @@ def files(folder: Path) -> None:
         ("--outputs score", ["no tensor 'score'", "did you mean 'scores'"]),
         ("--repeat -1", ["repeat=-1"]),
         ("--save out.npy", ["out.npy", ".npz"]),
-        ("--save gone/out.npz", ["gone/out.npz: No such file"]),
+        ("--save gone/out.npz", ["gone/out.npz: there is no folder 'gone'"]),
         ("--std 0", ["cannot be 0"]),
         ("--std nan", ["must be finite"]),
         ("--mean 1,inf", ["must be finite"]),
@@ -406,3 +406,55 @@ def test_errors_are_told_where_json_has_no_room(folder: Path, file: str, words: 
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "classifier.onnx", "--save", "lost/out.npz"), "there is no folder 'lost'"),
+        (("run", "classifier.onnx", "--save", "full"), "full: is a folder"),
+        (("compare", "classifier.onnx", "--save", "lost/out.npz"), "there is no folder 'lost'"),
+        (("profile", "classifier.onnx", "--trace", "lost/t.json"), "there is no folder 'lost'"),
+        (("inspect", "classifier.onnx", "--graph", "lost/g.svg"), "there is no folder 'lost'"),
+        (("inspect", "classifier.onnx", "--passes", "--ir", "classifier.onnx"), "is a file"),
+        (("bisect", "classifier.onnx", "--reduce", "classifier.onnx"), "is a file"),
+        (("report", "any.json", "-o", "lost/r.html"), "there is no folder 'lost'"),
+        (("conformance", "--write", "lost/page.md"), "there is no folder 'lost'"),
+    ],
+)
+def test_places_for_results_are_known_before_there_are_any(
+    tercet: Tercet, folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    (folder / "full").mkdir()
+    done = tercet(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
+def test_an_option_of_a_backend_that_does_not_run(tercet: Tercet, folder: Path) -> None:
+    option = "--backend-option", "openvino.min_nodes=2"
+    done = tercet("run", "classifier.onnx", *option)
+    assert done.code == 2
+    assert "'openvino' is not the backend numpy" in done.err
+
+
+def test_interrupted_while_modules_are_imported() -> None:
+    """As later: no traceback, and the code of an interrupt, in whatever a module executes."""
+    code = (
+        "import builtins, sys\n"
+        "real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from tercet.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

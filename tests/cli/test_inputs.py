@@ -368,3 +368,19 @@ def test_classifier_is_the_same_from_a_picture_and_its_array(tercet: Tercet, fol
     )
     assert picture == array
     assert models.FLOAT == TensorProto.FLOAT
+
+
+def test_an_archive_without_any_input(tmp_path: Path) -> None:
+    file = tmp_path / "other.npz"
+    np.savez(file, image=np.zeros(2, np.float32), mask=np.zeros(2, np.float32))
+    infos = [info((2,)), info((2,), name="y")]
+    for request in (InputRequest(folder=file), InputRequest(files=[str(file)])):
+        with pytest.raises(InputError, match=r"it has image, mask; inputs: x: float32\[2\], y"):
+            make_inputs(infos, request)
+
+
+@pytest.mark.parametrize("option", [("--mean", "1,2"), ("--scale", "2"), ("--crop",), ("--bgr",)])
+def test_options_of_images_need_one(tercet: Tercet, folder: Path, option: tuple[str, ...]) -> None:
+    done = tercet("run", "classifier.onnx", *option)
+    assert done.code == 2
+    assert f"{option[0]} is for images, and no input is one" in done.err

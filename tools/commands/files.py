@@ -28,6 +28,8 @@ from .options import (
     names_of,
     show,
     split,
+    written_file,
+    written_folder,
 )
 
 
@@ -217,9 +219,7 @@ def inspect(
     ] = False,
     ir: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="With --passes: write the graph's text after each pass."
-        ),
+        written_folder("With --passes: write the graph's text after each pass."),
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Show MACs, parameters and bytes of each node.")
@@ -233,7 +233,7 @@ def inspect(
     ] = None,
     graph: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the graph to an .svg, .html or .dot file."),
+        written_file("FILE", "Draw the graph to an .svg, .html or .dot file."),
     ] = None,
     placement: Annotated[
         str | None,

@@ -26,6 +26,7 @@ from .options import (
     backend_options_of,
     exit_code,
     integers,
+    written_file,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ class DecoderOptions(Group):
             "precision": self.precision,
             "device": self.device,
             "tune": self.tune,
-            "backend_options": backend_options_of(self.backend_option),
+            "backend_options": backend_options_of(
+                self.backend_option, (self.backend, self.fallback)
+            ),
             "max_bytes": self.max_bytes,
             "max_device_bytes": self.max_device_bytes,
         }
@@ -228,10 +231,10 @@ class CacheOptions(Group):
     ] = None
     cache: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Prompt cache: read if it exists, so that only the rest of the prompt is "
-            "computed; then written.",
+        written_file(
+            "FILE",
+            "Prompt cache: read if it exists, so that only the rest of the prompt is computed; "
+            "then written.",
         ),
     ] = None
 

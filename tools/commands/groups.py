@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -173,13 +173,19 @@ class RunOptions(AlgorithmOptions):
     max_bytes: MaxBytes = None
     max_device_bytes: MaxDeviceBytes = None
 
-    def as_options(self) -> dict[str, Any]:
+    def as_options(self, used: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the options by their Python names.
+
+        Args:
+            used: the backends that the user asks for, if that is known.
+        """
+        asked = None if used is None else (*used, self.fallback)
         return {
             **AlgorithmOptions.as_options(self),
             "fallback": self.fallback,
             "keep_float32": names_of(self.keep),
             "tune": self.tune,
-            "backend_options": backend_options_of(self.backend_option),
+            "backend_options": backend_options_of(self.backend_option, asked),
             "skip": split(self.skip_passes),
             "finite": self.finite,
             "max_bytes": self.max_bytes,
@@ -278,13 +284,25 @@ class ImageInputOptions(DecoderInputOptions):
         from ..common.picture_settings import pixels_beside
 
         found = super().of(model)
-        if not isinstance(found, InputRequest) or not found.has_images:
-            return found
-        return replace(found, pixels=self._given(pixels_beside(model)))
+        if isinstance(found, InputRequest) and found.has_images:
+            return replace(found, pixels=self._given(pixels_beside(model)))
+        given = {**self._numbers, "--crop": self.crop, "--bgr": self.bgr}
+        for option, is_given in given.items():
+            if is_given:
+                raise UsageError(f"{option} is for images, and no input is one; give --input FILE")
+        return found
+
+    @property
+    def _numbers(self) -> dict[str, bool]:
+        """Which options that change the numbers of pixels are given."""
+        return {
+            "--scale": self.scale is not None,
+            "--mean": bool(self.mean),
+            "--std": bool(self.std),
+        }
 
     def _given(self, stated: Pixels) -> Pixels:
         """Return a conversion with what the options say in place of what is stated."""
-        options = {"--scale": self.scale is not None, "--mean": self.mean, "--std": self.std}
         return replace(
             stated,
             scale=stated.scale if self.scale is None else self.scale,
@@ -292,7 +310,7 @@ class ImageInputOptions(DecoderInputOptions):
             std=numbers("--std", self.std) if self.std else stated.std,
             crop=self.crop or stated.crop,
             bgr=self.bgr,
-            given=tuple(option for option, given in options.items() if given),
+            given=tuple(option for option, given in self._numbers.items() if given),
         )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from .groups import Common
 from .help import GENERAL
-from .options import Backend, Debug, Fallback, Json, Timeout, several_backends, show
+from .options import Backend, Debug, Fallback, Json, Timeout, several_backends, show, written_file
 
 
 def doctor(
@@ -70,9 +70,7 @@ def conformance(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.md", help="Write a Markdown page of all backends measured so far."
-        ),
+        written_file("FILE.md", "Write a Markdown page of all backends measured so far."),
     ] = None,
     json: Json = False,
     debug: Debug = False,

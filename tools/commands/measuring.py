@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -20,6 +21,7 @@ from .options import (
     several_backends,
     show,
     split,
+    written_file,
 )
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ class BenchRunOptions(RunOptions):
         typer.Option(metavar="A,B", help="Compute precisions: float32, tf32, float16, bfloat16."),
     ] = "float32"
 
-    def as_options(self) -> dict[str, Any]:
-        options = RunOptions.as_options(self)
+    def as_options(self, used: Sequence[str] | None = None) -> dict[str, Any]:
+        options = RunOptions.as_options(self, used)
         del options["precision"]
         return options
 
@@ -159,9 +161,7 @@ def profile(
     ] = True,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a trace of one run for Perfetto or chrome://tracing."
-        ),
+        written_file("FILE", "Write a trace of one run for Perfetto or chrome://tracing."),
     ] = None,
     diff: Annotated[
         tuple[Path, Path] | None,
@@ -201,7 +201,7 @@ def profile(
             peaks=peaks,
             timeout=common.timeout,
             say=say,
-            **options.as_options(),
+            **options.as_options([backend]),
         )
     if trace is not None:
         write_trace(found, trace)
@@ -261,7 +261,7 @@ def bench(
             skip_unavailable=skip_unavailable,
             timeout=common.timeout,
             say=say,
-            **options.as_options(),
+            **options.as_options(backends),
         )
     show(found, show_bench, json=common.json)
     raise typer.Exit(exit_code(found.ok, found.stopped))
@@ -277,9 +277,9 @@ def report(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
-    ] = Path("report.html"),
+    out: Annotated[Path, written_file("FILE", "The HTML file to write.", "--output", "-o")] = Path(
+        "report.html"
+    ),
     title: Annotated[
         str, typer.Option(metavar="TEXT", help="Title of the page; default: the models' names.")
     ] = "",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...runtime.errors import TimeLimitError, UsageError
+from ...runtime.errors import FileError, TimeLimitError, UsageError
 from .help import BACKEND, GENERAL
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
@@ -33,6 +34,33 @@ def size_option(name: str, text: str) -> Any:
         return nbytes(name, given)
 
     return typer.Option(name, metavar="BYTES", help=text, parser=parse)
+
+
+def written_file(metavar: str, text: str, *names: str) -> Any:
+    """Return the option for a file that a command writes when its work is done.
+
+    Whether there is a place for it is known before: a long run does not end in an error.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, callback=_need_place)
+
+
+def written_folder(text: str) -> Any:
+    """Return the option for a folder, likewise; it is made if it does not exist."""
+    return typer.Option(metavar="FOLDER", help=text, callback=_need_no_file)
+
+
+def _need_place(file: Path | None) -> Path | None:
+    if file is not None and file.is_dir():
+        raise FileError(EISDIR, "is a folder; give the name of a file to write", str(file))
+    if file is not None and not file.parent.is_dir():
+        raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
+    return file
+
+
+def _need_no_file(folder: Path | None) -> Path | None:
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise FileError(ENOTDIR, "is a file; give the name of a folder to write", str(folder))
+    return folder
 
 
 def several_backends(text: str) -> Any:
@@ -346,11 +374,26 @@ def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def backend_options_of(texts: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-    """Return options by backend, from --backend-option BACKEND.OPTION=VALUE."""
+def backend_options_of(
+    texts: Sequence[str] | None, used: Sequence[str | None] | None
+) -> dict[str, dict[str, Any]]:
+    """Return options by backend, from --backend-option BACKEND.OPTION=VALUE.
+
+    Args:
+        texts: what was given.
+        used: the backends that are asked for; None if that is for the machine to say.
+
+    Raises:
+        UsageError: an option cannot be parsed, or is of a backend that is not asked for.
+    """
     from ...backends.options import parsed
 
-    return parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
+    found = parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
+    for name in found:
+        if used is not None and name not in used:
+            here = " or ".join(filter(None, used))
+            raise UsageError(f"--backend-option {name}: '{name}' is not the backend {here}")
+    return found
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

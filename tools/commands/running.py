@@ -30,6 +30,8 @@ from .options import (
     several_backends,
     show,
     split,
+    written_file,
+    written_folder,
 )
 
 
@@ -128,9 +130,7 @@ def run(
     inputs: ImageInputOptions,
     reading: FrozenModelOptions,
     outputs: Outputs = "",
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
-    ] = None,
+    save: Annotated[Path | None, written_file("FILE", "Write the outputs to an .npz file.")] = None,
     timed: Timed,
     trace_shapes: Annotated[
         bool,
@@ -170,7 +170,7 @@ def run(
             repeat=Repeat(timed.repeat),
             trace_shapes=trace_shapes,
             say=say,
-            **options.as_options(),
+            **options.as_options([backend]),
             check_each=check_each,
             freeze=reading.frozen,
             timeout=common.timeout,
@@ -202,7 +202,7 @@ def compare(
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write inputs and all outputs to an .npz file."),
+        written_file("FILE", "Write inputs and all outputs to an .npz file."),
     ] = None,
     load: Annotated[
         Path | None,
@@ -240,7 +240,7 @@ def compare(
                 backends,
                 given,
                 **layers.as_options(),
-                **options.as_options(),
+                **options.as_options(backends),
                 allow_inconclusive=allow,
                 runner_timeout=runner_timeout,
                 timeout=common.timeout,
@@ -256,7 +256,7 @@ def compare(
             outputs=split(outputs),
             **tolerance.as_options(),
             repeat=Repeat(timed.repeat),
-            **options.as_options(),
+            **options.as_options(backends),
             skip_unavailable=skip_unavailable,
             load=load,
             allow_inconclusive=allow,
@@ -284,9 +284,7 @@ def bisect(
     inputs: DecoderInputOptions,
     reduce: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Write the smallest failing subgraph and a script there."
-        ),
+        written_folder("Write the smallest failing subgraph and a script there."),
     ] = None,
     tolerance: Annotated[
         float | None,
@@ -298,9 +296,7 @@ def bisect(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="With --tolerance: write the names of these nodes, one per line."
-        ),
+        written_file("FILE", "With --tolerance: write the names of these nodes, one per line."),
     ] = None,
     threads: Threads = None,
     allow: AllowInconclusive = False,
@@ -323,7 +319,7 @@ def bisect(
     from ..common.threads import use_threads
 
     given = inputs.of(model)
-    chosen = options.as_options()
+    chosen = options.as_options(backends)
     if tolerance is None and save is not None:
         raise UsageError("--save needs --tolerance")
     if tolerance is not None:

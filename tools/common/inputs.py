@@ -460,7 +460,24 @@ def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
         if named or len(names) == 1 or Path(text).suffix.lower() != ".npz":
             found.append(text)
         else:
-            found.extend(f"{name}={text}" for name in read_archive(Path(text)) if name in names)
+            found.extend(f"{name}={text}" for name in _inputs_in(Path(text), infos))
+    return found
+
+
+def _inputs_in(file: Path, infos: Infos) -> dict[str, Array]:
+    """Return the arrays of an .npz file that are inputs, by name; others are left out.
+
+    Raises:
+        InputError: it is no such file, or has none.
+    """
+    by_name = {info.name: info for info in infos}
+    held = read_archive(file)
+    found = {n: as_declared(data, by_name[n]) for n, data in held.items() if n in by_name}
+    if infos and not found:
+        raise InputError(
+            f"{file}: none of its arrays is an input of the model (it has "
+            f"{', '.join(held) or 'none'}; inputs: {', '.join(map(str, infos))})"
+        )
     return found
 
 
@@ -472,8 +489,7 @@ def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
     if folder.is_dir():
         arrays = read_test_data(folder, "input", list(by_name))
     elif folder.suffix.lower() == ".npz":
-        found = read_archive(folder).items()
-        arrays = {n: as_declared(data, by_name[n]) for n, data in found if n in by_name}
+        arrays = _inputs_in(folder, infos)
     else:
         raise InputError(
             f"--inputs-from {folder}: neither a folder with input_0.pb, input_1.pb, ... "

@@ -350,7 +350,8 @@ def _target(
     if backend not in PLANNED:
         who = " or ".join(PLANNED)
         raise UsageError(
-            f"target {text}: the backend of placement or capability must be {who}, not {backend}"
+            f"target {text}: the backend of placement or capability must be {who}, not {backend}; "
+            "add --placement cuda"
         )
     return target_of(text)
 
