@@ -11,7 +11,7 @@ entry point group ``tercet.backends``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from importlib import import_module
 from traceback import walk_tb
@@ -38,6 +38,8 @@ _OWN = {
 }
 #: Those that run on the driver of NVIDIA's GPUs.
 _ON_GPUS = ("cuda", "cudnn", "tensorrt")
+#: Those with kernels for layers of integers; see `Options.integers`.
+_OF_INTEGERS = ("cuda",)
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 #: The entry point group of other packages' backends.
@@ -142,6 +144,21 @@ def begin(
             from .cuda.driver.wake import wake
 
             wake(options.device)
+
+
+def settled(
+    options: Options, name: str | Sequence[str], fallback: str | Sequence[str] | None = None
+) -> Options:
+    """Return the options with what the user leaves to the first backend.
+
+    Args:
+        options: the user's.
+        name: see `open_backends`.
+        fallback: see `open_backends`.
+    """
+    if options.integers is not None:
+        return options
+    return replace(options, integers=_in_order(name, fallback)[0] in _OF_INTEGERS)
 
 
 def _in_order(name: str | Sequence[str], fallback: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ class Options:
             they replace.
         keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
             the integers that the file has; `export` and `simplify` write them so.
+        integers: compute layers of quantized tensors on their integers, as onnxruntime does, rather
+            than as layers of floats between conversions; None for what the first backend is made
+            for: ``cuda`` has kernels for them.
         finite: assume that all values are finite: products with zero weights may be removed, which
             then no longer propagate NaN and infinity.
         max_bytes: limit of the model's host memory in bytes: plans, results and packed weights
@@ -82,6 +85,7 @@ class Options:
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
     keep_quantized: bool = False
+    integers: bool | None = None
     finite: bool = False
     max_bytes: int | None = None
     max_device_bytes: int | None = None
@@ -183,6 +187,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "fold_bytes": arguments.nbytes,
     "fold_total": arguments.nbytes,
     "keep_quantized": arguments.flag,
+    "integers": arguments.optional(arguments.flag),
     "finite": arguments.flag,
     "max_bytes": arguments.optional(arguments.nbytes),
     "max_device_bytes": arguments.optional(arguments.nbytes),

@@ -87,7 +87,7 @@ def load(
         DeviceOutOfMemory: the host has too little memory.
         TimeLimitError: the time limit passed.
     """
-    chosen = Options(precision=precision, **options)
+    chosen = _backends.settled(Options(precision=precision, **options), backend, fallback)
     _backends.begin(backend, chosen, fallback)
     return _loading().loaded(
         source,

@@ -72,6 +72,7 @@ from . import (
     merge_sums,
     mix_rows,
     multiply_early,
+    multiply_integers,
     order_heads,
     order_pixels,
     order_sums,
@@ -127,6 +128,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "remove_dead",
         remove_dead.run,
         "first, so that no tensor has readers that nothing depends on",
+    ),
+    Pass(
+        "multiply_integers",
+        multiply_integers.run,
+        "before constants are folded, while weights are the integers of the file",
     ),
     Pass(
         "fold_constants",

@@ -10,10 +10,10 @@ from ..ir.dtypes import float32, int8, uint8
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ops.gather import Gather
-from ..ops.movement import Slice, Transpose
+from ..ops.movement import Concat, Slice, Transpose
 from ..ops.quantize import DequantizeLinear, QuantizeLinear
 from .driver import Context
-from .editing import drop, dtype_of
+from .editing import Builder, drop, dtype_of
 
 EXACT = (int8, uint8)
 
@@ -22,8 +22,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop a QuantizeLinear that undoes a DequantizeLinear with the same scale and zero point.
 
     Quantizers put both around every operator, including those that compute nothing; these move the
-    integers directly instead. With 8 bits every integer round-trips exactly.
+    integers directly instead. With 8 bits every integer round-trips exactly. What a Concat joins is
+    quantized part by part where that undoes one of them.
     """
+    for node in list(graph.nodes):
+        if isinstance(node.op, QuantizeLinear) and _quantizes_parts(graph, node):
+            yield f"QuantizeLinear '{node.name}' is applied to the parts of a Concat"
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, QuantizeLinear):
             continue
@@ -40,6 +44,36 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, (source,))
         drop(graph, origin)
         yield f"QuantizeLinear '{node.name}' undid DequantizeLinear '{origin.name}'"
+
+
+def _quantizes_parts(graph: Graph, node: Node) -> bool:
+    """Move a QuantizeLinear in front of a Concat, if that undoes the DequantizeLinear of a part."""
+    joined, *numbers = node.inputs
+    concat = joined.producer if joined is not None else None
+    if joined is None or concat is None or not isinstance(concat.op, Concat):
+        return False
+    if graph.sole_consumer(joined) is not node or any(_number(v) is None for v in numbers):
+        return False
+    origins = [_origin(graph, part) for part in concat.operands]
+    if not any(origin is not None and _is_undone(origin, node) for origin in origins):
+        return False
+    add = Builder(graph, node, node.name, (node,))
+    parts = [add(node.op, part, *numbers) for part in concat.operands]
+    whole = Builder(graph, node, concat.name, (concat,))(concat.op, *parts)
+    graph.replace(node, (whole,))
+    drop(graph, concat)
+    return True
+
+
+def _origin(graph: Graph, value: Value) -> Node | None:
+    """Return the DequantizeLinear of a tensor that is only moved, and that only one node reads."""
+    node = value.producer
+    while node is not None and not isinstance(node.op, DequantizeLinear):
+        if graph.sole_consumer(value) is None or not _moves(node):
+            return None
+        value = node.operands[0]
+        node = value.producer
+    return node
 
 
 def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:

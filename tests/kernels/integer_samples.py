@@ -138,6 +138,11 @@ def convolutions() -> Iterator[Sample]:
     yield quantized_convolution((2, 16, 9, 9), (40, 16, 1, 1), strides=(2, 2), shifted=True)
     yield quantized_convolution((1, 128, 7, 7), (64, 128, 3, 3), shifted=True, **pads)
     yield quantized_convolution((1, 16, 9, 9), (16, 1, 3, 3), group=16, shifted=True, **pads)
+    yield quantized_convolution((2, 12, 9, 7), (12, 1, 3, 3), group=12, **pads)
+    yield quantized_convolution(
+        (1, 8, 9, 6), (8, 1, 5, 2), group=8, strides=(2, 1), pads=(0, 2, 3, 1)
+    )
+    yield quantized_convolution((2, 8, 9, 9), (8, 1, 3, 3), group=8, dilations=(2, 3))
 
 
 def ranges() -> Iterator[Sample]:

@@ -37,7 +37,7 @@ from .integer_samples import (
 from .samples import Sample, compare, scalar
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu"}
+COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu", "conv/depthwise_bytes.cu"}
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -58,7 +58,8 @@ COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu"}
         (convolved((1, 16, 9, 9), (16, 1, 3, 3), group=16), ["conv_naive"]),
         (convolved((1, 32, 9, 9), (16, 16, 3, 3), group=2), ["mma_integer"]),
         (quantized_convolution((1, 16, 9, 9), (8, 16, 1, 1)), ["mma_integer"]),
-        (quantized_convolution((1, 8, 9, 9), (8, 1, 3, 3), group=8), ["conv_naive", "requantize"]),
+        (quantized_convolution((1, 8, 9, 9), (8, 1, 3, 3), group=8), ["depthwise_bytes"]),
+        (quantized_convolution((1, 6, 9, 9), (6, 1, 3, 3), group=6), ["conv_naive", "requantize"]),
     ],
     ids=lambda value: str(value) if isinstance(value, Sample) else None,
 )
@@ -92,6 +93,7 @@ def graphs() -> list[Graph]:
         quantized_convolution((32, 64, 56, 56), (64, 64, 1, 1)).graph,
         quantized_convolution((1, 3, 32, 32), (30, 3, 7, 7), strides=(2, 2)).graph,
         convolved((1, 64, 14, 14), (64, 32, 3, 3), (9, 1), group=2).graph,
+        quantized_convolution((1, 24, 14, 14), (24, 1, 5, 5), group=24, strides=(2, 2)).graph,
     ]
 
 

@@ -15,7 +15,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.shape import Reshape
 
@@ -62,14 +62,19 @@ def result(graph: Graph) -> np.ndarray:
     numbers = np.arange(256, dtype=np.int64).astype(dtype)
     found = []
     for start in range(0, 252, 12):
-        known: dict[Any, Any] = {graph.inputs[0]: numbers[start : start + 12].reshape(2, 3, 2)}
-        for node in graph.nodes:
-            given = [None if v is None else known.get(v, v.data) for v in node.inputs]
-            made = evaluate(node.op, given, 1)
-            assert made is not None
-            known[node.output] = made[0]
-        found.append(known[graph.outputs["y"]])
+        found.append(result_for(graph, numbers[start : start + 12].reshape(2, 3, 2)))
     return np.stack(found)
+
+
+def result_for(graph: Graph, *inputs: np.ndarray) -> np.ndarray:
+    """Run a graph on some inputs."""
+    known: dict[Any, Any] = dict(zip(graph.inputs, inputs, strict=True))
+    for node in graph.nodes:
+        given = [None if v is None else known.get(v, v.data) for v in node.inputs]
+        made = evaluate(node.op, given, 1)
+        assert made is not None
+        known[node.output] = made[0]
+    return known[graph.outputs["y"]]
 
 
 @pytest.mark.parametrize("dtype", [uint8, int8], ids=str)
@@ -103,3 +108,21 @@ def test_what_stays(name: str) -> None:
 def test_a_zero_point_that_is_left_out_is_zero() -> None:
     _, log = optimised(graph_of((Reshape(), [12]), zeros=(0, None)))
     assert log.counts["drop_requantization"] == 1
+
+
+def test_what_a_concat_joins_is_quantized_part_by_part() -> None:
+    graph = Graph()
+    x, y = (graph.add_input(name, TensorType(uint8, (2, 3, 2))) for name in "xy")
+    numbers = [(np.array(scale, float32), np.array(3, uint8)) for scale in (0.5, 0.3)]
+    parts = [
+        apply(graph, DequantizeLinear(), part, *own)
+        for part, own in zip((x, y), numbers, strict=True)
+    ]
+    joined = apply(graph, Concat(axis=1), *parts)
+    graph.set_outputs({"y": apply(graph, QuantizeLinear(), joined, *numbers[0])})
+    infer(graph)
+    after, log = optimised(graph)
+    assert log.counts["drop_requantization"] == 2
+    assert sorted(kinds(after)) == ["Concat", "DequantizeLinear", "QuantizeLinear"]
+    given = np.random.default_rng(3).integers(0, 256, (2, 2, 3, 2)).astype(uint8)
+    np.testing.assert_array_equal(result_for(after, *given), result_for(graph, *given))

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
+from ...backends import settled
 from ...runtime.base.arguments import instance, optional
 from ...runtime.errors import TercetError, UsageError
 from ...runtime.ir.graph import Graph, Node
@@ -193,7 +194,7 @@ def bisect(
     if len(chosen) > 2:
         raise UsageError(f"two runners are bisected, not {len(chosen)}")
     reference, runner = open_players(chosen, settings, same=True)
-    wanted = Options(**{"precision": precision, **options})
+    wanted = settled(Options(**{"precision": precision, **options}), runner.name)
     feeds = Inputs({}, {})
     trial = _Trial(reference, runner, wanted, passes or PassList())
     with (

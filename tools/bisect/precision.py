@@ -19,6 +19,7 @@ import numpy as np
 
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
+from ...backends import settled
 from ...runtime.base.arguments import one_of
 from ...runtime.base.files import write_text
 from ...runtime.base.notebook import Shown
@@ -193,7 +194,7 @@ def keep_float32(
     ):
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
-            wanted = Options(**{"precision": precision, **options})
+            wanted = settled(Options(**{"precision": precision, **options}), player.name)
             search = _Search(player, model.imported, feeds.arrays, wanted, tell)
             search.run(tolerance)
     if search is None or search.best is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
+from ...backends import settled
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import HostValue
@@ -234,7 +235,7 @@ def compare_layers(
     if runners is None and other is not None:
         runners = ("numpy",)
     players = open_players(runners, chosen, same=other is not None, files=cumulative)
-    wanted = Options(**{"precision": precision, **options})
+    wanted = settled(Options(**{"precision": precision, **options}), players[-1].name)
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
     rewritten, imported = tuple[Finding, ...](), Imported()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
-from ...backends import open_backends
+from ...backends import open_backends, settled
 from ...backends.numpy import evaluate
 from ...importers.onnx.reading.read import in_memory
 from ...runtime.base.arguments import dims as dim_texts
@@ -277,6 +277,7 @@ def inspect(
         chosen["stop_at"] = 0
     backend = placement or capability or "numpy"
     named = backend
+    chosen["integers"] = settled(Options(integers=options.get("integers")), backend).integers
     gpu = _target(target, backend, memory=memory, capability=capability)
     if gpu is not None:
         chosen["fallback"], backend = None, "numpy"

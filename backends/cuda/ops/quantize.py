@@ -34,6 +34,7 @@ from ..algorithms.registry import Answer, RecipeContext, Setting, kernel, need_d
 from ..algorithms.selection import CONTIGUOUS, Formats
 from ..codegen.elementwise import SMALL_FLOATS
 from ..codegen.rounding import narrow
+from ..conv import depthwise_bytes
 from ..conv.direct import direct_sums
 from ..gemm import int8
 from ..gemm.int8 import Quantization
@@ -372,6 +373,9 @@ def qlinear_conv(
     found = int8.convolution(op, y, x, w, quantization, setting.target)
     if isinstance(found, tuple):
         return found
+    depthwise = depthwise_bytes.convolution(op, y, x, w, quantization)
+    if isinstance(depthwise, Launch):
+        return depthwise
     sums = direct_sums(op, Scratch(0), y.dims, x, w, zeros, y.format)
     of_x, of_w, of_y = (spread(y.dims, scale, 1, format=y.format) for scale in scales)
     last = requantize(y, int32, scales, y_zero, (of_x, of_w, of_y), b)

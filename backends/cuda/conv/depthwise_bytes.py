@@ -1,0 +1,78 @@
+"""Depthwise convolutions of bytes whose results are bytes, in one kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.types import Array
+from ....runtime.ops.quantize import QLinearConv
+from ....runtime.ops.window import window
+from ..codegen.rounding import narrow
+from ..gemm.int8 import BYTES, MAX_ELEMENTS, Quantization
+from ..recipe.launch import Launch, each
+from ..recipe.operands import Packed, Tensor
+
+#: Channels of a thread.
+CHANNELS = 4
+THREADS = 128
+#: Taps of a window, which are unrolled.
+MAX_TAPS = 49
+
+
+def convolution(
+    op: QLinearConv, y: Tensor, x: Tensor, w: Tensor, quantization: Quantization
+) -> Launch | str:
+    """Return the launch, or why another kernel is needed.
+
+    Args:
+        op: the operator.
+        y: the result, bytes with channels last.
+        x: the image, likewise.
+        w: constant weights, one filter for each channel.
+        quantization: zero points and scales.
+    """
+    scales, y_zero, (x_zero, _) = quantization.scales, quantization.y_zero, quantization.zeros
+    if not {x.dtype, w.dtype, y.dtype} <= BYTES or w.data is None or scales is None:
+        return "no constant weights of bytes"
+    if not (x.rank == 4 and y.is_channels_last and x.is_channels_last):
+        return "images that are not channels last"
+    channels = x.dims[1]
+    if w.dims[:2] != (channels, 1) or op.group != channels or channels % CHANNELS:
+        return f"{op.group} groups of {w.dims[1]} channels"
+    if quantization.shifts_b or x_zero is None or y_zero is None:
+        return "weights with zero points"
+    view = window(op, x.dims[2:], w.dims[2:])
+    if view.kernel[0] * view.kernel[1] > MAX_TAPS or max(x.size, y.size) >= MAX_ELEMENTS:
+        return f"{view.kernel[0]} x {view.kernel[1]} taps"
+    (x_scale, w_scale, y_scale), bias = scales, quantization.bias
+    image = {
+        **{"words": channels // CHANNELS, "in_h": x.dims[2], "in_w": x.dims[3]},
+        **{"out_h": y.dims[2], "out_w": y.dims[3]},
+        **{"pad_h": view.pads_begin[0], "pad_w": view.pads_begin[1]},
+    }
+    return each(
+        "conv/depthwise_bytes.cu",
+        "depthwise_bytes",
+        y.size // CHANNELS,
+        {
+            **{"x": x, "weights": Packed((w.value,), "taps of bytes", taps), "bias": bias},
+            **{"x_scale": x_scale, "w_scale": w_scale, "y_scale": y_scale},
+            **{"x_zero": x_zero, "y_zero": y_zero, "y": y},
+            **{"count": y.size // CHANNELS, "image": image},
+        },
+        block=THREADS,
+        types=(("X", x.dtype), ("Y", y.dtype), ("U", w.dtype), ("S", x_scale.dtype)),
+        constants=(
+            *(("KH", view.kernel[0]), ("KW", view.kernel[1])),
+            *(("STEP_H", view.strides[0]), ("STEP_W", view.strides[1])),
+            *(("DILATION_H", view.dilations[0]), ("DILATION_W", view.dilations[1])),
+            *(("BIAS", bias is not None), ("BY_CHANNEL", w_scale.size > 1)),
+        ),
+        code=narrow(y.dtype, float32),
+    )
+
+
+def taps(w: Array) -> Array:
+    """Return filters [c, 1, kh, kw] as [kh * kw, c]."""
+    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
