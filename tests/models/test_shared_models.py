@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import tercet
-from tercet.tools.workshop.model_table import check, read_index
+from tercet.tools.workshop.model_table import check, one_rounding, read_index
 
 NAMES = (
     "acasxu-1_1",
@@ -74,3 +76,30 @@ def test_shared_model(
         results = list(check(folder, index[name], model))
     assert results
     assert not [str(result) for result in results if not result.ok]
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("largest", [1.0, 1.5, 0.1, 1000.0, 3.0])
+def test_one_rounding_is_half_a_step_of_the_format(precision: str, largest: float) -> None:
+    kind = np.dtype(np.float16 if precision == "float16" else ml_dtypes.bfloat16)
+    (rounded,) = np.array([largest]).astype(kind)
+    above = np.nextafter(rounded, kind.type(np.inf))
+    step = float(above) - float(rounded)
+    assert one_rounding(np.array([0.01, -float(rounded)], np.float32), precision) == step / 2
+
+
+def test_integers_and_zeros_have_no_last_place() -> None:
+    assert one_rounding(np.array([7, 9]), "float16") == 0
+    assert one_rounding(np.zeros(3, np.float32), "bfloat16") == 0
+
+
+@pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
+def test_layers_of_integers_give_what_onnxruntime_makes_of_them(
+    shared_models: Path, index: Mapping[str, Mapping[str, str]]
+) -> None:
+    name = "derived-q-fastestdet-qdq-s8-perchannel"
+    with tercet.load(shared_models / name / "model.onnx", integers=True) as model:
+        assert model.rewrites.counts["multiply_integers"] == 70
+        results = list(check(shared_models / name, index[name], model))
+    assert [round(result.error, 2) for result in results] == [1.47, 0.88]  # INDEX.tsv: 1.5, 0.88
+    assert all(result.ok for result in results)
