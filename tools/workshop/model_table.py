@@ -259,8 +259,8 @@ def markdown(results: Sequence[OutputRow], about: Mapping[str, str]) -> str:
         "Each cell is the maximum absolute error of the output that comes closest to its limit, "
         "*of* that limit. The limit is derived from the difference between onnxruntime's results "
         "with and without graph optimisation, and in half precision from the error of the numpy "
-        "backend in that precision, which is never less than one rounding of the largest element; the "
-        "module describes it."
+        "backend in that precision, which is never less than one rounding of the largest "
+        "element; the module describes it."
     )
     lines = [*head("Real models against onnxruntime", text, about), *table(_TITLES, _rows(results))]
     return "\n".join([*lines, ""])
