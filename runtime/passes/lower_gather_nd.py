@@ -26,7 +26,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, one
     of the parts of a product, or a permutation. A Gather whose indices count up is a view or Slice,
     too, such as the one that PyTorch exports for `as_strided`; and one whose columns do so, as for
-    `unfold` into blocks side by side, is also a Transpose.
+    `unfold` into blocks side by side, is also a Transpose. One of the only place along an axis
+    drops that axis.
     """
     for node in list(graph.nodes):
         text = (_as_slice(graph, node) or _as_gather(graph, node)) if node in graph else ""
@@ -69,6 +70,8 @@ def _as_slice(graph: Graph, node: Node) -> str:
     size, wanted = shape[axis], [n for n in result if isinstance(n, int)]
     if x.data is not None or not isinstance(size, int) or not 0 < index.size <= MAX_INDICES:
         return ""
+    if not index.ndim and size == 1:
+        return _as_view(graph, node, x, axis)
     start, end = int(index.flat[0]), int(index.flat[0]) + index.size
     is_row, is_transposed = index.ndim == 1, index.ndim == 2 and not _count_up(index)
     if is_transposed:
@@ -88,6 +91,15 @@ def _as_slice(graph: Graph, node: Node) -> str:
     name = node.name
     drop(graph, node)
     return f"Gather '{name}' takes {index.size} adjacent places"
+
+
+def _as_view(graph: Graph, node: Node, x: Value, axis: int) -> str:
+    """Rewrite a Gather of the only place along an axis (``x[..., 0]``); return a sentence."""
+    add = Builder(graph, node, node.name, (node,))
+    graph.redirect(node.output, add(Squeeze(), x, add.integers([axis], "axes")))
+    name = node.name
+    drop(graph, node)
+    return f"Gather '{name}' takes the only place"
 
 
 def _as_gather(graph: Graph, node: Node) -> str:

@@ -67,6 +67,19 @@ def test_gather_of_adjacent_places(name: str) -> None:
     assert_same(graph, after, rel=0)
 
 
+@pytest.mark.parametrize(("axis", "place"), [(2, 0), (-1, -1), (0, 0)])
+def test_only_place_of_an_axis(axis: int, place: int) -> None:
+    """``x[..., 0]`` of a product with one column, or ``x[0]`` of one sample."""
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Relu(), apply(g, Gather(axis=axis), apply(g, Relu(), x), np.array(place)))
+
+    graph = make(build, (1, 5, 1))
+    after, _ = optimised(graph)
+    assert "Gather" not in kinds(after)
+    assert_same(graph, after, rel=0)
+
+
 @pytest.mark.parametrize("places", [(7, 1), (2, 4, 1)], ids=str)
 def test_gather_nd_of_computed_rows(places: tuple[int, ...]) -> None:
     """As `h[edges[0]]` chooses the ends of the edges of a graph."""
