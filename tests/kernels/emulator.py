@@ -21,7 +21,7 @@ from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -108,6 +108,23 @@ inline void copy_now(void* target, const void* source, int bytes, int room)
 """
 
 
+class Grid(ctypes.Structure):
+    """What `run_grid` of emulator.cpp reads of a launch, besides the threads of a block."""
+
+    _fields_: ClassVar = [
+        ("blocks", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
+        ("cooperative", ctypes.c_uint),
+    ]
+
+
+def grid_of(
+    blocks: Sequence[int], cluster: Sequence[int] = (1, 1, 1), *, cooperative: bool = False
+) -> Grid:
+    """Return a grid of so many blocks a dimension."""
+    return Grid(tuple(blocks), tuple(cluster), cooperative)
+
+
 @dataclass(frozen=True)
 class Library:
     """Kernels as a shared library of the host."""
@@ -118,13 +135,13 @@ class Library:
     def _loaded(self) -> ctypes.CDLL:
         return ctypes.CDLL(str(self.path))
 
-    def kernel(self, entry: str) -> Callable[..., None]:
+    def kernel(self, entry: str) -> Callable[[object, Grid, int], None]:
         """Return what runs a grid of one kernel; raises OutOfBounds."""
         launch = self._loaded[f"launch_{entry}"]
         launch.restype = ctypes.c_void_p
 
-        def run(table: object, grid: object, block: object) -> None:
-            if fault := launch(table, grid, block):
+        def run(table: object, grid: Grid, threads: int) -> None:
+            if fault := launch(table, ctypes.byref(grid), ctypes.c_uint(threads)):
                 raise OutOfBounds(fault)
 
         return run
@@ -323,7 +340,7 @@ def _bound(launch: Launch, library: Library, pointers: Mapping[str, int]) -> Cal
     if wanted != given:
         raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
     table = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells.values()))
-    grid = (ctypes.c_uint * 7)(*launch.grid, *launch.cluster, launch.cooperative)
+    grid = grid_of(launch.grid, launch.cluster, cooperative=launch.cooperative)
     extents = _extents(launch, pointers)
     places = _apart(extents.values())
 
@@ -338,7 +355,7 @@ def _bound(launch: Launch, library: Library, pointers: Mapping[str, int]) -> Cal
                     ctypes.memmove(ctypes.addressof(cells[name]), ctypes.byref(there), 8)
                 if launch.is_reversible:
                     library.turn(backwards=launch.backwards)
-                kernel(table, grid, ctypes.c_uint(launch.block))
+                kernel(table, grid, launch.block)
         except OutOfBounds as error:
             where = _told(error.address, here, extents)
             raise KernelError(f"{launch.title}: {where}") from error

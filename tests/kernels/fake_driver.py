@@ -29,7 +29,7 @@ from tercet.backends.cuda.recipe.targets import Target
 from tercet.runtime.ir.types import Array
 from tercet.runtime.plan.host import HostBuffer
 
-from .emulator import HostCompiler, Library
+from .emulator import HostCompiler, Library, grid_of
 
 Patch = Callable[[Any, str, Any], None]
 SUCCESS = real.CUresult.CUDA_SUCCESS
@@ -444,11 +444,11 @@ class FakeGpu:
         (*grid, threads, _, _, _, stream, table, _) = how
         if answer == SUCCESS:
             kernel = self._numbered[int(function)]
-            cells, grid = _copied(table, kernel.sizes), (ctypes.c_uint * 3)(*grid)
+            cells, grid = _copied(table, kernel.sizes), grid_of(grid)
 
             def work() -> None:
                 with self.running:
-                    kernel.run(cells[0], grid, ctypes.c_uint(threads))
+                    kernel.run(cells[0], grid, threads)
 
             self.do(stream, work)
         return (answer,)
