@@ -346,6 +346,8 @@ class Where(Op):
             raise ShapeError(f"condition is {condition}; expected bool")
         shape = broadcast(condition.shape, x.shape, y.shape)
         result = TensorType(same_dtype(x, y), shape)
+        if condition.value is None and (x.value is None or y.value is None):
+            return result
         return compute(result, np.where, condition, x, y, symbols=_choose)
 
 

@@ -64,6 +64,8 @@ def with_value(x: TensorType, value: Array) -> TensorType:
 
 
 def _is_number(value: Array) -> Array:
+    if value.dtype != object:
+        return np.ones(value.shape, bool)
     flags = [isinstance(v, int | float | np.generic) for v in value.flat]
     return np.array(flags, bool).reshape(value.shape)
 
@@ -139,10 +141,9 @@ def compute(
     value: Array = np.asarray(found)
     if not exact.all():
         value = value.astype(object)
-        value[~exact] = None
-        for index in np.argwhere(~exact) if symbols is not unknown else ():
-            at = tuple(index)
-            value[at] = symbols(*(_scalar(a[at]) for a in known))
+        operands = ([_scalar(e) for e in a[~exact].tolist()] for a in known)
+        found = None if symbols is unknown else [*map(symbols, *operands)]
+        value[~exact] = found if found is None else np.fromiter(found, object, len(found))
     return with_value(result, value)
 
 
