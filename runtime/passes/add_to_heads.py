@@ -14,7 +14,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of, static_dims, static_size
+from .editing import Builder, drop, rank_of, shape_of, size_of, static_dims, static_size
 from .pattern import pairs, without_addend
 
 #: Maximum number of sums for which columns are computed: each costs as many as the heads have.
@@ -39,7 +39,7 @@ class _Part:
     @property
     def width(self) -> int:
         """The number of columns."""
-        size = (shape_of(self.value) or (0,))[-1]
+        size = size_of(self.value, -1)
         return size if isinstance(size, int) else 0
 
 

@@ -16,7 +16,7 @@ from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
 from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, rank_of, shape_of
+from .editing import Builder, drop, dtype_of, rank_of, shape_of, size_of
 from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
 from .pointwise import is_elementwise
@@ -170,7 +170,7 @@ def _padded(
     add: Builder, node: Node, x: Value, part: _Part, axis: int, filler: Array | None = None
 ) -> Value:
     """Return what a scatter writes in part of an axis, with equal elements around."""
-    size = (shape_of(part.source) or ())[part.axis]
+    size = size_of(part.source, part.axis)
     rank = len(shape_of(x) or ())
     before, after = [0] * rank, [0] * rank
     assert isinstance(size, int)

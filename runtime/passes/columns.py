@@ -15,7 +15,7 @@ from ..ops.cuts import sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Tile, Transpose
 from ..ops.shape import RESHAPES, Reshape
-from .editing import shape_of, split_sizes, static_size
+from .editing import shape_of, size_of, split_sizes, static_size
 
 #: Names of axes that count batches and rows.
 _COUNTS = ("batch", "row")
@@ -128,7 +128,7 @@ def _whole(heads: HeadColumns) -> HeadColumns:
     shape = shape_of(heads.source) or ()
     if node is None or not isinstance(node.op, Split) or shape[:-1] == heads.counts:
         return heads
-    whole, sizes = node.inputs[0], {(shape_of(value) or (None,))[-1] for value in node.outputs}
+    whole, sizes = node.inputs[0], {size_of(value, -1) for value in node.outputs}
     last = node.op.axis % len(shape) == len(shape) - 1
     part = _part(node, heads.source) if last and len(sizes) == 1 else None
     if whole is None or part is None:

@@ -38,7 +38,7 @@ class _Rotated:
     """Elements of the rows of x, moved and negated."""
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
-        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in ROTATED:
+        if value is None or rank_of(value) != 4 or dtype_of(value) not in ROTATED:
             return
         for source, nodes in sources(value):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)

@@ -14,7 +14,7 @@ from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand
 from ..ops.resize import Resize
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, shape_of, size_of
 
 #: How many filters there are at most for a channel that is repeated: their sums are added to all.
 _FILTERS = 2
@@ -36,7 +36,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         sources = [_source(value) for value in concat.operands]
         widths = [_channels(value) for value in concat.operands]
         early = sum(width for width, source in zip(widths, sources, strict=True) if source)
-        filters = (shape_of(node.output) or (0, None))[1]
+        filters = size_of(node.output, 1)
         few = isinstance(filters, int) and filters <= _FILTERS * early
         if all(widths) and early and not all(sources) and few:
             _rewrite(graph, node, concat, sources, widths)
@@ -76,7 +76,7 @@ def _source(value: Value) -> Value | None:
 
 
 def _channels(value: Value) -> int:
-    width = (shape_of(value) or (0, None))[1]
+    width = size_of(value, 1)
     return width if isinstance(width, int) else 0
 
 

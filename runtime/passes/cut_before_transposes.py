@@ -16,7 +16,16 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .cut_splits import cut_split
-from .editing import Builder, drop, rank_of, shape_of, split_sizes, static_dims, static_size
+from .editing import (
+    Builder,
+    drop,
+    rank_of,
+    shape_of,
+    size_of,
+    split_sizes,
+    static_dims,
+    static_size,
+)
 
 #: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
@@ -217,7 +226,7 @@ def place_of(reader: Node) -> tuple[int, int] | None:
     _, axis, (place,) = found
     if isinstance(reader.op, Gather):
         return (axis, place) if rank_of(reader.operands[1]) == 0 else None
-    return (axis, place) if (shape_of(reader.inputs[0]) or ())[axis] != 1 else None
+    return (axis, place) if size_of(reader.inputs[0], axis) != 1 else None
 
 
 def _cut_first(

@@ -13,7 +13,7 @@ from ..ops.movement import Concat, Slice, Split
 from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of, size_of
 
 
 @record
@@ -95,7 +95,7 @@ def _joined(graph: Graph, value: Value, axis: int) -> _Joined | None:
         node = inner.producer if same and graph.sole_consumer(inner) is not None else None
     if node is None or not isinstance(node.op, Concat):
         return None
-    sizes = [(shape_of(part) or (None,) * (axis + 1))[axis] for part in node.operands]
+    sizes = [size_of(part, axis) for part in node.operands]
     known = [size for size in sizes if isinstance(size, int)]
     if normalize_axis(node.op.axis, rank_of(node.output) or 1) != axis or len(known) < len(sizes):
         return None

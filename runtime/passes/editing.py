@@ -29,6 +29,12 @@ def rank_of(value: Value | None) -> int | None:
     return None if shape is None else len(shape)
 
 
+def size_of(value: Value | None, axis: int) -> Dim:
+    """Return the size of one axis of a tensor; None if it is unknown, or there is no such axis."""
+    shape = shape_of(value) or ()
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
 def first_input(node: Node | None) -> Value | None:
     """Return what a node reads first; None if it leaves that out, or reads nothing."""
     return node.inputs[0] if node is not None and node.inputs else None

@@ -42,7 +42,7 @@ class _Sums:
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
         dtype = dtype_of(value)
-        if value is None or len(shape_of(value) or ()) != 4 or dtype not in computed_rotary.ROTATED:
+        if value is None or rank_of(value) != 4 or dtype not in computed_rotary.ROTATED:
             return
         for source, nodes in sources(value, self.reach):
             bound = replace(match, nodes=match.nodes | nodes).bound("x", source)
@@ -219,7 +219,7 @@ def _mixed(terms: Sequence[Term]) -> tuple[Array, Array, Array] | None:
 
 
 def _joins_parts(node: Node) -> bool:
-    return getattr(node.op, "axis", 0) in (3, -1) and len(shape_of(node.output) or ()) == 4
+    return getattr(node.op, "axis", 0) in (3, -1) and rank_of(node.output) == 4
 
 
 # ── some of the positions ────────────────────────────────────────────────────────────────────────
@@ -273,7 +273,7 @@ def _build_joined(found: Found) -> Outcome:
 
 
 def _joins_positions(node: Node) -> bool:
-    return getattr(node.op, "axis", 0) in (2, -2) and len(shape_of(node.output) or ()) == 4
+    return getattr(node.op, "axis", 0) in (2, -2) and rank_of(node.output) == 4
 
 
 _PART = Apply(RotaryEmbedding, "part", name="rotated")

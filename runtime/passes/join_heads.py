@@ -20,7 +20,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of, size_of
 from .head_steps import HeadStep, is_of_columns, length_of, of_columns, step_behind
 from .joined_heads import join_rows
 from .pattern import without_addend
@@ -88,7 +88,7 @@ def _join(
         behind = _behind(graph, node if step is None else step.node)
         if behind is not None:
             _straighten(graph, node)
-        shared = (shape_of(node.inputs[0]) or (1, 1))[1] != 1
+        shared = size_of(node.inputs[0], 1) != 1
         found = [_rows_of(graph, value, shared=shared) for value in node.inputs[:3]]
         rows = [one for one in found if one is not None]
         others = [one for one in rows if not one.is_part]
@@ -136,7 +136,7 @@ def _layer_before_view(graph: Graph, head: Value) -> None:
     rows, before = shape_of(view.operands[0]) or (), shape_of(view.output) or ()
     if not known or len(rows) != 3 or before != (rows[0], 1, *rows[1:]):
         return
-    if len(shape_of(layer.operands[1]) or ()) != 2 or (bias is not None and bias.ndim != 1):
+    if rank_of(layer.operands[1]) != 2 or (bias is not None and bias.ndim != 1):
         return
     add = Builder(graph, node, layer.name, (layer,))
     value = add(MatMul(), view.operands[0], layer.operands[1])
@@ -173,7 +173,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
         return False
     if any(map(graph.is_read, node.outputs[1:3])):
         return False
-    return len(shape_of(node.inputs[0]) or ()) == 4
+    return rank_of(node.inputs[0]) == 4
 
 
 def _rows_of(graph: Graph, value: Value | None, *, shared: bool = False) -> _Rows | None:

@@ -9,7 +9,7 @@ from ..ops.movement import Concat, Transpose
 from ..ops.shape import Flatten, Reshape
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 from .flatten_pixels import is_stored
 from .transpose_images import to_channels_last
 
@@ -48,7 +48,7 @@ def _joins_rows(node: Node) -> bool:
     """Whether a node joins several tensors of three axes along the last."""
     if not isinstance(node.op, Concat) or len(node.inputs) < 2:
         return False
-    return len(shape_of(node.output) or ()) == 3 and normalize_axis(node.op.axis, 3) == 2
+    return rank_of(node.output) == 3 and normalize_axis(node.op.axis, 3) == 2
 
 
 def _image(graph: Graph, value: Value) -> Value | None:

@@ -9,7 +9,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Expand, Tile, Transpose
 from ..ops.shape import Reshape, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, size_of
 
 #: Operators that may move rows, and leave each as it is.
 _MOVES = (Reshape, Unsqueeze, Expand, Tile, Transpose)
@@ -56,7 +56,7 @@ def _joined(graph: Graph, add: Builder, parts: Sequence[Value]) -> Value:
         return add(first.op, inner, *first.inputs[1:])
     known = first.operands[1].data
     sizes = [] if known is None else [int(size) for size in known]
-    widths = [(shape_of(part) or (0,))[-1] for part in parts]
+    widths = [size_of(part, -1) for part in parts]
     total = sum(width for width in widths if isinstance(width, int))
     return add(first.op, inner, add.integers((*sizes[:-1], total), "shape"))
 

@@ -15,7 +15,7 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Transpose
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of, size_of
 
 #: Minimum number of places.
 _COUNT = 4
@@ -49,7 +49,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     for found in (_lookups, _products):
         for (a, b, op, addend), steps in found(graph).items():
-            size = (shape_of(a.value) or ())[a.axis or 0]
+            size = size_of(a.value, a.axis or 0)
             count = len({place for place, _ in steps})
             if isinstance(size, int) and count >= _COUNT and 2 * count >= size:
                 yield _join(graph, (a, b), op, addend, steps)
@@ -126,7 +126,7 @@ def _join(
     first, name = graph.in_order([node for _, node in steps])[0], steps[0][1].name
     add = Builder(graph, first, name, tuple(node for _, node in steps))
     axis, (a, b) = series[0].axis or 0, (_whole(add, each) for each in series)
-    places, size = sorted({place for place, _ in steps}), (shape_of(a) or ())[axis]
+    places, size = sorted({place for place, _ in steps}), size_of(a, axis)
     if isinstance(op, Gather) and len(places) != size:
         a = add(Gather(axis=axis), a, add.integers(places))  # others may be outside of the table
     else:

@@ -13,7 +13,7 @@ from ..ops.gather import ScatterElements, ScatterND, counted
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, dims_of, drop, rank_of, shape_of
+from .editing import Builder, dims_of, drop, rank_of, shape_of, size_of
 
 
 class Rows(NamedTuple):
@@ -145,7 +145,7 @@ def rows_of(node: Node) -> Rows | None:
     places = indices.data
     if places is None or places.ndim != 2 or places.shape[1] != 1 or not places.size:
         return None
-    size = (shape_of(node.output) or (None,))[0]
+    size = size_of(node.output, 0)
     if isinstance(size, int):
         places = counted(places, size)
     if places is None:

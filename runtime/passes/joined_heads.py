@@ -12,7 +12,7 @@ from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 
 #: Exchanges the axes of heads and of their rows.
 _HEADS = (0, 2, 1, 3)
@@ -59,7 +59,7 @@ def _places(graph: Graph, transpose: Node) -> list[Value]:
         for i, value in cut:
             squeeze = None if isinstance(reader.op, Gather) else graph.sole_consumer(value)
             whole = value if squeeze is None else squeeze.output
-            if len(shape_of(whole) or ()) != 4 or i in found or graph.is_output(value):
+            if rank_of(whole) != 4 or i in found or graph.is_output(value):
                 return []
             if squeeze is not None and not isinstance(squeeze.op, Squeeze):
                 return []
@@ -105,7 +105,7 @@ def transpose_normalized(graph: Graph) -> Iterator[str]:
 def transpose_joined_heads(graph: Graph) -> Iterator[str]:
     """Replace a Concat of heads that are all transposed by the transpose of their Concat."""
     for node in list(graph.nodes):
-        if not isinstance(node.op, Concat) or len(shape_of(node.output) or ()) != 4:
+        if not isinstance(node.op, Concat) or rank_of(node.output) != 4:
             continue
         transposes = [value.producer for value in node.operands]
         heads = [

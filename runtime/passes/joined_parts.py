@@ -12,7 +12,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, size_of
 
 _VIEWS = (Reshape, Squeeze, Unsqueeze)
 
@@ -78,7 +78,7 @@ def _parts_of(join: Node) -> list[_Part] | None:
     first = _part(join.operands[0])
     if first is None or first.begin:
         return None
-    whole = (shape_of(first.source) or ())[first.axis]
+    whole = size_of(first.source, first.axis)
     if whole != first.size * len(join.inputs):
         return None
     parts = [first]

@@ -11,7 +11,7 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, size_of
 from .transpose_images import IMAGES, order_of, to_channels_first, to_channels_last
 
 #: Operators that read and store images with channels last, and from how many channels on.
@@ -102,7 +102,7 @@ def _rank_of(image: Value) -> int | None:
 
 def _holds_pixels(rows: Value, image: Value) -> bool:
     """Whether the last axis consists of whole pixels of an image."""
-    last, channels = (shape_of(rows) or (None,))[-1], (shape_of(image) or (0, None))[1]
+    last, channels = size_of(rows, -1), size_of(image, 1)
     return isinstance(last, int) and isinstance(channels, int) and last % channels == 0
 
 

@@ -18,7 +18,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Expand, Slice, Split, Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, rank_of, shape_of, size_of
 from .pattern import without_addend
 from .stack_products import shaped
 
@@ -140,7 +140,7 @@ def _latent(graph: Graph, attention: Node) -> _Latent | None:
 def _halves(node: Node) -> tuple[Value, ...]:
     """Return the two values that a Concat joins to heads; nothing if it does not."""
     joins = isinstance(node.op, Concat) and node.op.axis in (-1, 3) and len(node.inputs) == 2
-    return tuple(node.operands) if joins and len(shape_of(node.output) or ()) == 4 else ()
+    return tuple(node.operands) if joins and rank_of(node.output) == 4 else ()
 
 
 def _rotated(value: Value) -> tuple[_Rotated | None, Value | None]:
@@ -156,7 +156,7 @@ def _rotated(value: Value) -> tuple[_Rotated | None, Value | None]:
         value = node.operands[0]
     if node is None or not isinstance(node.op, RotaryEmbedding) or node.op.rotary_embedding_dim:
         return None, None
-    size = (shape_of(value) or (0,))[-1]
+    size = size_of(value, -1)
     if order is not None and sorted(order) != list(range(size if isinstance(size, int) else 0)):
         return None, None
     return _Rotated(node, order, frozenset({node, *nodes})), node.operands[0]
@@ -164,10 +164,10 @@ def _rotated(value: Value) -> tuple[_Rotated | None, Value | None]:
 
 def _part(graph: Graph, value: Value) -> _Part | None:
     """Return which elements of heads [batch, heads, positions, size] a value is, of a layer."""
-    first, size, nodes, transposes = 0, (shape_of(value) or (None,))[-1], list[Node](), 0
+    first, size, nodes, transposes = 0, size_of(value, -1), list[Node](), 0
     while (node := value.producer) is not None and isinstance(node.op, Transpose | Split | Slice):
         if isinstance(node.op, Transpose):
-            transposes += node.op.order(4) == _HEADS if len(shape_of(value) or ()) == 4 else 2
+            transposes += node.op.order(4) == _HEADS if rank_of(value) == 4 else 2
         else:
             part = part_of(value)
             first += part.places.start if part else 0

@@ -10,7 +10,7 @@ from ..ops.conv import Col2Im
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, size_of
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -27,7 +27,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _counts(node: Node) -> list[int]:
     """Return how many blocks of a Col2Im are along each axis if they do not overlap; else none."""
     op = node.op
-    if not isinstance(op, Col2Im) or not isinstance((shape_of(node.inputs[0]) or (0, ""))[1], int):
+    if not isinstance(op, Col2Im) or not isinstance(size_of(node.inputs[0], 1), int):
         return []
     image, block = (_numbers(value) for value in node.operands[1:3])
     ones = (1,) * len(block)
@@ -45,7 +45,7 @@ def _numbers(value: Value) -> list[int]:
 def _lay_out(graph: Graph, node: Node, counts: list[int]) -> str:
     """Replace a Col2Im by views and a Transpose of [n, c, *block, *counts]."""
     x, image, block = node.operands[0], *(_numbers(value) for value in node.operands[1:3])
-    channels = (shape_of(x) or (0, 0))[1]
+    channels = size_of(x, 1)
     assert isinstance(channels, int)
     apart = (0, channels // prod(block), *block, *counts)
     axes = range(2, 2 + len(block))

@@ -16,7 +16,7 @@ from ..ops.movement import Concat, Expand, Tile
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of, static_dims
+from .editing import Builder, drop, dtype_of, rank_of, shape_of, static_dims
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _has_axis_of(source: Value, expanded: Value, axis: int) -> bool:
 
 def _vector(value: Value) -> Value | None:
     """Return the vector that a value is a view of, or None."""
-    while len(shape_of(value) or ()) != 1:
+    while rank_of(value) != 1:
         node = value.producer
         if node is None or not isinstance(node.op, Reshape | Squeeze | Unsqueeze):
             return None

@@ -15,7 +15,7 @@ from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, size_of
 from .pointwise import is_elementwise
 from .transpose_images import TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
@@ -106,7 +106,7 @@ def _rewrite_parts(graph: Graph, node: Node, parts: _Parts) -> None:
     add = Builder(graph, node, node.name, (node,))
     number, columns, results = parts.matrices.shape
     batch = parts.count if isinstance(parts.count, int) else -1
-    rows = (shape_of(parts.image) or (0,) * 4)[2]
+    rows = size_of(parts.image, 2)
     assert isinstance(rows, int)
     pixels = add(Transpose(perm=TO_CHANNELS_LAST), parts.image)
     terms = add.shaped(pixels, (batch, rows, columns * number, parts.channels))

@@ -18,7 +18,7 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Expand
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, first_input, shape_of, static_size
+from .editing import Builder, drop, dtype_of, first_input, shape_of, size_of, static_size
 from .pattern import pairs
 from .rounding import rounded_bias
 
@@ -295,7 +295,7 @@ def _multiplied(add: Builder, x: Value, weights: Array) -> Value:
 
 def _repeat(add: Builder, y: Value, moves: Sequence[Node]) -> Value:
     """Return rows of another length repeated and viewed by nodes."""
-    width = (shape_of(y) or (0,))[-1]
+    width = size_of(y, -1)
     for node in moves:
         shape = (*(shape_of(node.output) or ())[:-1], width)
         if isinstance(node.op, Reshape):

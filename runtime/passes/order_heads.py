@@ -16,7 +16,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, shape_of
+from .editing import Builder, shape_of, size_of
 
 #: Minimum number of places. Fewer are as channels that attend to one another, whose kernel reads
 #: them wherever they are; of joined heads that takes longer than copies of them (TimeSformer in
@@ -71,7 +71,7 @@ def run_bound(graph: Graph, context: Context) -> Iterator[str]:
 
 def _is_short(attention: Node) -> bool:
     """Whether queries or keys are known to be few."""
-    lengths = [(shape_of(value) or (None,) * 4)[-2] for value in attention.operands[:2]]
+    lengths = [size_of(value, -2) for value in attention.operands[:2]]
     return any(isinstance(length, int) and length < _PLACES for length in lengths)
 
 

@@ -19,7 +19,7 @@ from ..ops.cuts import axes_of, part_of, reduced_axes
 from ..ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.reduce import ReduceLogSumExp
-from .editing import Builder, number, shape_of
+from .editing import Builder, number, shape_of, size_of
 
 
 @record
@@ -115,7 +115,7 @@ def _per_head(data: Array | None, scores: Shape | None) -> Array | None:
 
 def _drops_last(cut: Node, x: Value) -> bool:
     """Whether a Slice takes all but the last place of the last axis."""
-    keys, axes = (shape_of(x) or (None,))[-1], axes_of(cut)
+    keys, axes = size_of(x, -1), axes_of(cut)
     if isinstance(keys, int):
         return part_of(cut.output) == (cut.inputs[0], 3, range(keys - 1))
     starts, ends, *_ = given = [number(value, 1) for value in cut.inputs[1:]]

@@ -15,7 +15,7 @@ from ..ops.movement import Transpose
 from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
 from .driver import Context
-from .editing import Builder, drop, shape_of, unviewed
+from .editing import Builder, drop, rank_of, shape_of, unviewed
 from .factors import follow
 
 _VIEWS = (*RESHAPES, Transpose)
@@ -142,7 +142,7 @@ def _source(value: Value) -> Shape:
 
 def _rewrite(graph: Graph, node: Node, batch: _Batch) -> None:
     add = Builder(graph, node, f"{node.name}.heads", (node,))
-    merged = len(shape_of(node.output) or ()) == 3
+    merged = rank_of(node.output) == 3
 
     def cut(value: Value) -> Value:
         """Return [b * h, ...], [h * b, ...] or [h, b, ...] as [b, h, ...]."""

@@ -17,7 +17,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.packed import MatMulNBits
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of, split_sizes
+from .editing import Builder, drop, rank_of, shape_of, size_of, split_sizes
 from .pattern import without_addend
 from .pointwise import is_elementwise
 from .transpose_images import to_channels_first, to_channels_last
@@ -73,7 +73,7 @@ def _pixels(graph: Graph, node: Node) -> Node | None:
         return None
     if not isinstance(node.op, Split) or not isinstance(conv.op, Conv) or rank < 3:
         return None
-    sizes = {(shape_of(part) or (None,) * rank)[1] for part in node.outputs}
+    sizes = {size_of(part, 1) for part in node.outputs}
     weight, *bias = conv.operands[1:]
     known = weight.data is not None and all(each.data is not None for each in bias)
     if not known or node.op.axis % rank != 1 or len(sizes) != 1:

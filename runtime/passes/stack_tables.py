@@ -18,7 +18,7 @@ from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .cut_before_transposes import place_of
 from .driver import Context
-from .editing import Builder, dims_of, drop, dtype_of, shape_of, static_dims, unviewed
+from .editing import Builder, dims_of, drop, dtype_of, shape_of, size_of, static_dims, unviewed
 
 #: Minimum number of tables, and maximum bytes of all, which are copied.
 _COUNT, _LARGE = 4, 2**28
@@ -201,7 +201,7 @@ def _stacked(add: Builder, indices: Sequence[Value]) -> Value:
         parts = (add(Unsqueeze(), _squeezed(add, index, 0), last) for index in indices)
         return add(Concat(axis=rank), *parts)
     source, places = columns
-    size = (shape_of(source) or (None,))[-1]
+    size = size_of(source, -1)
     if size != len(places) or places != list(range(len(places))):
         source = add(Gather(axis=-1), source, add.integers(places, "places"))
     return _squeezed(add, source, 1)

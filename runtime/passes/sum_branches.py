@@ -14,7 +14,7 @@ from ..ops.movement import Concat, Split
 from ..ops.reduce import ReduceMean, ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, shape_of, size_of
 
 #: Maximum number of branches that are cut from the channels of an image.
 MAX_CUT = 4
@@ -164,7 +164,7 @@ class _Branches:
             data = [np.ascontiguousarray(part) for part in np.moveaxis(value.data, axis, 0)]
             found = [add.constant(part, value.name) for part in data]
             return found * (count // len(found))
-        if (shape_of(value) or ())[axis] == 1:
+        if size_of(value, axis) == 1:
             return [add(Squeeze(), value, add.integers([axis]))] * count
         if node is not None:
             image = _image_of(node, self._along)
