@@ -14,7 +14,8 @@ import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm.f16x3 import in_halves, scales_of
 from tercet.backends.cuda.gemm.pack import InParts
-from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking
+from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, SumPacking
+from tercet.backends.cuda.gemm.pack_scaled import ScaledColumns, ScaledRows
 from tercet.runtime.errors import DeviceOutOfMemory, InputError
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
@@ -69,6 +70,26 @@ def test_weights_that_a_kernel_packs_have_the_bits_of_the_hosts(device, order) -
         assert fetch(device, view).tobytes() == pack(source).tobytes()
         for each in (view, *copies.values()):
             each.buffer.close()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_weights_that_a_kernel_scales_are_those_of_the_host(device, dtype, transposed) -> None:
+    b, scale, shift = normal(300, 260), normal(260 if transposed else 300), normal(300)
+    b, scale, shift = (x.astype(dtype) for x in (b, scale, shift[: scale.size]))
+    if dtype == np.float32:
+        rows, sums = MatrixPacking(1.0, transposed, in_halves), SumPacking(1.0, transposed)
+    else:
+        rows, sums = ScaledRows(1.0, transposed), ScaledColumns(1.0, transposed)
+    copies = dict[int, View]()
+    packed = device.packed(rows, [b, scale], copies)
+    columns = device.packed(sums, [b, scale, shift], copies)
+    assert len(copies) == 3
+    assert fetch(device, packed).tobytes() == rows(b, scale).tobytes()
+    expected = sums(b, scale, shift)
+    np.testing.assert_allclose(fetch(device, columns), expected, rtol=1e-6, atol=1e-5)
+    for each in (packed, columns, *copies.values()):
+        each.buffer.close()
 
 
 def test_too_much_memory_is_a_typed_error_and_no_harm(device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import string_at
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.memory import pointer
-from tercet.backends.cuda.gemm import pack_rows
+from tercet.backends.cuda.gemm import pack_rows, pack_scaled
 from tercet.backends.cuda.gemm.f16x3 import in_halves, scales_of
 from tercet.backends.cuda.gemm.pack import EIGHTS, InParts
 from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, SumPacking
+from tercet.backends.cuda.gemm.pack_scaled import ScaledColumns, ScaledRows
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16
@@ -31,7 +33,7 @@ from .emulator import needs_compiler
 from .fake_driver import FAKE, FakeCompiler, Gate, plant
 from .test_f16x3 import powers
 
-COMPILES = {"gemm/pack_rows.cu"}
+COMPILES = {"gemm/pack_rows.cu", "gemm/pack_scaled.cu"}
 ORDERS = {
     "halves": in_halves,
     "scales": scales_of,
@@ -42,7 +44,8 @@ ORDERS = {
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_rows, "MIN_SIZE", 1)
+    for module in (pack_rows, pack_scaled):
+        monkeypatch.setattr(module, "MIN_SIZE", 1)
 
 
 def by_kernel(device: Any, pack: Any, *sources: Array) -> Array:
@@ -116,6 +119,37 @@ def test_sums_of_scaled_terms(emulated: CudaBackend, transposed: bool, is_shifte
 
 
 @needs_compiler
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "factors"), [(np.float16, np.float16), (bfloat16, bfloat16), (np.float16, np.float32)]
+)
+def test_scaled_terms_of_16_bits(
+    emulated: CudaBackend, dtype: DType, factors: DType, transposed: bool, is_shifted: bool
+) -> None:
+    rows, scale = normal(45, 70) * powers(-6, 6, 45, 1), normal(1, 70) * 1e3
+    rows[3], rows[5, 7:] = 0, 0
+    rows, scale = rows.astype(dtype), scale.astype(factors)
+    shift = [normal(70).astype(factors)][: int(is_shifted)]
+    source = rows if transposed else np.ascontiguousarray(rows.T)
+    pack, sums = ScaledRows(1.0, transposed), ScaledColumns(1.0, transposed)
+    found = by_kernel(emulated.device, pack, source, scale)
+    assert (found.dtype, found.shape) == (dtype, (45, 72))
+    assert found.tobytes() == pack(source, scale).tobytes()
+    columns = by_kernel(emulated.device, sums, source, scale, *shift)
+    np.testing.assert_allclose(columns, sums(source, scale, *shift), rtol=1e-6, atol=1e-6)
+    wide = rows.astype(float) * scale.astype(float)
+    np.testing.assert_allclose(
+        found[:, :70].astype(float) * columns[0, :, None].astype(float),
+        wide,
+        rtol=0,
+        atol=2.0 ** (-8 if dtype == bfloat16 else -11) * np.abs(wide).max(),
+    )
+    expected = rows.astype(float) @ shift[0].astype(float) if shift else np.zeros(45)
+    np.testing.assert_allclose(columns[2], expected, rtol=1e-6, atol=1e-5)
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", [np.float16, bfloat16])
 @pytest.mark.parametrize("shape", [(70, 44), (64, 300), (3, 40, 9), (512, 8)], ids=str)
 def test_columns_of_16_bits_are_transposed(
@@ -172,4 +206,9 @@ def test_compiles(cache: Path) -> None:
     sums = SumPacking(1.0, transposed=False).launch(normal(8, 8), normal(8))
     assert sums is not None
     sources.append(sums.launch.source)
+    for b, scale in product((np.float16, bfloat16), (np.float32, np.float16)):
+        scaled = ScaledRows(1.0, transposed=False)
+        found = scaled.launch(normal(8, 8).astype(b), normal(8).astype(scale))
+        assert found is not None
+        sources.append(found.launch.source)
     all_compile(sources, H200, cache, COMPILES)

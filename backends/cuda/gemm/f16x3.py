@@ -9,15 +9,13 @@ numbers in these places. Constants that suggest so are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from math import prod
-from weakref import ref
 
 import numpy as np
 
-from ....runtime.base import forks
 from ....runtime.base.parallel import begin, share
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Node
@@ -25,6 +23,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..recipe.operands import ceil_div
+from .findings import Findings
 from .pack import STEP, swizzle
 
 #: Exponents of the greatest number of a row, scaled, and of the totals of kernels; see
@@ -119,57 +118,7 @@ def scales_of(rows: Array) -> Array:
 # ── what can be packed ───────────────────────────────────────────────────────────────────────────
 
 
-class _Answers:
-    """The refusals of one array, by how its axes are read; one thread at a time looks at it."""
-
-    def __init__(self, weights: Array, forget: Callable[[ref[Array]], None]) -> None:
-        self.weights = ref(weights, forget)
-        self.known: dict[Hashable, str] = {}
-        self.lock = forks.lock()
-
-
-class _Refusals:
-    """Answers of `refusal` for arrays that are still in use."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, _Answers] = {}
-        self._lock = forks.lock()
-
-    def __contains__(self, weights: Array) -> bool:
-        found = self._known.get(id(weights))
-        return found is not None and found.weights() is weights
-
-    def of(self, weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
-        """Return `refusal` of weights reshaped and transposed."""
-        answers, key = self._answers(weights), (*shape, *axes)
-        with answers.lock:
-            if key not in answers.known:
-                answers.known[key] = refusal(weights.reshape(shape).transpose(axes))
-            return answers.known[key]
-
-    def scaled(self, weights: Array, scale: Array, transposed: bool) -> str:
-        """Return `refusal` of [k, n], or [n, k] if transposed, times the scale of terms."""
-        answers, key = self._answers(weights), (scale.tobytes(), transposed)
-        with answers.lock:
-            if key not in answers.known:
-                scaled = weights * (scale if transposed else scale[:, None])
-                rows = scaled if transposed else scaled.T
-                answers.known[key] = refusal(rows[None, ..., None])
-            return answers.known[key]
-
-    def _answers(self, weights: Array) -> _Answers:
-        with self._lock:
-            if weights not in self:
-                forget = partial(self._forget, id(weights))
-                self._known[id(weights)] = _Answers(weights, forget)
-            return self._known[id(weights)]
-
-    def _forget(self, name: int, gone: ref[Array]) -> None:
-        if name in self._known and self._known[name].weights is gone:
-            del self._known[name]
-
-
-_REFUSALS = _Refusals()
+_REFUSALS = Findings[str]()
 #: Ratio of the scales of terms up to which weights keep their bits if they do without these.
 EVEN = 2.0**4
 
@@ -180,7 +129,14 @@ def matrix_refusal(b: Array, alpha: float, transposed: bool) -> str:
         return f"alpha={alpha}"
     first, second = b.shape[-2:] if b.ndim > 1 else (b.size, 1)
     axes = (0, 1, 2, 3) if transposed else (0, 2, 1, 3)
-    return _REFUSALS.of(b, (b.size // max(first * second, 1), first, second, 1), axes)
+    return _found(b, (b.size // max(first * second, 1), first, second, 1), axes)
+
+
+def _found(weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
+    """Return `refusal` of weights reshaped and transposed."""
+    return _REFUSALS.of(
+        weights, (*shape, *axes), lambda: refusal(weights.reshape(shape).transpose(axes))
+    )
 
 
 def scaled_refusal(b: Array, alpha: float, transposed: bool, scale: Array) -> str:
@@ -195,14 +151,19 @@ def scaled_refusal(b: Array, alpha: float, transposed: bool, scale: Array) -> st
         return refused
     if 1 / MAX_ALPHA <= there.min() <= there.max() <= min(EVEN * there.min(), MAX_ALPHA):
         return ""
-    return _REFUSALS.scaled(b, sizes, transposed)
+
+    def look() -> str:
+        scaled = b * (sizes if transposed else sizes[:, None])
+        return refusal((scaled if transposed else scaled.T)[None, ..., None])
+
+    return _REFUSALS.of(b, (sizes.tobytes(), transposed), look)
 
 
 def filter_refusal(w: Array, groups: int) -> str:
     """Return `refusal` of weights [m, c, *kernel] of this many groups."""
     m, c = w.shape[:2]
     taps = w.size // max(m * c, 1)
-    return _REFUSALS.of(w, (groups, m // groups, c, taps), (0, 1, 2, 3))
+    return _found(w, (groups, m // groups, c, taps), (0, 1, 2, 3))
 
 
 def judge(nodes: Iterable[Node]) -> Callable[[], None]:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import TypeVar
-
-import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ir.types import Array
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.plan.format import Format
@@ -33,16 +29,16 @@ from ..recipe.targets import Target
 from . import f16, in_halves
 from .atoms import HALVES
 from .few_rows import norm_of_rows
+from .findings import is_finite
 from .linear import linear_of
 from .multiplication import Multiplication, multiplication
-from .pack import EIGHTS, rows_of
+from .pack_scaled import ScaledColumns, ScaledRows
 from .problem import GemmArguments, Linear
 from .schedules.swap_ab import MOMENTS, RowsNorm, SwapAb, few_rows_of
 
 L = TypeVar("L")
-#: Elements of a part of a row, whose moments are stored; exponent of the greatest weight of a
-#: column as it is multiplied.
-OF_PART, TOP = 64, 8
+#: Elements of a part of a row, whose moments are stored.
+OF_PART = 64
 #: Microseconds that the normalization takes as a kernel of its own.
 SAVED = 1.0
 #: Bytes between what begins in the workspace.
@@ -285,14 +281,12 @@ def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> Rows
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     scale, *shift = (operand(value) for value in norm.operands[1:])
     constants = (behind.b, scale, *shift)
-    if not all(is_finite(each) for each in constants):
+    if not all(each.data is not None and is_finite(each.data) for each in constants):
         return "infinities or NaNs among the weights"
     values, form = tuple(each.value for each in constants), behind.form
     return RowsNorm(
-        weights=Packed(
-            values[:2], ("scaled columns in eights", *form), partial(_weights, form=form)
-        ),
-        columns=Packed(values, ("columns of a norm", *form), partial(_columns, form=form)),
+        weights=Packed(values[:2], ("scaled columns in eights", *form), ScaledRows(*form)),
+        columns=Packed(values, ("columns of a norm", *form), ScaledColumns(*form)),
         scale=scale,
         shift=shift[0] if shift else None,
         kept=operand(norm.output) if found.keeps_rows else None,
@@ -300,12 +294,6 @@ def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> Rows
         centred=isinstance(norm.op, LayerNormalization),
         kind=norm.kind,
     )
-
-
-def is_finite(constant: Tensor) -> bool:
-    """Whether a constant has neither infinities nor NaNs."""
-    data = constant.data
-    return data is not None and bool(np.isfinite(data.astype(np.float32)).all())
 
 
 def _launches(
@@ -333,26 +321,3 @@ def _launches(
     launch = before.launch(first.epilogue, ways[0].config, target)
     behind_it = behind.launch(second.epilogue, ways[1].config, target)
     return replace(launch, scratch=scratch), behind_it
-
-
-def _scaled(b: Array, scale: Array, form: tuple[float, bool]) -> tuple[Array, Array]:
-    """Return weights in rows, times the scale of the terms, as mantissas and powers of two."""
-    rows = rows_of(b, *form)
-    wide = rows.astype(np.float32) * scale.reshape(-1).astype(np.float32)
-    factors = np.exp2(np.frexp(np.abs(wide).max(-1, keepdims=True))[1].astype(np.float32) - TOP)
-    return (wide / factors).astype(rows.dtype), factors[..., 0]
-
-
-def _weights(b: Array, scale: Array, form: tuple[float, bool]) -> Array:
-    """Return the mantissas of scaled weights in rows of whole words."""
-    return EIGHTS(_scaled(b, scale, form)[0])
-
-
-def _columns(b: Array, scale: Array, *shift: Array, form: tuple[float, bool]) -> Array:
-    """Return factors, sums and shifts of the columns; see `normalized_rows.cuh`."""
-    rounded, factors = _scaled(b, scale, form)
-    sums = rounded.astype(np.float64).sum(-1) * factors
-    shifts = np.zeros_like(sums)
-    if shift:
-        shifts = rows_of(b, *form).astype(np.float64) @ shift[0].reshape(-1).astype(np.float64)
-    return np.stack((factors, sums, shifts)).astype(np.float32)

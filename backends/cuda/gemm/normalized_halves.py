@@ -22,7 +22,8 @@ from ..recipe.targets import Target
 from . import in_halves
 from .f16x3 import in_halves as cut_rows
 from .f16x3 import scaled_refusal, scales_of
-from .normalized import ALIGNED, NormalizedProduct, both_layers, is_finite, task_of
+from .findings import is_finite
+from .normalized import ALIGNED, NormalizedProduct, both_layers, task_of
 from .pack_rows import MatrixPacking, Order, SumPacking
 from .problem import Form, GemmArguments, Linear, Problem
 from .schedules import swap_f16x3
@@ -125,7 +126,7 @@ def _norm_of(found: NormalizedProduct, behind: Linear, operand: Operand) -> Rows
     norm, form = found.norm, behind.form
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     scale, *shift = (operand(value) for value in norm.operands[1:])
-    if not all(is_finite(each) for each in (scale, *shift)):
+    if not all(each.data is not None and is_finite(each.data) for each in (scale, *shift)):
         return "infinities or NaNs among scales or shifts"
     assert behind.b.data is not None
     assert scale.data is not None

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import float16, float32
+from ....runtime.ir.dtypes import DType, float16, float32
 from ....runtime.ir.types import Array, TensorType
 from ..codegen.copies import transposition
 from ..recipe.launch import THREADS, Arguments, Launch
@@ -60,9 +60,9 @@ class MatrixPacking:
         if self.arrange is EIGHTS:
             plain = self.alpha == 1 and scale is None and not self.transposed
             return _transposing(source) if plain else None
-        if scale is not None and not _are_of_terms(scale, source, self.transposed):
+        if scale is not None and not are_of_terms(scale, float32, source, self.transposed):
             return None
-        view = _matrix(source.shape, self.transposed)
+        view = matrix_view(source.shape, self.transposed)
         return _of_constant(source, view, self.arrange, self.alpha, scale)
 
 
@@ -72,10 +72,10 @@ def _scaled_rows(b: Array, scale: Array, alpha: float, transposed: bool) -> Arra
     return b * (factors if transposed else factors[:, None])
 
 
-def _are_of_terms(scale: Array, source: Array, transposed: bool) -> bool:
-    """Whether a scale has a number for each term of a matrix, as kernels read them."""
+def are_of_terms(scale: Array, dtype: DType, source: Array, transposed: bool) -> bool:
+    """Whether a scale has a number of a dtype for each term of a matrix, as kernels read them."""
     terms = source.shape[-1 if transposed else -2]
-    return scale.dtype == float32 and scale.flags.c_contiguous and scale.size == terms
+    return scale.dtype == dtype and scale.flags.c_contiguous and scale.size == terms
 
 
 @record
@@ -107,9 +107,11 @@ class SumPacking:
         factors = dict(zip(("scale", "shift"), (scale, *shift), strict=False))
         if not _is_for_kernels(source) or source.ndim != 2:
             return None
-        if not all(_are_of_terms(each, source, self.transposed) for each in factors.values()):
+        if not all(
+            are_of_terms(each, float32, source, self.transposed) for each in factors.values()
+        ):
             return None
-        view = _matrix(source.shape, self.transposed)
+        view = matrix_view(source.shape, self.transposed)
         (_, n, _, terms), (_, of_row, _, of_inner) = view.sizes, view.steps
         args = {
             **{"x": None, "scale": None, "shift": None, "alpha": self.alpha, "y": None},
@@ -171,15 +173,15 @@ class FilterPacking:
             own=rows // self.joined,
         )
 
-    def _view(self, dims: Ints) -> _View:
+    def _view(self, dims: Ints) -> View:
         m, c, *kernel = dims
         rows, taps = m // self.groups, prod(kernel)
         steps = rows * c * taps, c * taps, 1, taps
-        return _View((self.groups, rows, taps, self.channels), steps, c)
+        return View((self.groups, rows, taps, self.channels), steps, c)
 
 
 @record
-class _View:
+class View:
     """Contiguous elements as matrices of rows of terms.
 
     Attributes:
@@ -193,13 +195,13 @@ class _View:
     filled: int
 
 
-def _matrix(dims: Ints, transposed: bool) -> _View:
+def matrix_view(dims: Ints, transposed: bool) -> View:
     """Return [..., k, n], or [..., n, k] if transposed, as matrices of rows of k terms."""
     *outer, rows, columns = dims
     steps = rows * columns, columns, 0, 1
     if not transposed:
         rows, columns, steps = columns, rows, (rows * columns, 1, 0, columns)
-    return _View((prod(outer), rows, 1, columns), steps, columns)
+    return View((prod(outer), rows, 1, columns), steps, columns)
 
 
 def _transposing(source: Array) -> PackingLaunch | None:
@@ -218,7 +220,7 @@ def _is_for_kernels(source: Array) -> bool:
 
 
 def _of_constant(
-    source: Array, view: _View, arrange: Order, alpha: float = 1.0, scale: Array | None = None
+    source: Array, view: View, arrange: Order, alpha: float = 1.0, scale: Array | None = None
 ) -> PackingLaunch | None:
     """Return the launch that packs a view of a large array of float32."""
     made = _launch(view, arrange, alpha) if _is_for_kernels(source) else None
@@ -228,7 +230,7 @@ def _of_constant(
     return PackingLaunch(made[0], {"x": source, **factors}, made[1])
 
 
-def _launch(view: _View, arrange: Order, alpha: float = 1.0) -> tuple[Launch, TensorType] | None:
+def _launch(view: View, arrange: Order, alpha: float = 1.0) -> tuple[Launch, TensorType] | None:
     """Return the launch that packs float32, and the type of its result."""
     batch, n, outer, inner = view.sizes
     if batch > MAX_BATCH:

@@ -1,35 +1,23 @@
 // Packs rows of constants into the orders of `pack.in_parts` and `f16x3.in_halves`, and finds `f16x3.scales_of` them, with the same bits; and their sums.
 //
-// Element (row, term) of matrix i is x[i * of_matrix + row * of_row + term / inner * of_outer + term % inner * of_inner], times alpha, and times scale[term] if there is a scale.
-// Only the first `filled` of `inner` terms exist, the others are zero. A block has eight rows of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
+// Rows are those of `constant_rows.cuh`, of matrices that are `of_matrix` apart. A block has eight of a matrix, some steps of 32 terms at a time. Rows and terms are zero-padded.
+//
+// Loops are not unrolled: that would take longer to compile than it saves.
 //
 // Compile-time: KIND, for ldmatrix.cuh; PARTS, the numbers of tf32 for one of float32.
 
+#include "gemm/constant_rows.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 
-constexpr int EIGHT = 8, STEP = 32;
+constexpr int STEP = 32;
 constexpr float LEAST = 1.0f / (1ull << 63) / (1ull << 50);  // of the greatest numbers of rows, so that scales are finite
 
 struct alignas(16) Four {
     float at[4];
 };
 
-struct Rows {
-    const float *x, *scale;
-    float alpha;
-    int rows, terms, inner, filled;
-    long long of_row, of_outer, of_inner;
-
-    __device__ __forceinline__ float at(int row, int term) const
-    {
-        if (row >= rows || term >= terms) return 0.0f;
-        const int outer = term / inner, within = term - outer * inner;
-        if (within >= filled) return 0.0f;
-        const float factor = scale ? __fmul_rn(scale[term], alpha) : alpha;
-        return __fmul_rn(x[row * of_row + outer * of_outer + within * of_inner], factor);
-    }
-};
+using Constants = Rows<float, float>;
 
 __device__ __forceinline__ float rounded(float value)
 {
@@ -45,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256)
 rows_in_parts(const float* x, const float* scale, float alpha, float* y, int rows, int terms, int inner, long long of_matrix,
               long long of_row, long long of_outer, long long of_inner, int filled)
 {
-    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    const Constants from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, chunk = threadIdx.x / EIGHT % 8, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT;
     for (int step = blockIdx.y * 4 + threadIdx.x / 64; step < steps; step += gridDim.y * 4) {
@@ -63,31 +51,19 @@ rows_in_parts(const float* x, const float* scale, float alpha, float* y, int row
     }
 }
 
-// Returns the greatest absolute value of the row of a thread, whose block has all its terms.
-__device__ __forceinline__ float greatest_of(const Rows& from, int row, float least)
-{
-    __shared__ float found[256];
-    float greatest = least;
-    for (int term = threadIdx.x / EIGHT; term < from.terms; term += 256 / EIGHT)
-        greatest = fmaxf(greatest, fabsf(from.at(row, term)));
-    found[threadIdx.x] = greatest;
-    __syncthreads();
-    for (int i = threadIdx.x % EIGHT; i < 256; i += EIGHT) greatest = fmaxf(greatest, found[i]);
-    return greatest;
-}
-
 // A thread has two terms of a row that are adjacent in the order of `in_halves`.
 extern "C" __global__ void __launch_bounds__(256)
 rows_in_halves(const float* x, const float* scale, float alpha, u32* y, int rows, int terms, int inner, long long of_matrix,
                long long of_row, long long of_outer, long long of_inner, int filled)
 {
-    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    const Constants from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int within = threadIdx.x % EIGHT, pair = threadIdx.x / EIGHT % 16, row = blockIdx.x * EIGHT + within;
     const int steps = (terms + STEP - 1) / STEP, padded = gridDim.x * EIGHT, chunk = pair / 4;
     const int first = threadIdx.x / 128, term = chunk * 8 + pair % 4;
     // Brings the greatest number to 2^14 or a little more, see `f16x3.TOP`.
     const u32 greatest = __float_as_uint(greatest_of(from, row, LEAST)) & 0x7f800000;
     const float power = __uint_as_float((2u * 127 + 14 << 23) - greatest);
+#pragma unroll 1
     for (int step = first; step < steps; step += 2) {
         const float a = from.at(row, step * STEP + term) * power, b = from.at(row, step * STEP + term + 4) * power;
         u32 high = pair_of(a, b);
@@ -105,9 +81,9 @@ extern "C" __global__ void __launch_bounds__(256)
 scales_of_rows(const float* x, const float* scale, float alpha, float* y, int rows, int terms, int inner, long long of_matrix,
                long long of_row, long long of_outer, long long of_inner, int filled)
 {
-    const Rows from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
+    const Constants from = {x + blockIdx.z * of_matrix, scale, alpha, rows, terms, inner, filled, of_row, of_outer, of_inner};
     const int row = blockIdx.x * EIGHT + threadIdx.x % EIGHT, padded = gridDim.x * EIGHT;
-    const float greatest = greatest_of(from, row, 0.0f);
+    const float greatest = greatest_of(from, row);
     if (threadIdx.x >= EIGHT) return;
     // Of 2^(e - 1) <= greatest < 2^e, 2^(e + 7), see `f16x3.EXTRA`; e is 0 for rows of zeros.
     const u32 power = greatest > 0 ? (__float_as_uint(greatest) & 0x7f800000) + (8u << 23) : 127u + 7 << 23;
@@ -119,14 +95,11 @@ extern "C" __global__ void __launch_bounds__(256)
 sums_of_rows(const float* x, const float* scale, const float* shift, float alpha, float* y, int rows, int terms,
              long long of_row, long long of_inner)
 {
-    __shared__ double found[256];
     const int row = blockIdx.x * EIGHT + threadIdx.x % EIGHT;
-    const Rows from = {x, blockIdx.y ? shift : scale, alpha, rows, terms, terms, terms, of_row, 0, of_inner};
+    const Constants from = {x, blockIdx.y ? shift : scale, alpha, rows, terms, terms, terms, of_row, 0, of_inner};
     double sum = 0;
+#pragma unroll 1
     for (int term = threadIdx.x / EIGHT; from.scale && term < terms; term += 256 / EIGHT) sum += from.at(row, term);
-    found[threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.x >= EIGHT || row >= rows) return;
-    for (int i = threadIdx.x + EIGHT; i < 256; i += EIGHT) sum += found[i];
-    y[(long long)blockIdx.y * rows + row] = sum;
+    sum = sum_of(sum);
+    if (threadIdx.x < EIGHT && row < rows) y[(long long)blockIdx.y * rows + row] = sum;
 }
