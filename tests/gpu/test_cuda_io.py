@@ -401,7 +401,7 @@ def test_a_bad_batch_and_an_early_end_free_everything(device) -> None:
 
 @pytest.mark.alone
 def test_three_stages_overlap() -> None:
-    """Eight batches take at most 1.15 times their longest stage and the others once."""
+    """Eight batches take at most 1.15 times their stages side by side, and the others once."""
     with tercet.load(balanced_model(), "cuda") as model:
         x = np.random.default_rng(0).standard_normal((8192, 1024), np.float32)
         found = measure_pipeline(model, {"x": x})

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from ...runtime.plan.backend import View
 from ...runtime.plan.host import HOST, HostBuffer
 from ...runtime.session.bound_plan import BoundModel
 from ...runtime.session.model import Model
+from ...runtime.session.pipeline import Pipeline
 from ..common.console import grid, ms_text, open_console, print_json
 from ..common.inputs import InputRequest, make_inputs
 from .lifecycle import show_lifecycle, trace_lifecycle
@@ -60,6 +62,8 @@ class PipelineTimes:
         upload: of a single batch, from page-locked memory.
         compute: of a single batch.
         download: of a single batch.
+        together: all uploads, computations and downloads side by side, none of which waits for
+            another: copies in both directions and kernels share the memory and the bus.
         totals: of all batches, by way; see `WAYS`.
         weights: bytes of the model's constants on the device.
         reupload: to copy these from page-locked memory, as a run does that does not keep them.
@@ -72,6 +76,7 @@ class PipelineTimes:
     upload: float
     compute: float
     download: float
+    together: float
     totals: Mapping[str, float]
     weights: int
     reupload: float
@@ -84,9 +89,9 @@ class PipelineTimes:
 
     @property
     def floor(self) -> float:
-        """The shortest possible time: each batch's longest stage, and the other stages once."""
+        """The shortest possible time: all stages side by side, and once those that wait."""
         longest = max(self.stages)
-        return longest * self.batches + sum(self.stages) - longest
+        return max(self.together, longest * self.batches) + sum(self.stages) - longest
 
     @property
     def ratio(self) -> float:
@@ -122,8 +127,9 @@ def measure_pipeline(
     measurement = _Measurement(model, batch, batches, repeat)
     shapes = {name: data.shape for name, data in batch.items()}
     with model.bind(shapes) as bound:
-        alone, totals, received = measurement.one_at_a_time(bound)
-    totals |= measurement.overlapped()
+        stages, totals, received = measurement.one_at_a_time(bound)
+        alone = [measurement.seconds_alone(stage) for stage in stages]
+        together, overlapped = measurement.overlapped(stages)
     weights = model.memory().weights[model.device]
     again, again_pageable = measurement.copies(weights)
     return PipelineTimes(
@@ -133,7 +139,8 @@ def measure_pipeline(
         upload=alone[0],
         compute=alone[1],
         download=alone[2],
-        totals=totals,
+        together=together,
+        totals=totals | overlapped,
         weights=weights,
         reupload=again,
         reupload_pageable=again_pageable,
@@ -141,6 +148,7 @@ def measure_pipeline(
 
 
 Stage = Callable[[Any], None]
+Stages = tuple[Stage, ...]
 
 
 class _Measurement:
@@ -152,7 +160,7 @@ class _Measurement:
         self.model, self.batches, self.repeat = model, batches, repeat
         self.pageable = {name: data.copy() for name, data in batch.items()}
         self.pinned = {name: self._pinned(data) for name, data in batch.items()}
-        self.stream = self.device.stream()
+        self.stream, *self.streams = (self.device.stream() for _ in range(4))
 
     def _pinned(self, data: Array) -> Array:
         memory = self.device.staging(data.nbytes).memory
@@ -160,32 +168,32 @@ class _Measurement:
         copy[...] = data
         return copy
 
-    def one_at_a_time(self, bound: BoundModel) -> tuple[list[float], dict[str, float], int]:
-        """Return the times of the stages and of the first two ways, and the bytes of results."""
+    def one_at_a_time(self, bound: BoundModel) -> tuple[Stages, dict[str, float], int]:
+        """Return the stages, the times of the first two ways, and the bytes of results."""
         ordinary = {name: there.numpy() for name, there in bound.outputs.items()}
         locked = {name: self._pinned(data) for name, data in ordinary.items()}
 
         def compute(stream: CudaStream) -> None:
             bound.run(stream=stream.handle)
 
-        def way(sent: dict[str, Array], received: dict[str, Array]) -> tuple[Stage, ...]:
+        def way(sent: dict[str, Array], received: dict[str, Array]) -> Stages:
             upload = self._copies((bound.inputs[n].elements, _view(d)) for n, d in sent.items())
             results = ((_view(d), bound.outputs[n].elements) for n, d in received.items())
             return upload, compute, self._copies(results)
 
-        def total(stages: tuple[Stage, ...]) -> float:
+        def total(stages: Stages) -> float:
             def run() -> None:
                 for _ in range(self.batches):
                     for stage in stages:
                         stage(self.stream)
                     self.stream.synchronize()
 
-            return self._seconds(run)
+            return self._seconds(run)[0]
 
         stages = way(self.pinned, locked)
         totals = {"pageable": total(way(self.pageable, ordinary)), "pinned": total(stages)}
         nbytes = sum(data.nbytes for data in ordinary.values())
-        return [self._seconds_alone(stage) for stage in stages], totals, nbytes
+        return stages, totals, nbytes
 
     def _copies(self, pairs: Iterable[tuple[View, View]]) -> Stage:
         both = tuple(pairs)
@@ -196,21 +204,26 @@ class _Measurement:
 
         return copy
 
-    def overlapped(self) -> dict[str, float]:
-        """Return the times of the last two ways."""
-        return {
-            "overlapped": self._stream([self.pinned] * self.batches, copy=False),
-            "staged": self._stream([self.pageable] * self.batches, copy=True),
-        }
+    def overlapped(self, stages: Stages) -> tuple[float, dict[str, float]]:
+        """Return the time of all stages side by side, and those of the last two ways.
 
-    def _stream(self, batches: list[dict[str, Array]], *, copy: bool) -> float:
-        with self.model.pipeline(copy=copy) as pipeline:
+        The first is measured in turns with what overlaps: clocks, and others on the bus, change.
+        """
+        pinned, pageable = ([data] * self.batches for data in (self.pinned, self.pageable))
+        with self.model.pipeline(copy=False) as pipeline:
+            together, overlapped = self._seconds(
+                partial(self._side_by_side, stages), partial(_stream, pipeline, pinned)
+            )
+        with self.model.pipeline(copy=True) as pipeline:
+            (staged,) = self._seconds(partial(_stream, pipeline, pageable))
+        return together, {"overlapped": overlapped, "staged": staged}
 
-            def run() -> None:
-                for _ in pipeline.map(batches):
-                    pass
-
-            return self._seconds(run)
+    def _side_by_side(self, stages: Stages) -> None:
+        for stage, stream in zip(stages, self.streams, strict=True):
+            for _ in range(self.batches):
+                stage(stream)
+        for stream in self.streams:
+            stream.synchronize()
 
     def copies(self, nbytes: int) -> tuple[float, float]:
         """Return the seconds to copy that many bytes from page-locked and from ordinary memory."""
@@ -230,22 +243,27 @@ class _Measurement:
 
         found = self._seconds(locked), self._seconds(ordinary)
         there.buffer.close()
-        return found
+        return found[0][0], found[1][0]
 
-    def _seconds(self, run: Callable[[], None]) -> float:
-        """Return the time on the host, after one run to warm up."""
-        run()
-        found: list[float] = []
-        for _ in range(self.repeat):
-            begin = perf_counter()
-            run()
-            found.append(perf_counter() - begin)
-        return median(found)
+    def _seconds(self, *runs: Callable[[], None]) -> list[float]:
+        """Return the times on the host of runs that take turns, after one each to warm up."""
+        found: list[list[float]] = [[] for _ in runs]
+        for _ in range(self.repeat + 1):
+            for run, times in zip(runs, found, strict=True):
+                begin = perf_counter()
+                run()
+                times.append(perf_counter() - begin)
+        return [median(times[1:]) for times in found]
 
-    def _seconds_alone(self, stage: Callable[[Any], None]) -> float:
+    def seconds_alone(self, stage: Callable[[Any], None]) -> float:
         """Return the time on the device, by its events, after one run to warm up."""
         times = [self.device.time(stage, self.stream) for _ in range(self.repeat + 1)]
         return median(times[1:])
+
+
+def _stream(pipeline: Pipeline, batches: list[dict[str, Array]]) -> None:
+    for _ in pipeline.map(batches):
+        pass
 
 
 def _view(data: Array) -> View:
@@ -269,8 +287,8 @@ def show_pipeline(console: Console, found: PipelineTimes) -> None:
         ways.add_row(way, WAYS[way], ms_text(seconds), f"{seconds / found.floor:.2f}")
     console.print(ways)
     console.print(
-        f"floor {ms_text(found.floor)} ms: {found.batches} times the longest stage, and the others "
-        f"once; {found.hidden:.0%} of what can be hidden is hidden"
+        f"floor {ms_text(found.floor)} ms: all stages side by side, and once those that wait for "
+        f"others; {found.hidden:.0%} of what can be hidden is hidden"
     )
     if found.weights:
         console.print(

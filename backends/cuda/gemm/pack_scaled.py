@@ -74,7 +74,7 @@ class ScaledColumns:
         """Return the launch that does it, with another order of summation; see `KernelPacking`."""
         if self.alpha != 1 or not _are_for_kernels(b, self.transposed, scale, *shift):
             return None
-        sources = dict(zip(("x", "scale", "shift"), (b, scale, *shift), strict=False))
+        sources = dict[str, Array](zip(("x", "scale", "shift"), (b, scale, *shift), strict=False))
         launch = _kernel("scaled_columns", b, self.transposed, scale, shift=None)
         n = matrix_view(b.shape, self.transposed).sizes[1]
         return PackingLaunch(launch, sources, TensorType(float32, (3, n)))
