@@ -248,6 +248,27 @@ class GraphDevice(FakeDevice):
         return 0.004 + sum((0.001, 0.002, 0.0005)[:kernels])
 
 
+class TiredDevice(GraphDevice):
+    """One that takes twice as long where no run has let it rest."""
+
+    __hash__ = object.__hash__
+    seen = 0
+
+    def time(self, run: Any, stream: Any) -> float:
+        factor = 2 if self.replays == self.seen else 1
+        found = factor * super().time(run, stream)
+        self.seen = self.replays
+        return found
+
+
+def test_rows_take_as_long_as_in_the_runs_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU lowers its clock while its rows are timed one after the other."""
+    monkeypatch.setattr(Model, "bind", lambda model, shapes: nullcontext(model))
+    found = on_a_device(Relu(), Relu(), Relu(), device=TiredDevice())
+    times = [row.in_graph for row in found.rows if row.kind == "step"]
+    assert times == pytest.approx([1e-3, 2e-3, 5e-4])
+
+
 def test_rows_are_timed_within_the_graph_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of this device take the same time alone, wherever they are."""
     peaks = Peaks("fake", "fake:0", "float32", None, 48e3, 1e12, 1e5, 1e5, 5e-4)

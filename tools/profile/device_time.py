@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from ...runtime.control.program import Program
 from ...runtime.plan.backend import Device, Run, Stream
 from ...runtime.plan.host import HOST
+from ...runtime.plan.plan import Plan
 from ...runtime.plan.rows import Row, Slot
 from ...runtime.plan.streams import is_capturable, segments
 from ...runtime.session.model import Model
@@ -73,38 +74,61 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     return Timing(tuple(replay_once() for _ in range(runs)))
 
 
-def row_times(model: Model, program: Program) -> list[tuple[Row, float]]:
-    """Return how many seconds longer a graph takes with each row than with those before it alone.
+class RowClock:
+    """Tells how many seconds longer a graph takes with each row than with those before it alone.
 
     So a row is timed between its neighbours: its kernel starts as the one before it ends, and finds
     in the caches what that one left. The time of an empty graph belongs to none.
+
+    Args:
+        device: the program's.
+        plan: its only plan, of one piece.
+        timed: numbers of the rows that are timed.
+    """
+
+    def __init__(self, device: ClockedDevice, plan: Plan, timed: Sequence[int]) -> None:
+        self._device, self._rows = device, [plan.rows[i] for i in timed]
+        lengths = (0, *(i + 1 for i in timed))
+        self._graphs = [device.record(plan.together(range(n), copies=False)) for n in lengths]
+        self._stream, self._runs = device.stream(), list[float]()
+
+    def tick(self) -> None:
+        """Time a whole graph, in turns with runs of which `times` tell the parts.
+
+        The clock of a device is slower while it works for long, as it does in `times`.
+        """
+        self._runs.append(self._device.time(self._graphs[-1], self._stream))
+
+    def times(self) -> list[tuple[Row, float]]:
+        """Return the rows with their times, as long together as a graph took at each tick."""
+        device, graphs, stream = self._device, self._graphs, self._stream
+        once = sum(device.time(graph, stream) for graph in graphs for _ in range(2)) / 2
+        rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS / max(once, 1e-9))))
+        samples = [[device.time(graph, stream) for graph in graphs] for _ in range(rounds)]
+        ends = list(accumulate((median(times) for times in zip(*samples, strict=True)), max))
+        faster = median(self._runs) / ends[-1] if self._runs and ends[-1] else 1.0
+        taken = (faster * (end - begin) for begin, end in pairwise(ends))
+        return list(zip(self._rows, taken, strict=True))
+
+
+def row_clock(model: Model, program: Program) -> RowClock | None:
+    """Return what times the rows of a program within their graph.
 
     Args:
         model: the program's model.
         program: has run before, with inputs that are on the device.
 
     Returns:
-        The rows with their times; none where there is no such device, some rows are elsewhere, or
-        there are more than `MAX_ROWS`.
+        None where there is no such device, some rows are elsewhere, or there are more than
+        `MAX_ROWS`.
     """
     device = _device_of(model, program)
     timed = [i for i, row in enumerate(program.rows) if _is_timed(row)]
     if device is None or len(timed) > MAX_ROWS:
-        return []
+        return None
     (plan,) = program.plans
     parts = chain.from_iterable(_pieces(plan.rows, each, device) for each in segments(plan.rows))
-    if len(list(parts)) > 1:
-        return []
-    lengths = (0, *(i + 1 for i in timed))
-    graphs = [device.record(plan.together(range(n), copies=False)) for n in lengths]
-    stream = device.stream()
-    once = sum(device.time(graph, stream) for graph in graphs for _ in range(2)) / 2
-    rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS / max(once, 1e-9))))
-    samples = [[device.time(graph, stream) for graph in graphs] for _ in range(rounds)]
-    ends = accumulate((median(times) for times in zip(*samples, strict=True)), max)
-    rows = [plan.rows[i] for i in timed]
-    steps = pairwise(ends)
-    return [(row, end - begin) for row, (begin, end) in zip(rows, steps, strict=True)]
+    return RowClock(device, plan, timed) if len(list(parts)) <= 1 else None
 
 
 def _is_timed(row: Row) -> bool:

@@ -6,8 +6,8 @@ The module is not called ``profile``, for the reason given in `inspection`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic
@@ -31,7 +31,7 @@ from ..common.roofline import Share, lost_where, shares_of
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
-from .device_time import row_times
+from .device_time import RowClock, row_clock
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
 from .profile_rows import ProfiledRow, RowKey, key_of, middle_of, phases_of, rows_of, shape_key
@@ -252,9 +252,11 @@ def profile_model(
     best: dict[str, Peaks] = {}
     in_graph: dict[RowKey, float] = {}
     try:
-        with time_limit(timeout, say, since) as (limit, tell):
-            _measure(model, probe, feeds, repeat, tell, runs)
-            in_graph |= _in_graph(model, feeds.arrays, tell)
+        with time_limit(timeout, say, since) as (limit, tell), _clock(model, feeds) as clock:
+            _measure(model, probe, feeds, repeat, tell, runs, clock)
+            if clock is not None:
+                tell("rows within their graph")
+                in_graph |= {key_of(row): seconds for row, seconds in clock.times()}
             if peaks:
                 _peaks(model, probe.program(feeds.arrays), tell, best)
         plain, watched = runs.pairs()
@@ -301,9 +303,15 @@ class _Runs:
 
 
 def _measure(
-    model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say, runs: _Runs
+    model: Model,
+    probe: Probe,
+    feeds: Inputs,
+    repeat: Repeat,
+    say: Say,
+    runs: _Runs,
+    clock: RowClock | None,
 ) -> None:
-    """Run both models alternately, so that changes in machine speed affect both."""
+    """Run both models and the graph alternately, so that changes in machine speed affect all."""
     say("first run")
     for _ in range(2):  # the second one reuses kernels and plans of bodies
         model.run(feeds.arrays)
@@ -320,6 +328,8 @@ def _measure(
         pair = (run_plain, run_watched)
         for turn in pair if len(runs.watched) % 2 else reversed(pair):
             turn()
+        if clock is not None:
+            clock.tick()
 
 
 def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) -> None:
@@ -334,16 +344,16 @@ def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) ->
             found[name] = peaks_of(model.backends[i:], model.options, say, dtypes)
 
 
-def _in_graph(model: Model, feeds: Mapping[str, Any], say: Say) -> dict[RowKey, float]:
-    """Return the time of each row within a graph of all; none if the model is not one graph."""
-    shapes = {n: data.shape for n, data in feeds.items() if isinstance(data, np.ndarray)}
+@contextmanager
+def _clock(model: Model, feeds: Inputs) -> Generator[RowClock | None]:
+    """Provide what times the rows within a graph of all; None if the model is not one graph."""
+    shapes = {n: data.shape for n, data in feeds.arrays.items() if isinstance(data, np.ndarray)}
     if not hasattr(model.backends[0].device, "time") or not model.prepare(shapes).is_plan:
-        return {}
-    say("rows within their graph")
+        yield None
+        return
     with model.bind(shapes) as bound:
-        bound.run(feeds)
-    times = row_times(model, model.prepare(shapes, to="device"))
-    return {key_of(row): seconds for row, seconds in times}
+        bound.run(feeds.arrays)
+        yield row_clock(model, model.prepare(shapes, to="device"))
 
 
 def _arenas(program: Program) -> tuple[ArenaMap, ...]:
