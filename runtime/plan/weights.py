@@ -260,7 +260,7 @@ def _by_source(constants: Iterable[_Wanted]) -> Iterable[list[_Wanted]]:
     """Return what is packed from the same large array together, in order of the first."""
     found = dict[int, list[_Wanted]]()
     for each in constants:
-        largest = max(each[1], key=lambda data: data.nbytes)
+        largest = max(each[1], key=lambda data: data.nbytes, default=each)  # a table has no source
         found.setdefault(id(largest), []).append(each)
     return found.values()
 

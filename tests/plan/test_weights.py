@@ -255,6 +255,18 @@ def test_what_is_packed_from_one_array_shares_its_copy(monkeypatch: pytest.Monke
     assert len(made) == 2
 
 
+def test_tables_are_made_on_several_threads_as_well() -> None:
+    store, (value,), threads = WeightStore(FakeDevice()), constants(1), set[int]()
+
+    def table() -> Array:
+        threads.add(get_ident())
+        return np.arange(4)
+
+    store.prepare([((), "first", table), ((), "second", table), as_it_is(value)])
+    assert len(store._views) == 3
+    assert get_ident() not in threads
+
+
 def test_small_constants_share_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_SLIGHT", 100)
     device, graph = FakeDevice(), Graph("weights")
