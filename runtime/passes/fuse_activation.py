@@ -42,13 +42,15 @@ def _is_sixth(node: Node) -> bool:
 
 
 _CUBIC = {(1,): sqrt(2 / pi), (3,): sqrt(2 / pi) * 0.044715}
-#: x (1 + t) / 2, x t, x t / 6 and t / 6.
+#: x (1 + t) / 2, x (1 - t) / 2, x t, x t / 6 and t / 6.
 _HALF_SUM = Poly({(1, 0): 0.5, (1, 1): 0.5}, "x", "t")
+_HALF_DIFFERENCE = Poly({(1, 0): 0.5, (1, 1): -0.5}, "x", "t")
 _PRODUCT = Poly({(1, 1): 1.0}, "x", "t")
 _SIXTH = Poly({(1, 1): 1 / 6}, "x", "t")
 _SIXTH_ALONE = Poly({(1,): 1 / 6}, "t")
 
 _ERF = Apply(Erf, Poly({(1,): sqrt(0.5)}, "x"), name="t")
+_ERF_OF_MINUS = Apply(Erf, Poly({(1,): -sqrt(0.5)}, "x"), name="t")
 _TANH = Apply(Tanh, Poly(_CUBIC, "x"), name="t")
 _SIGMOID = Apply(Sigmoid, Poly({(1,): "alpha"}, "x"), name="t")
 _LINE = Apply(HardSigmoid, "x", name="t", where=_is_sixth)
@@ -102,6 +104,7 @@ def _activation(op: Op, function: Apply, pattern: Pattern) -> Fusion:
 
 FUSIONS = (
     _activation(Gelu(), _ERF, _HALF_SUM),
+    _activation(Gelu(), _ERF_OF_MINUS, _HALF_DIFFERENCE),
     _activation(Gelu(approximate="tanh"), _TANH, _HALF_SUM),
     _activation(Swish(), _SIGMOID, _PRODUCT),
     _activation(HardSwish(), _LINE, _PRODUCT),

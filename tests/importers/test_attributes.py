@@ -104,7 +104,7 @@ def test_strings_that_are_not_utf8() -> None:
     proto.graph.node[0].domain, proto.graph.node[0].op_type = "", "TwiceCall"
     with pytest.raises(UnsupportedError, match=r"TwiceCall .*some-converter left it as it was"):
         load(proto)
-    proto.graph.node[0].op_type = "Erfc"
+    proto.graph.node[0].op_type = "Erfi"
     with pytest.raises(UnsupportedError, match=r"some-converter left it .*; did you mean 'Erf'\?"):
         load(proto)
     proto.graph.node[0].op_type = "Softmax"

@@ -99,6 +99,10 @@ FUSED: dict[str, tuple[Any, str]] = {
         lambda f, x: f.add(f.mul(0.5, x), f.mul(f.mul(x, 0.5), f(Erf(), f.div(x, sqrt(2))))),
         "Gelu",
     ),
+    "gelu, the complement of erf": (
+        lambda f, x: f.mul(f.mul(x, 0.5), f(Sub(), 1.0, f(Erf(), f.div(f(Neg(), x), sqrt(2))))),
+        "Gelu",
+    ),
     "tanh gelu, a power": (
         lambda f, x: f.tanh_half(x, f.mul(f.add(x, f.mul(f.cube(x), 0.044715)), C)),
         "Gelu",

@@ -54,22 +54,33 @@ _EXPERIMENTAL = (
     "Affine ConstantFill Crop DynamicSlice GivenTensorFill ImageScaler ParametricSoftplus Scale "
     "ScaledTanh"
 )
+#: What tf2onnx leaves as it is in TensorFlow.
+_UNCONVERTED = (
+    "ApproximateEqual Bucketize Cross Diag DiagPart Erfc EuclideanNorm Expm1 HSVToRGB "
+    "HistogramFixedWidth InTopK InTopKV2 L2Loss Log1p LowerBound MatrixInverse MatrixSetDiag "
+    "MulNoNan NthElement RGBToHSV TruncateMod UpperBound Xdivy Xlog1py Xlogy"
+)
 #: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
 DEFAULT_DOMAIN = {
     "SimplifiedLayerNormalization": "normalization",
     **dict.fromkeys(_EXPERIMENTAL.split(), "experimental"),
 }
+#: Modules of operators without a domain that belong to another framework.
+FOREIGN = dict.fromkeys(_UNCONVERTED.split(), "tensorflow")
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 #: That of AMD Quark, and the one that it had before.
 QUARK = ("com.amd.quark", "com.vai.quantize")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
 TENSORRT, PLUGIN = "trt", "TRT_"
+#: The domain of the custom operators of tf2onnx.
+TENSORFLOW = "ai.onnx.converters.tensorflow"
 #: Modules of other domains, each with all of its operators.
 OTHER_DOMAINS = {
     **dict.fromkeys(QONNX, "qonnx"),
     **dict.fromkeys(QUARK, "quark"),
     TENSORRT: "tensorrt",
+    TENSORFLOW: "tensorflow",
 }
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 
@@ -82,7 +93,7 @@ def find(domain: str, name: str) -> Contrib | None:
     if domain == DOMAIN:
         module = _MODULE_OF.get(name)
     elif not domain:
-        module = DEFAULT_DOMAIN.get(name)
+        module = DEFAULT_DOMAIN.get(name) or FOREIGN.get(name)
     if module is None:
         return None
     import_module(f".{module}", __package__)

@@ -1,0 +1,187 @@
+"""Operators that tf2onnx leaves as they are: tools/workshop/tensorflow_files.py made a sample.
+
+Its results are TensorFlow's; edges are held against Python, numpy and PyTorch.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+import tercet
+from tercet.importers.onnx.contrib.catalogue import FOREIGN, TENSORFLOW
+from tercet.runtime.ir.types import Array
+
+from ..packages import needs_cuda
+from .stored import arrays
+
+MODEL = Path(__file__).parent / "tensorflow.onnx"
+
+
+def in_its_domain() -> onnx.ModelProto:
+    """Return the sample as tf2onnx writes it with --custom-ops."""
+    model = onnx.load(MODEL)
+    for node in model.graph.node:
+        if not onnx.defs.has(node.op_type):
+            node.domain = TENSORFLOW
+    model.opset_import.append(helper.make_opsetid(TENSORFLOW, 1))
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
+@pytest.mark.parametrize("domain", [TENSORFLOW, ""])
+def test_samples(options: Any, domain: str) -> None:
+    wanted = arrays(MODEL, "output/")
+    assert len(wanted) == len(FOREIGN) - 1  # InTopK is InTopKV2
+    with tercet.load(in_its_domain() if domain else MODEL, **options) as loaded:
+        found = loaded.run(arrays(MODEL, "input/"))
+    for name, result in wanted.items():
+        assert found[name].dtype == result.dtype, name
+        np.testing.assert_allclose(found[name], result, 2e-6, 2e-7, err_msg=name)
+
+
+@needs_cuda
+def test_cuda_leaves_nothing() -> None:
+    found = tercet.inspect(MODEL, placement="cuda", target="sm_90a").placement
+    assert found
+    assert {row.op for row in found if row.backend == "numpy"} == set()
+
+
+def computed(op: str, *inputs: Any, **attributes: Any) -> Array:
+    """Return the result of one node; sizes of inputs are not declared, but their number is."""
+    data = dict(zip("abc", map(np.asarray, inputs), strict=False))
+    infos = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim
+        )
+        for name, x in data.items()
+    ]
+    node = helper.make_node(op, list(data), ["out"], **attributes)
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="out")])
+    with tercet.load(helper.make_model(graph, producer_name="tf2onnx")) as model:
+        return model.run(data)["out"]
+
+
+SMALL = np.array([0, 1e-30, -1e-9, 1e-5, -0.01, 0.3, -0.499, 0.5, 0.7, 20, -20, 60], np.float32)
+ENDS = np.array([np.inf, -np.inf, np.nan, -1, -2, 1e38, 88.7, -100], np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("op", "true"), [("Expm1", np.expm1), ("Log1p", np.log1p)])
+def test_no_digits_are_lost_near_zero(op: str, true: Any, dtype: Any) -> None:
+    x = np.concatenate([SMALL, ENDS]).astype(dtype)
+    with np.errstate(all="ignore"):
+        wanted = true(x)
+    np.testing.assert_allclose(computed(op, x), wanted, rtol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("op", ["Xlogy", "Xlog1py", "Xdivy"])
+def test_zero_times_anything_is_zero(op: str) -> None:
+    y = np.array([0, -1, np.inf, np.nan, 3], np.float32)
+    np.testing.assert_array_equal(computed(op, np.zeros(5, np.float32), y), np.zeros(5))
+
+
+def test_a_gelu_of_jax_is_one() -> None:
+    """x / 2 erfc(-x / sqrt(2)), as jax.nn.gelu(approximate=False) is."""
+    nodes = [
+        helper.make_node("Mul", ["x", "c"], ["s"]),
+        helper.make_node("Erfc", ["s"], ["e"]),
+        helper.make_node("Mul", ["x", "half"], ["h"]),
+        helper.make_node("Mul", ["h", "e"], ["y"]),
+    ]
+    kinds = [helper.make_tensor_value_info(name, 1, [3, 4]) for name in "xy"]
+    numbers = {"c": -(0.5**0.5), "half": 0.5}
+    weights = [helper.make_tensor(name, 1, [], [value]) for name, value in numbers.items()]
+    graph = helper.make_graph(nodes, "g", kinds[:1], kinds[1:], weights)
+    with tercet.load(helper.make_model(graph)) as model:
+        assert [type(node.op).__name__ for node in model.graph.nodes] == ["Gelu"]
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3), (2, 3, 5), (4, 4)])
+def test_diagonals(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(np.float32)
+    row = rng.standard_normal((*shape[:-2], min(shape[-2:]))).astype(np.float32)
+    node = helper.make_node("MatrixSetDiag", ["x", "row"], ["y"])
+    kinds = [helper.make_tensor_value_info(n, 1, v.shape) for n, v in (("x", x), ("row", row))]
+    graph = helper.make_graph([node], "g", kinds, [onnx.ValueInfoProto(name="y")])
+    with tercet.load(helper.make_model(graph)) as model:
+        (found,) = model(x, row)
+    wanted = torch.from_numpy(x.copy())
+    torch.diagonal(wanted, dim1=-2, dim2=-1).copy_(torch.from_numpy(row))
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_a_diagonal_does_not_spread_infinities() -> None:
+    x = np.array([[np.inf, np.nan], [np.nan, -np.inf]], np.float32)
+    np.testing.assert_array_equal(computed("DiagPart", x), [np.inf, -np.inf])
+    np.testing.assert_array_equal(computed("Diag", np.array([np.inf, 1], np.float32)).ravel()[1], 0)
+
+
+def test_bounds_are_torchs() -> None:
+    rows = np.sort(np.random.default_rng(0).integers(0, 5, (3, 8)), -1).astype(np.float32)
+    values = np.arange(-1, 6, dtype=np.float32) * np.ones((3, 1), np.float32)
+    for op, right in ("LowerBound", False), ("UpperBound", True):
+        wanted = torch.searchsorted(torch.from_numpy(rows), torch.from_numpy(values), right=right)
+        found = computed(op, rows, values, out_type=7)
+        np.testing.assert_array_equal(found, wanted.numpy())
+    edges = [-1.0, 0.0, 2.0]
+    wanted = torch.bucketize(torch.from_numpy(values), torch.tensor(edges), right=True)
+    np.testing.assert_array_equal(computed("Bucketize", values, boundaries=edges), wanted.numpy())
+
+
+def test_ranks_with_ties_and_nan() -> None:
+    """Ties are all within k; a row that is not finite has no ranks."""
+    rows = np.array([[1, 1, 0], [3, 2, 1], [np.nan, 1, 2], [np.inf, 0, 1]], np.float32)
+    found = computed("InTopKV2", rows, np.array([1, 2, 2, 0]), np.array(1))
+    np.testing.assert_array_equal(found, [True, False, False, False])
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_order_statistics_are_numpys(reverse: int) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    found = computed("NthElement", x, np.array(3, np.int32), reverse=reverse)
+    np.testing.assert_array_equal(found, np.sort(x, -1)[:, 5 if reverse else 3])
+
+
+def test_colours_are_pythons() -> None:
+    rng = np.random.default_rng(0)
+    grey = [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 0, 1]]
+    x = np.concatenate([np.array(grey), rng.uniform(size=(40, 3))]).astype(np.float32)
+    hsv = computed("RGBToHSV", x)
+    np.testing.assert_allclose(hsv, [colorsys.rgb_to_hsv(*each) for each in x], atol=1e-6)
+    np.testing.assert_allclose(computed("HSVToRGB", hsv), x, atol=1e-6)
+
+
+def test_inverses() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 3)).astype(np.float32)
+    for adjoint, wanted in enumerate((np.linalg.inv(x), np.linalg.inv(x).swapaxes(1, 2))):
+        np.testing.assert_allclose(computed("MatrixInverse", x, adjoint=adjoint), wanted, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_remainders_have_the_sign_of_the_first(dtype: Any) -> None:
+    x, y = np.array([7, -7, 7, -7], dtype), np.array([3, 3, -3, -3], dtype)
+    np.testing.assert_array_equal(computed("TruncateMod", x, y), np.fmod(x, y))
+
+
+def test_the_outer_bins_take_what_is_outside() -> None:
+    x = np.array([-9, 0, 0.24, 0.25, 0.99, 1, 9], np.float32)
+    found = computed(
+        "HistogramFixedWidth", x, np.array([0, 1], np.float32), np.array(4, np.int32), dtype=7
+    )
+    np.testing.assert_array_equal(found, np.histogram(np.clip(x, 0, 1), 4, (0, 1))[0])
+
+
+def test_an_operator_of_anyone_else_comes_first() -> None:
+    with pytest.raises(tercet.UnsupportedError, match="tf2onnx left it as it was"):
+        computed("Lgamma", np.ones(2, np.float32))
+    with pytest.raises(tercet.ModelError, match=r"expected 6 \(int32\) or 7 \(int64\)"):
+        computed("LowerBound", np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), out_type=1)
