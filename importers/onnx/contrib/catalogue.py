@@ -66,7 +66,7 @@ DEFAULT_DOMAIN = {
     **dict.fromkeys(_EXPERIMENTAL.split(), "experimental"),
 }
 #: Modules of operators without a domain that belong to another framework.
-FOREIGN = dict.fromkeys(_UNCONVERTED.split(), "tensorflow")
+FOREIGN: dict[str, str] = dict.fromkeys(_UNCONVERTED.split(), "tensorflow")
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 #: That of AMD Quark, and the one that it had before.
