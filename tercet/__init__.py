@@ -67,6 +67,7 @@ if _TYPE_CHECKING:
     from .tools.profile.profiling import Profile, profile
     from .tools.report.report import Report, report
     from .tools.tune.compilation import Compilation, compile
+    from .tools.tune.generation import compile_generation
 
 __all__ = [
     "Availability",
@@ -116,6 +117,7 @@ __all__ = [
     "compare",
     "compare_layers",
     "compile",
+    "compile_generation",
     "compress",
     "decode_inputs",
     "diagnose",
@@ -160,6 +162,7 @@ _LAZY = {
     "compare": ".tools.compare.compare",
     "compare_layers": ".tools.compare.layers",
     "compile": ".tools.tune.compilation",
+    "compile_generation": ".tools.tune.generation",
     "compress": ".tools.compress.compress",
     "decode_inputs": ".tools.common.decode_inputs",
     "diagnose": ".tools.doctor.doctor",

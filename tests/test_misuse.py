@@ -23,6 +23,7 @@ from tercet.runtime.base.arguments import anything
 
 DIGITS = str(Path(tercet.__file__).parent / "demo" / "digits.onnx")
 DECODER = str(Path(__file__).parent / "producers" / "transformers" / "genai_llama_fp32.onnx")
+LLAMA = str(Path(__file__).parent / "producers" / "decoders" / "optimum_llama")
 X = np.zeros((1, 1, 8, 8), np.float32)
 PAIR = ["numpy", "onnx.reference"]
 
@@ -258,6 +259,7 @@ FIRST: dict[str, dict[str, Any]] = {
     "compare": {"source": DIGITS, "runners": PAIR, "repeat": 0},
     "compress": {"source": DIGITS, "sparsity": 0.5},
     "compile": {"source": DIGITS, "target": "sm_80"},
+    "compile_generation": {"folder": LLAMA, "target": "sm_80", "capacity": 4, "prefill_chunk": 2},
     "compare_layers": {"source": DIGITS, "runners": PAIR},
     "decode_inputs": {"source": DECODER, "tokens": [3, 4]},
     "diagnose": {"patience": 0.1},
@@ -278,6 +280,7 @@ OWN = {
     "bench": {"batch", "concurrency", "compare", "schedule", "limits", "old"}
     | {f"assert_{what}" for what in ("p50", "ops", "error", "ratio")},
     "compress": {"sparsity", "bits", "min_elements"},
+    "compile_generation": {"folder", "variant", "batch", "capacity", "prefill_chunk"},
     "decode_inputs": {"tokens", "step"},
     "diagnose": {"patience"},
 }

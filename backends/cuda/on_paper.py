@@ -49,6 +49,10 @@ class PaperExchange:
     def trim(self) -> None:
         """Do nothing."""
 
+    def event(self) -> object:
+        """Return no event: nothing runs that could be waited for."""
+        return None
+
 
 class PaperDevice:
     """Implements `runtime.backend.Device` as `CudaDevice` does, without a GPU and its driver.

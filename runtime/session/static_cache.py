@@ -66,6 +66,7 @@ class StaticCaches:
     Args:
         model: remains the caller's.
         inputs: of the model.
+        room: number of positions that the caches have room for at first, if the capacity allows.
 
     Attributes:
         chains: whether steps may be chained; see `chained`. On the host that gains nothing.
@@ -75,7 +76,7 @@ class StaticCaches:
         DeviceOutOfMemory: the device has no room for the caches.
     """
 
-    def __init__(self, model: Model, inputs: StepInputs) -> None:
+    def __init__(self, model: Model, inputs: StepInputs, room: int = FIRST_ROOM) -> None:
         layout = inputs.layout
         if not layout.caches:
             raise UnsupportedError("the model has no caches")
@@ -94,7 +95,7 @@ class StaticCaches:
         together = any(isinstance(n.op, DynamicQuantizeLinear) for n in model.imported.walk())
         self._rounds = layout.step is None and layout.can_rewind and not together
         capacity = inputs.capacity
-        self._room = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity)
+        self._room = room if capacity is None else min(room, capacity)
         self._spare = 0
         self._narrow = NarrowCaches.of(layout, model.options)
         self._selects = self._returns_all(layout.step or min(2, self._room))

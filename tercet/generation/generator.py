@@ -33,7 +33,7 @@ from .writer import Writer
 #: Prompt tokens per prefill step; the step computes logits over the vocabulary for each of them.
 PREFILL_CHUNK = 1024
 
-_RULES = {
+RULES = {
     "folder": rules.path,
     "variant": rules.optional(rules.word("the name of a variant, such as 'q4'")),
     "capacity": rules.optional(rules.whole(1)),
@@ -85,7 +85,7 @@ class Generator(Closable):
         UnsupportedError: a pipeline of several models; or see `tercet.load`.
     """
 
-    @public(**_RULES)
+    @public(**RULES)
     def __init__(
         self,
         folder: str | os.PathLike[str],

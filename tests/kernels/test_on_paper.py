@@ -24,6 +24,7 @@ from ..control.flows import FLOWS
 from .fake_driver import FAKE, Gate, plant
 
 DIGITS = Path(tercet.__file__).parent / "demo" / "digits.onnx"
+DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 #: In half precision, a GPU looks for infinities in large results.
 LARGE = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -128,3 +129,45 @@ def test_what_is_measured_is_not_asked_for(tmp_path: Path) -> None:
 def test_what_only_a_run_knows_is_named(tmp_path: Path) -> None:
     found = compiled(saved(parse_model(LATE), tmp_path), tmp_path, fallback="numpy")
     assert found.later == ("y",)
+
+
+# ── decoders ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("float32", 1), ("float16", 2)])
+@pytest.mark.parametrize("name", ["optimum_llama", "genai_llama_int4", "optimum_falcon"])
+def test_a_gpu_asks_for_the_same_as_it_generates(
+    name: str, precision: Any, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, options = DECODERS / name, {"capacity": 16, "precision": precision}
+    ahead, there = Named(), Named()
+    monkeypatch.setattr(on_paper, "Compiler", lambda target, cache: ahead)
+    tercet.compile_generation(folder, target="sm_80", batch=batch, prefill_chunk=4, **options)
+    compiler: Any = there
+    monkeypatch.setattr(launching, "launcher", lambda *_: lambda stream: None)
+    plant(compiler, Gate(), monkeypatch.setattr)
+    with tercet.Generator(folder, "cuda", prefill_chunk=4, **options) as generator:
+        for length in (2, 7):
+            generator.generate_ids([[5] * length] * batch, max_new_tokens=3)
+    assert there.sources == ahead.sources
+
+
+def test_more_room_has_other_plans(tmp_path: Path) -> None:
+    short, long = (
+        tercet.compile_generation(
+            DECODERS / "optimum_llama",
+            target="sm_90a",
+            cache=tmp_path,
+            capacity=size,
+            prefill_chunk=2,
+        )
+        for size in (2048, 4096)
+    )
+    assert short.compiled == short.kernels <= long.kernels
+    assert long.compiled == long.kernels - short.kernels
+
+
+def test_decoders_that_read_an_encoder(tmp_path: Path) -> None:
+    folder = DECODERS.parent / "encoders" / "optimum_t5"
+    with pytest.raises(tercet.UnsupportedError, match=r"reads what .*encoder_model.onnx computes"):
+        tercet.compile_generation(folder, target="sm_90a", cache=tmp_path)

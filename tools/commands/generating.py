@@ -12,7 +12,7 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import Common, Group
-from .help import BACKEND, OWN
+from .help import BACKEND
 from .options import (
     Backend,
     BackendOptions,
@@ -21,8 +21,10 @@ from .options import (
     MaxBytes,
     MaxDeviceBytes,
     Precision,
+    PrefillChunk,
     Threads,
     Tune,
+    Variant,
     backend_options_of,
     exit_code,
     integers,
@@ -120,16 +122,7 @@ class DecoderOptions(Group):
     """The decoder and its backend."""
 
     title: ClassVar[str] = BACKEND
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            "--file",
-            metavar="NAME",
-            help="Which of several model files, such as q4 or model_q4.onnx.",
-            rich_help_panel=OWN,
-        ),
-    ] = None
+    variant: Variant = None
     backend: Backend = "numpy"
     fallback: Fallback = None
     precision: Precision = "float32"
@@ -217,12 +210,7 @@ class CacheOptions(Group):
     """The KV caches and the prefill."""
 
     title: ClassVar[str] = "Caches"
-    prefill_chunk: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Number of tokens per prefill step; fewer take less memory."
-        ),
-    ] = 1024
+    prefill_chunk: PrefillChunk = 1024
     capacity: Annotated[
         int | None,
         typer.Option(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ...runtime.errors import FileError, TimeLimitError, UsageError
-from .help import BACKEND, GENERAL
+from .help import BACKEND, GENERAL, OWN
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Backend = Annotated[
@@ -106,6 +106,20 @@ AllowInconclusive = Annotated[
         "--allow-inconclusive",
         help="Exit with 0 instead of 8 if a difference may be rounding, but might be an error.",
     ),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        "--variant",
+        "--file",
+        metavar="NAME",
+        help="Which of several model files, such as q4 or model_q4.onnx.",
+        rich_help_panel=OWN,
+    ),
+]
+PrefillChunk = Annotated[
+    int,
+    typer.Option(metavar="N", help="Number of tokens per prefill step; fewer take less memory."),
 ]
 Device = Annotated[int, typer.Option(metavar="N", help="Index of the GPU.")]
 SkipPasses = Annotated[

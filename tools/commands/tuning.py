@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from ...runtime.errors import UsageError
-from .groups import AlgorithmOptions, Common, ShapeOptions
+from .groups import AlgorithmOptions, Common, Group, ShapeOptions
 from .options import (
     Fallback,
     File,
     Finite,
     KeepFloat32,
+    PrefillChunk,
     SkipPasses,
+    Variant,
     names_of,
     show,
     size_option,
@@ -75,8 +79,37 @@ def tune(
     show(found, show_report if report else show_tuned, json=common.json)
 
 
+@dataclass(frozen=True)
+class StepOptions(Group):
+    """The steps of a decoder, whose folder is given instead of a model."""
+
+    title: ClassVar[str] = "With the folder of a decoder, as of tercet generate"
+    variant: Variant = None
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Number of sequences that are generated together.")
+    ] = 1
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Capacity of the caches in tokens; default: what they have at first."
+        ),
+    ] = None
+    prefill_chunk: PrefillChunk = 1024
+
+    def as_options(self) -> dict[str, Any]:
+        """Return the options by their Python names."""
+        return asdict(self)
+
+
 def compile(
-    model: File,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX file, or the folder of a decoder.",
+            show_default=False,
+        ),
+    ],
     *,
     target: Annotated[
         str | None,
@@ -92,22 +125,39 @@ def compile(
     finite: Finite = False,
     options: AlgorithmOptions,
     shapes: ShapeOptions,
+    steps: StepOptions,
     common: Common,
 ) -> None:
     """Compile a model's kernels for a GPU that need not be present, and keep them in the cache.
 
+    Of a decoder's folder, they are those of tercet generate.
+
     Examples:
         tercet compile model.onnx --target sm_90a --precision float16
         tercet compile model.onnx --target sm_86:46 --dim batch=8
+        tercet compile llama --target sm_90a --capacity 64
     """
     from ..common.console import progress
     from ..tune.compilation import compile as compile_model
     from ..tune.compilation_view import show_compilation
+    from ..tune.generation import compile_generation
 
     chosen = {
-        **{**options.as_options(), **shapes.as_options(), "fallback": fallback},
+        **{**options.as_options(), "fallback": fallback, "target": target},
         **{"keep_float32": names_of(keep), "skip": split(skip_passes), "finite": finite},
+        "timeout": common.timeout,
     }
+    is_folder = model.is_dir()
+    if not is_folder and steps != StepOptions():
+        raise UsageError(
+            f"--variant, --batch, --capacity and --prefill-chunk are for the folder of a decoder, "
+            f"and {model} is a model"
+        )
+    if is_folder and any(shapes.as_options().values()):
+        raise UsageError("--shape and --dim are of models; a decoder's steps have --batch")
     with progress() as say:
-        found = compile_model(model, target=target, timeout=common.timeout, say=say, **chosen)
+        if is_folder:
+            found = compile_generation(model, say=say, **steps.as_options(), **chosen)
+        else:
+            found = compile_model(model, say=say, **shapes.as_options(), **chosen)
     show(found, show_compilation, json=common.json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -114,15 +115,76 @@ def compile(
         UnsupportedError: no backend takes some nodes; lists each with the reasons.
         KernelError: a kernel does not compile.
     """
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    given = {"precision": precision, "operators": operators, **options}
+    with (
+        planned_on_paper(source, target, fallback, given, say) as made,
+        explained(assumed_dims(made.model.inputs, *texts)),
+    ):
+        program = made.model.prepare(input_shapes(made.model.inputs, *texts))
+        return made.compilation(model_title(source), tuple(_later(program)))
+
+
+class PlannedOnPaper:
+    """A model that is planned for a GPU on which nothing runs.
+
+    Attributes:
+        model: the model, on the backends of that GPU.
+    """
+
+    def __init__(self, model: Model, device: Any, folder: str) -> None:
+        self.model = model
+        self._device, self._folder, self._begin = device, folder, perf_counter()
+
+    def compilation(self, name: str, later: tuple[str, ...] = ()) -> Compilation:
+        """Wait for the kernels of everything that was planned, and return what they are.
+
+        Args:
+            name: of the model.
+            later: see `Compilation`.
+
+        Raises:
+            UsageError: the cache has not kept them.
+            KernelError: a kernel does not compile.
+        """
+        compiler = self._device.compiler
+        codes = compiler.finish()
+        if lacking := compiler.lacking():
+            raise UsageError(
+                f"the cache {self._folder} has not kept {len(lacking)} of {len(codes)} "
+                "kernels: can it be written, and is there room?"
+            )
+        return Compilation(
+            model=name,
+            target=describe_target(compiler.target),
+            folder=self._folder,
+            kernels=len(codes),
+            compiled=compiler.statistics.compiled,
+            nbytes=sum(map(len, codes)),
+            seconds=perf_counter() - self._begin,
+            later=later,
+        )
+
+
+@contextmanager
+def planned_on_paper(
+    source: Loadable, target: str | None, fallback: str | None, given: Mapping[str, Any], say: Say
+) -> Iterator[PlannedOnPaper]:
+    """Load a model for a GPU that need not be present; plans of it are compiled, but do not run.
+
+    Args:
+        source: what `tercet.load` takes.
+        target: see `compile`.
+        fallback: see `compile`.
+        given: options of `tercet.load`.
+        say: called with progress messages.
+
+    Raises:
+        BackendUnavailable, UsageError, ModelError: see `compile`.
+    """
     gpu = None if target is None else target_of(target)
     say("loading")
-    begin = perf_counter()
-    given = {"precision": precision, "operators": operators, **options}
-    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
-    with (
-        on_paper(source, given) as (host, chosen),
-        explained(assumed_dims(host.inputs, *texts)),
-    ):
+    with on_paper(source, given) as (host, chosen):
         chosen = replace(chosen, tune=False)  # measurements are of a GPU that is present
         device = _device(chosen, gpu)
         if reason := Cache(chosen.cache / "cuda").refusal():
@@ -135,23 +197,7 @@ def compile(
         backends = (CudaBackend(device), *behind)
         with Model(host.imported, backends, chosen, evaluate, about, made) as model:
             announce_compiling(model, say)
-            program = model.prepare(input_shapes(host.inputs, *texts))
-            codes = device.compiler.finish()
-            if lacking := device.compiler.lacking():
-                raise UsageError(
-                    f"the cache {chosen.cache} has not kept {len(lacking)} of {len(codes)} "
-                    "kernels: can it be written, and is there room?"
-                )
-            return Compilation(
-                model=model_title(source),
-                target=describe_target(device.compiler.target),
-                folder=str(chosen.cache),
-                kernels=len(codes),
-                compiled=device.compiler.statistics.compiled,
-                nbytes=sum(map(len, codes)),
-                seconds=perf_counter() - begin,
-                later=tuple(_later(program)),
-            )
+            yield PlannedOnPaper(model, device, str(chosen.cache))
 
 
 def _later(program: Program) -> Iterator[str]:
