@@ -73,6 +73,8 @@ QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 QUARK = ("com.amd.quark", "com.vai.quantize")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
 TENSORRT, PLUGIN = "trt", "TRT_"
+#: The domain of onnxruntime-extensions, of whose operators some have definitions.
+EXTENSIONS = "ai.onnx.contrib"
 #: The domain of the custom operators of tf2onnx.
 TENSORFLOW = "ai.onnx.converters.tensorflow"
 #: Modules of other domains, each with all of its operators.
@@ -81,6 +83,7 @@ OTHER_DOMAINS = {
     **dict.fromkeys(QUARK, "quark"),
     TENSORRT: "tensorrt",
     TENSORFLOW: "tensorflow",
+    EXTENSIONS: "extensions",
 }
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 

@@ -6,7 +6,7 @@ import re
 
 import onnx.defs
 
-from .catalogue import PLUGIN, QONNX, QUARK, TENSORRT
+from .catalogue import EXTENSIONS, PLUGIN, QONNX, QUARK, TENSORRT
 from .declaration import DOMAIN
 
 _FUSIONS = (
@@ -23,7 +23,10 @@ _TRAINING = "it is part of training; export the model for inference"
 _ATEN = "PyTorch left it as it was; export without operator_export_type, or with dynamo=True"
 _PLUGIN = "a plugin of TensorRT; export the model with ONNX's own operators"
 _BOXES = "a plugin of TensorRT; export the model without NMS, or with ONNX's NonMaxSuppression"
-_EXTENSIONS = "onnxruntime-extensions runs it; do that step outside of the model"
+_EXTENSIONS = (
+    "onnxruntime-extensions runs it; do that step outside of the model, of which `tercet extract` "
+    "writes the rest"
+)
 _LACKING = "a function that the file lacks; export the model once more"
 _MMCV = "MMDeploy writes it for plugins of its own; export the model with operators of ONNX"
 _TORCHVISION = "an operator of torchvision; export with its newest release and dynamo=True"
@@ -37,7 +40,7 @@ _DOMAINS = {
     "com.ms.internal.nhwc": _LAYOUT,
     **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
     "qonnx.custom_op.channels_last": "qonnx moved the channels last; use the file before that",
-    "ai.onnx.contrib": _EXTENSIONS,
+    EXTENSIONS: _EXTENSIONS,
     f"{DOMAIN}.extensions": _EXTENSIONS,
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
