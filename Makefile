@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test oldest-nvrtc docs wheel sbom format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo dev test lint style types changed-types typed-layout check quick-test oldest-nvrtc docs wheel sbom format fuzz fuzz-graphs gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -93,6 +93,10 @@ format: .venv/dev.stamp  ## format the code and fix what ruff can fix
 
 fuzz: .venv/dev.stamp  ## try damaged models for five minutes (SEED=...: others than those of last time)
 	$(VENV_PYTHON) -m tercet.tools.workshop.fuzz --mutants 1000000 --seconds 300 --seed $(or $(SEED),0)
+
+fuzz-graphs: .venv/dev.stamp  ## run random graphs in every way for five minutes (SEED=...: others than those of last time)
+	$(VENV_PYTHON) -m tercet.tools.workshop.fuzz.differential --graphs 1000000 --seconds 300 --target sm_90a \
+	  --seed $(or $(SEED),0)
 
 gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
 	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu

@@ -608,6 +608,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("lower_gather_elements", lower_gather_elements.run, "sizes determine what is expanded"),
     Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
     Pass("fuse_substitution", fuse_substitution.run, "and which rows of a matrix are written"),
+    Pass("lower_norms", lower_norms.run, "sizes determine along which axes scales vary"),
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
     Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
     Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),

@@ -1,7 +1,9 @@
 """Random graphs of many operators give the same however they are run; see the workshop's fuzzer."""
 
+import json
 import shutil
 import warnings
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -14,7 +16,8 @@ from tercet.tools.common.nested import flat
 from tercet.tools.common.onnxruntime_errors import onnxruntime_errors
 from tercet.tools.workshop.fuzz.differential import Case, emulated, findings, in_other_dtype, main
 from tercet.tools.workshop.fuzz.emulation import Emulator
-from tercet.tools.workshop.fuzz.graphs import random_model
+from tercet.tools.workshop.fuzz.graphs import MOTIFS_OF_ALL_KINDS, random_model
+from tercet.tools.workshop.fuzz.growing import RandomGraph
 from tercet.tools.workshop.fuzz.respelling import respelled
 from tercet.tools.workshop.fuzz.variants import with_functions
 from tercet.tools.workshop.onnxruntime_process import (
@@ -46,6 +49,32 @@ def test_one_graph_can_be_had(tmp_path: Path) -> None:
     file = tmp_path / "graph.onnx"
     assert main(["--only", "3", "--seed", "1", "--nodes", "8", "--save", str(file)]) == 0
     assert len(onnx.load(file).graph.node) >= 8
+
+
+def test_a_campaign_has_a_page(tmp_path: Path) -> None:
+    given = ["--graphs", "2", "--seed", "24", "--nodes", "6", "--target", "sm_90a"]
+    assert main([*given, "--output", str(tmp_path)]) == 0
+    text = (tmp_path / "random_graphs.md").read_text(encoding="utf-8")
+    assert "--seed 24 --nodes 6 --target sm_90a --output FOLDER`" in text
+    assert "2 graphs of" in text
+    assert "0 are findings" in text
+    assert "| planned in bfloat16 | 2 |" in text
+    found = json.loads((tmp_path / "random_graphs.json").read_text(encoding="utf-8"))
+    assert found["counts"]["graphs"] == 2
+    assert found["ways"]["numpy without passes"] == 2
+    assert not found["findings"]
+
+
+def test_layers_of_integers_are_held_against_those_of_floats() -> None:
+    graph = RandomGraph(Random(1), (4,))
+    graph.input((2, 4, 3, 3))
+    graph.grow(1, {MOTIFS_OF_ALL_KINDS["motifs_pixels.quantized_layers"]: 1})
+    feeds = {"x0": np.random.default_rng(2).standard_normal((2, 4, 3, 3), np.float32)}
+    tried: Counter[str] = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that rewrites change
+        assert list(findings(graph.model(), feeds, count=tried)) == []
+    assert tried["on integers"] == 1
 
 
 def test_calls_of_functions_give_what_their_nodes_gave() -> None:

@@ -107,3 +107,11 @@ def test_a_scale_of_more_rows_than_there_are_is_refused() -> None:
         assert loaded.run({"x": np.ones((4, 3, 5), np.float32)})["y"].shape == (4, 3, 5)
         with pytest.raises(tercet.TercetError, match="does not broadcast"):
             loaded.run({"x": np.ones((1, 3, 5), np.float32)})
+
+
+def test_a_batch_whose_size_is_known_only_when_planning() -> None:
+    proto = with_constants(model("a shift per row"))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    _, log = optimised_file(proto)
+    assert "lower_norms" not in log.counts
+    inspect(proto, placement="cuda", target="sm_90a", shapes={"x": (4, 3, 5)})

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...runtime.ir.dtypes import FLOATS
+from ...runtime.ir.dtypes import FLOATS, bfloat16
 from ...runtime.ir.types import Array
 
 _TILE = 16
 _FEW_BITS = 11
 _MANY = 16
+_WARP = 32
 
 Plant = Callable[[Array, np.random.Generator], Array | None]
 
@@ -31,8 +32,23 @@ def planted(data: Array, other: Array | None = None, seed: int = 0) -> Iterator[
         wrong = plant(data.copy(), np.random.default_rng(seed))
         if wrong is not None:
             yield name, wrong.astype(data.dtype, copy=False)
+    if kinds:
+        yield from _of_another_type(data)
     if other is not None and other.shape == data.shape and other.dtype == data.dtype:
         yield "outputs of another input", other.copy()
+
+
+def _of_another_type(x: Array) -> Iterator[tuple[str, Array]]:
+    """Yield the same numbers, or the same bits, as another type."""
+    yield "one more axis", x[None]
+    if x.size > 1:
+        yield "in a row", x.reshape(-1) if x.ndim > 1 else x.reshape(-1, 1)
+    wide = {"f": np.float64, "i": np.float64, "u": np.int64, "b": np.int32}.get(x.dtype.kind)
+    if wide is not None and wide != x.dtype.type:
+        yield "of a wider type", x.astype(wide)
+    bits = {2: np.int16, 4: np.int32, 8: np.int64}.get(x.dtype.itemsize)
+    if bits is not None and x.dtype in FLOATS:
+        yield "the bits as integers", np.ascontiguousarray(x).view(bits)
 
 
 def _scale(x: Array) -> float:
@@ -89,6 +105,88 @@ def _copied_row(x: Array) -> Array | None:
     view = np.moveaxis(x, axis, 0)
     view[-1] = view[0]
     return x
+
+
+def _later_samples(x: Array) -> Array | None:
+    """Be right for one sample alone, as a kernel is that forgets the stride of the others."""
+    if x.ndim < 2 or x.shape[0] < 2 or x[0].size < 2:
+        return None
+    x[1:] = np.roll(x[1:].reshape(x.shape[0] - 1, -1), 1, 1).reshape(x[1:].shape)
+    return x
+
+
+def _column(to: int, by: int) -> Plant:
+    """Have one column hold what another one does: edges of tiles."""
+
+    def plant(x: Array, _: np.random.Generator) -> Array | None:
+        if not x.ndim or x.shape[-1] < 2:
+            return None
+        x[..., to] = x[..., by]
+        return x
+
+    return plant
+
+
+def _pairs(x: Array) -> Array | None:
+    """Have odd columns hold what even ones do, as where a thread stores its first of two twice."""
+    if not x.ndim or x.shape[-1] < 2:
+        return None
+    odd = x[..., 1::2]
+    odd[...] = x[..., ::2][..., : odd.shape[-1]]
+    return x
+
+
+def _two_swapped(x: Array, rng: np.random.Generator) -> Array | None:
+    """Swap two neighbours, in one place."""
+    flat = x.reshape(-1)
+    if flat.size < 2:
+        return None
+    at = int(rng.integers(flat.size - 1))
+    flat[[at, at + 1]] = flat[[at + 1, at]]
+    return flat.reshape(x.shape)
+
+
+def _warps_swapped(x: Array) -> Array | None:
+    """Exchange two neighbouring runs of 32 elements."""
+    flat = x.reshape(-1)
+    if flat.size < 2 * _WARP:
+        return None
+    flat[: 2 * _WARP] = np.roll(flat[: 2 * _WARP], _WARP)
+    return flat.reshape(x.shape)
+
+
+def _half_again(x: Array) -> Array | None:
+    """Have the second half be the first, as where a block has the place of another."""
+    flat = x.reshape(-1)
+    if flat.size < 2:
+        return None
+    flat[flat.size - flat.size // 2 :] = flat[: flat.size // 2]
+    return flat.reshape(x.shape)
+
+
+def _rows_by(change: Callable[[Array], Array]) -> Plant:
+    """Change one row, whichever."""
+
+    def plant(x: Array, rng: np.random.Generator) -> Array | None:
+        if x.ndim < 2 or not x.shape[-1]:
+            return None
+        rows = x.reshape(-1, x.shape[-1])
+        at = int(rng.integers(len(rows)))
+        rows[at] = change(rows[at])
+        return rows.reshape(x.shape)
+
+    return plant
+
+
+def _decimals(x: Array) -> Array:
+    """Round to a thousandth of the scale, as fixed point does."""
+    step = 1e-3 * _scale(x) or 1.0
+    return np.rint(x.astype(np.float64) / step) * step
+
+
+def _only_finite(x: Array) -> Array | None:
+    """Drop what is not finite, as ``fmax`` does."""
+    return None if np.isfinite(x).all() else np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _some(share: float, change: Callable[[Array, float], Array]) -> Plant:
@@ -181,6 +279,14 @@ ANY: dict[str, Plant] = {
     "tail of zeros": lambda x, _: _tail(x),
     "a stale row": lambda x, _: _stale_row(x),
     "a tile of zeros": lambda x, _: _tile(x),
+    "later samples shifted": lambda x, _: _later_samples(x),
+    "first column again": _column(1, 0),
+    "last column stale": _column(-1, -2),
+    "first column stale": _column(0, 1),
+    "odd columns again": lambda x, _: _pairs(x),
+    "two neighbours swapped": _two_swapped,
+    "two warps swapped": lambda x, _: _warps_swapped(x),
+    "half of it again": lambda x, _: _half_again(x),
     "one pixel off": lambda x, _: np.roll(x, 1, -2) if x.ndim > 2 and x.shape[-2] > 1 else None,
 }
 FLOATING: dict[str, Plant] = {
@@ -202,9 +308,19 @@ FLOATING: dict[str, Plant] = {
     "the smallest quarter zero": lambda x, _: _small_to_zero(x),
     "the least element negated": lambda x, _: _least_negated(x),
     "a bit flipped": _bit_flipped,
+    "a row times 1.01": _rows_by(lambda row: row * row.dtype.type(1.01)),
+    "a row plus 0.5 %": _rows_by(lambda row: row + 5e-3 * _scale(row)),
+    "a row's mean": _rows_by(_mean),
+    "a row turned": _rows_by(lambda row: row[::-1].copy()),
+    "times 1.0003": lambda x, _: x * x.dtype.type(1.0003),
+    "rounded to 0.1 %": lambda x, _: _decimals(x),
+    "of eight bits": lambda x, _: None if x.size < _MANY else x.astype(bfloat16),
+    "no negative numbers": lambda x, _: np.maximum(x, 0),
+    "finite": lambda x, _: _only_finite(x),
 }
 DISCRETE: dict[str, Plant] = {
     "plus 1": lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1),
     "1 element plus 1": _some(1e-9, lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1)),
+    "minus 1 where it is even": lambda x, _: None if x.dtype == bool else x - (x % 2 == 0),
     "saturated": lambda x, _: None if x.dtype == bool else np.clip(x, 0, 127),
 }

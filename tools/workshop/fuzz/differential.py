@@ -29,6 +29,7 @@ from ....runtime.ir.graph import Graph
 from ....runtime.ir.types import Array
 from ....runtime.options import Precision
 from ...common.console import open_console
+from ...common.environment import environment
 from ...common.nested import flat
 from ...common.onnxruntime_errors import onnxruntime_errors
 from ...export.export import export
@@ -39,7 +40,8 @@ from ..honest import honest
 from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
 from .emulation import Kernels, add_kernels, kernels_of
 from .graphs import random_model
-from .numbering import add_numbering, numbers_of, until, verify_passes
+from .graphs_page import Tally, summary, write
+from .numbering import add_numbering, numbers_of, shown, until, verify_passes
 from .respelling import respelled
 from .variants import (
     in_dtype,
@@ -53,6 +55,7 @@ from .variants import (
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
+PLANNED: tuple[Precision, ...] = (*PRECISIONS, "bfloat16")
 _OPSETS = (7, 9, 11, 13, 16, 18, 21, 23, 24)
 #: What a row of results may be off by, as a share of its greatest element, and need no judge.
 _CLOSE = 2e-6
@@ -72,6 +75,7 @@ class Case:
         reference: its outputs.
         precision: that of the results that are held against them.
         passes: those that have rewritten it.
+        tried: counts what was held against the reference, by name.
     """
 
     proto: ModelProto
@@ -79,6 +83,7 @@ class Case:
     reference: Arrays
     precision: Precision = "float32"
     passes: set[str] = field(default_factory=set[str])
+    tried: Counter[str] = field(default_factory=Counter[str])
 
     @cached_property
     def judge(self) -> Judge:
@@ -96,6 +101,7 @@ class Case:
 
     def against(self, name: str, found: Arrays, *, doubts: bool = True) -> Iterator[str]:
         """Yield what of these outputs is wrong, and with `doubts` what may be."""
+        self.tried[name.partition(": ")[0]] += 1
         rough = self.precision != "float32"
         share = _HALF if rough else _CLOSE
         if not all(_close(x, found[n], share, whole=rough) for n, x in self.reference.items()):
@@ -110,6 +116,7 @@ def findings(
     target: str = "",
     dice: Random | None = None,
     kernels: Kernels | None = None,
+    count: Counter[str] | None = None,
 ) -> Iterator[str]:
     """Run a model in every way; yield what is wrong with it, a line each.
 
@@ -119,6 +126,7 @@ def findings(
         target: a GPU to plan for, such as ``sm_90a``; none where empty.
         dice: chooses in which other ways the model is written.
         kernels: run the model as well; see `emulation`.
+        count: gets one for each way, by name.
 
     Raises:
         TercetError: it is refused, though it is a model.
@@ -126,7 +134,7 @@ def findings(
     refused: list[str] = []
     dice = dice or Random(0)
     (_, reference), *others = honest(proto, feeds, refused, "float32")
-    case = Case(proto, feeds, reference)
+    case = Case(proto, feeds, reference, tried=Counter() if count is None else count)
     complaints = {name: list(case.against(name, found)) for name, found in others}
     is_misled = _forgive_rewrites_of_onnxruntime(complaints)
     if not refused:
@@ -138,11 +146,13 @@ def findings(
     for lines in complaints.values():
         yield from lines
     yield from _written_otherwise(case, dice)
+    yield from _of_integers(case)
     for dtype in ("float16", "float64", "int32"):
         yield from in_other_dtype(case, dtype)
     if not refused:
         yield from of_other_sizes(case, dice)
-    for precision in PRECISIONS if target else ():
+    for precision in PLANNED if target else ():
+        case.tried[f"planned in {precision}"] += 1
         shapes = {name: data.shape for name, data in feeds.items()}
         inspect(proto, placement="cuda", target=target, precision=precision, shapes=shapes)
     if kernels is not None:
@@ -191,6 +201,14 @@ def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
         yield from case.against(name, dict(zip(case.reference, found, strict=False)))
 
 
+def _of_integers(case: Case) -> Iterator[str]:
+    """Yield what is wrong where layers between quantizers are layers of integers."""
+    with load(case.proto, integers=True) as held:
+        if "multiply_integers" in held.rewrites.counts:
+            found = flat(held.run(case.feeds))
+            yield from case.against("on integers", found, doubts=False)
+
+
 def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator[str]:
     """Yield what rewrites do to the model with another type in the place of float32.
 
@@ -212,7 +230,9 @@ def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator
     if not halves or not all(
         _close(data, found[name], _HALF, whole=True) for name, data in expected.items()
     ):
-        yield from Case(model, feeds, expected).against(f"in {dtype}", found, doubts=not halves)
+        other = Case(model, feeds, expected)
+        yield from other.against(f"in {dtype}", found, doubts=not halves)
+    case.tried[f"in {dtype}"] += 1
 
 
 def _results(model: ModelProto, feeds: Arrays) -> Arrays:
@@ -268,7 +288,7 @@ def of_other_sizes(
         for round_ in range(4):
             feeds = resized(case.feeds, dice, rng) if round_ else case.feeds
             try:
-                if check and all(data.size for data in feeds.values()):  # else it may divide by 0
+                if check and not _is_empty(feeds):  # else it may divide by 0
                     run_onnxruntime(named, feeds, "ORT_DISABLE_ALL")
                 expected = flat(plain.run(feeds))
             except (*onnxruntime_errors(), TercetError):
@@ -277,7 +297,12 @@ def of_other_sizes(
                 continue
             found = flat(held.run(feeds))
             shapes = {name: data.shape for name, data in feeds.items()}
+            case.tried["of no elements" if _is_empty(feeds) else "of other sizes"] += 1
             yield from Case(named, feeds, expected).against(f"of {shapes}", found, doubts=check)
+
+
+def _is_empty(feeds: Arrays) -> bool:
+    return not all(data.size for data in feeds.values())
 
 
 def emulated(
@@ -340,11 +365,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="", help="also plan for a GPU, such as sm_90a")
     add_kernels(parser)
     parser.add_argument("--save", type=Path, help="with --only: write its model")
+    parser.add_argument("--output", type=Path, help="folder for random_graphs.md and .json")
     given = parser.parse_args(arguments)
     verify_passes()
     console = open_console()
     kernels = kernels_of(given)
-    counted: Counter[str] = Counter()
+    counted, ways, operators = Counter[str](), Counter[str](), Counter[str]()
+    found: dict[str, list[str]] = {}
     for number in until(given.seconds, numbers_of(given)):
         proto, feeds = random_model(_APART * given.seed + number, given.nodes)
         if given.save and given.only is not None:
@@ -352,14 +379,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counted["graphs"] += 1
         counted["nodes"] += len(proto.graph.node)
         dice = Random(number)
-        for line in tried(findings, proto, feeds, given.target, dice, kernels):
+        operators.update({node.op_type for node in proto.graph.node})
+        for line in tried(findings, proto, feeds, given.target, dice, kernels, ways):
             counted["findings"] += 1
+            found.setdefault(str(number), []).append(line)
             console.print(f"{number}: {line}")
         for line in ONNXRUNTIME.ended:
             counted["crashes of onnxruntime"] += 1
             console.print(f"{number}: {line}")
         ONNXRUNTIME.ended.clear()
     console.print(", ".join(f"{count} {what}" for what, count in counted.items()))
+    if given.output:
+        command = shown("differential", arguments)
+        tally = Tally(counted, ways, operators, found)
+        write(summary(tally, environment(("numpy", "onnx", "onnxruntime")), command), given.output)
     return int(counted["findings"] > 0)
 
 

@@ -152,7 +152,12 @@ def _quantized_layers(g: RandomGraph) -> None:
     axis = {"axis": 0} if np.ndim(scales) else {}
     zeros = g.constant(np.zeros(np.shape(scales)), np.int8)
     w = g.node("DequantizeLinear", codes, g.constant(scales), zeros, **axis)
-    y = g.node("Conv", y, w, *([g.weights(wide)] if g.coin() else []), pads=[kernel // 2] * 4)
+    bias = [g.weights(wide)] if g.coin() else []
+    if bias and g.coin():  # in the scale of the sums
+        steps = g.constant(np.float32(0.05) * np.broadcast_to(np.float32(scales), (wide,)))
+        bias = [g.constant(rng.integers(-5000, 5000, wide), np.int32)]
+        bias = [g.node("DequantizeLinear", *bias, steps, axis=0)]
+    y = g.node("Conv", y, w, *bias, pads=[kernel // 2] * 4)
     y = g.node("Relu", y) if g.coin() else y
     y = coded(y, 0.03)
     how = g.dice.randrange(5)

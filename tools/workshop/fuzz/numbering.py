@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from time import monotonic
 
 from ....runtime.passes.driver import VERIFY
@@ -46,3 +48,10 @@ def until(seconds: float, numbers: Sequence[int]) -> Iterator[int]:
 def verify_passes() -> None:
     """Have graphs verified after each pass, in this process and those that it starts."""
     os.environ.setdefault(VERIFY, "1")
+
+
+def shown(command: str, arguments: Sequence[str] | None) -> str:
+    """Return what repeats a command, without the folders of this machine, for its page."""
+    given = sys.argv[1:] if arguments is None else arguments
+    words = ("FOLDER" if Path(word).is_absolute() else word for word in given)
+    return f"python -m tercet.tools.workshop.fuzz.{command} {' '.join(words)}"

@@ -25,7 +25,7 @@ from .emulation import add_kernels, kernels_of
 from .mutant_seeds import MutantSeeds, networks_of
 from .mutants import DTYPES, FOUND, Ended, MutantDraws, run_mutants
 from .mutants_page import summary, write
-from .numbering import add_numbering, numbers_of, verify_passes
+from .numbering import add_numbering, numbers_of, shown, verify_passes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,10 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counted = Counter(ended.kind for ended in found)
     say(", ".join(f"{count} {kind}" for kind, count in counted.items()))
     if given.output:
-        words = (
-            "FOLDER" if Path(word).is_absolute() else word for word in arguments or sys.argv[1:]
-        )
-        command = f"python -m tercet.tools.workshop.fuzz.valid_mutants {' '.join(words)}"
+        command = shown("valid_mutants", arguments)
         write(summary(found, environment(("numpy", "onnx")), command), given.output)
     return int(counted[FOUND] > 0)
 
