@@ -249,9 +249,7 @@ def _cut_first(
         bounds = (add.integers([n]) for n in (place, place + 1, cut))
         part, rest = add(Slice(), source, *bounds), list(perm)
         view = graph.sole_consumer(reader.output)
-        axes = view.operands[1].data if view and len(view.inputs) > 1 else None
-        gone = [] if axes is None else [int(axis) % len(perm) for axis in axes.reshape(-1)]
-        if view is not None and isinstance(view.op, Squeeze) and gone == [perm.index(cut)]:
+        if view is not None and _squeezed(view, len(perm)) == [perm.index(cut)]:
             part = add(Squeeze(), part, add.integers([cut], "axes"))
             rest = [place - (place > cut) for place in perm if place != cut]
             last = view
@@ -259,3 +257,11 @@ def _cut_first(
     graph.redirect(last.output, transposed)
     for node in dict.fromkeys((last, reader)):
         graph.remove(node)
+
+
+def _squeezed(node: Node, rank: int) -> list[int] | None:
+    """Return the axes that a Squeeze is told to drop, counted from the front; None of others."""
+    axes = (*node.inputs, None)[1] if isinstance(node.op, Squeeze) else None
+    if axes is None or axes.data is None:
+        return None
+    return [int(axis) % rank for axis in axes.data.reshape(-1)]
