@@ -12,12 +12,12 @@ from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
+from ..ops.cuts import reduced_axes
 from ..ops.elementwise import Mul, Pow
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Reshape
-from ..ops.shapes import normalize_axes
 from .driver import Context, Reason
 from .editing import Builder, dims_of, drop, number, unviewed
 from .fusion import refusal
@@ -164,7 +164,7 @@ def _scale_images(graph: Graph, conv: Node, found: _Factors) -> str:
 def _squares(node: Node) -> _Scaled | None:
     """Return constant and factor of filters of which a node adds up the squares."""
     square = node.operands[0].producer if isinstance(node.op, ReduceSum) else None
-    if square is None or len(node.inputs) < 2 or node.operands[1].data is None:
+    if square is None:
         return None
     value = square.operands[0] if square.operands else None
     is_square = isinstance(square.op, Pow) and number(square.inputs[1]) == 2
@@ -178,9 +178,8 @@ def _squares(node: Node) -> _Scaled | None:
             continue
         rank = max(len(dims), len(of_factor))
         padded = (1,) * (rank - len(dims)) + dims, (1,) * (rank - len(of_factor)) + of_factor
-        axes = normalize_axes([int(n) for n in node.operands[1].data], rank)
         # [1, o, c, *kernel] and [n, 1, c, 1, ...], added up over c and the kernel.
-        fits = rank >= 3 and sorted(axes) == list(range(2, rank)) and padded[0][0] == 1
+        fits = rank >= 3 and reduced_axes(node, rank) == (*range(2, rank),) and padded[0][0] == 1
         if fits and padded[1][1:] == (1, padded[0][2], *(1,) * (rank - 3)):
             return one.data.reshape(padded[0]), other
     return None

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.conv import depthwise_bytes
 from tercet.backends.cuda.gemm import int8 as module
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
@@ -94,6 +95,7 @@ def graphs() -> list[Graph]:
         quantized_convolution((1, 3, 32, 32), (30, 3, 7, 7), strides=(2, 2)).graph,
         convolved((1, 64, 14, 14), (64, 32, 3, 3), (9, 1), group=2).graph,
         quantized_convolution((1, 24, 14, 14), (24, 1, 5, 5), group=24, strides=(2, 2)).graph,
+        quantized_convolution((8, 96, 56, 56), (96, 1, 3, 3), group=96, pads=(1,) * 4).graph,
     ]
 
 
@@ -118,6 +120,21 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("found", samples(), ids=str)
 def test_every_bit(found: Sample, emulated: CudaBackend) -> None:
+    compare(found, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("width", [7, 8, 9])
+def test_adjacent_pixels_of_a_thread(
+    step: int, width: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depthwise_bytes, "BUSY", 0)
+    attributes: dict[str, Any] = {"strides": (2, step), "pads": (1, 2, 0, 1), "group": 8}
+    found = quantized_convolution((2, 8, 5, width), (8, 1, 3, 3), **attributes)
+    (launch,) = launches(planned(found.graph))
+    assert dict(launch.constants)["RUN"] == depthwise_bytes.RUN
     compare(found, emulated)
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import QLinearConv
-from ....runtime.ops.window import window
+from ....runtime.ops.window import Window, window
 from ..codegen.rounding import narrow
 from ..gemm.int8 import BYTES, MAX_ELEMENTS, Quantization
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Tensor, ceil_div, divisor
+from ..recipe.targets import Target
 
 #: Channels of a thread.
 CHANNELS = 4
 THREADS = 128
-#: Taps of a window, which are unrolled.
-MAX_TAPS = 49
+#: Taps of a window, which are unrolled, and columns that a thread reads of a row.
+MAX_TAPS, MAX_REACH = 49, 32
+#: Adjacent pixels of a thread, which reads columns once for all of them, where there are that many
+#: threads for each multiprocessor.
+RUN, BUSY = 4, 1024
 
 
 def convolution(
-    op: QLinearConv, y: Tensor, x: Tensor, w: Tensor, quantization: Quantization
+    op: QLinearConv, y: Tensor, x: Tensor, w: Tensor, quantization: Quantization, target: Target
 ) -> Launch | str:
     """Return the launch, or why another kernel is needed.
 
@@ -31,6 +37,7 @@ def convolution(
         x: the image, likewise.
         w: constant weights, one filter for each channel.
         quantization: zero points and scales.
+        target: the GPU.
     """
     scales, y_zero, (x_zero, _) = quantization.scales, quantization.y_zero, quantization.zeros
     if not {x.dtype, w.dtype, y.dtype} <= BYTES or w.data is None or scales is None:
@@ -43,23 +50,31 @@ def convolution(
     if quantization.shifts_b or x_zero is None or y_zero is None:
         return "weights with zero points"
     view = window(op, x.dims[2:], w.dims[2:])
-    if view.kernel[0] * view.kernel[1] > MAX_TAPS or max(x.size, y.size) >= MAX_ELEMENTS:
+    words, (images, _, height, width) = channels // CHANNELS, y.dims
+    many = y.size // CHANNELS // RUN >= target.processors * BUSY
+    run = RUN if many and _reach(view, RUN) <= MAX_REACH else 1
+    if prod(view.kernel) > MAX_TAPS or _reach(view, run) > MAX_REACH:
         return f"{view.kernel[0]} x {view.kernel[1]} taps"
+    if max(x.size, y.size) >= MAX_ELEMENTS:
+        return f"{max(x.size, y.size)} elements"
     (x_scale, w_scale, y_scale), bias = scales, quantization.bias
+    runs = ceil_div(width, run)
     image = {
-        **{"words": channels // CHANNELS, "in_h": x.dims[2], "in_w": x.dims[3]},
-        **{"out_h": y.dims[2], "out_w": y.dims[3]},
+        **{"words": words, "runs": runs, "in_h": x.dims[2], "in_w": x.dims[3]},
+        **{"out_h": height, "out_w": width},
         **{"pad_h": view.pads_begin[0], "pad_w": view.pads_begin[1]},
+        **{"by_words": divisor(words), "by_runs": divisor(runs), "by_rows": divisor(height)},
     }
+    count = images * height * runs * words
     return each(
         "conv/depthwise_bytes.cu",
         "depthwise_bytes",
-        y.size // CHANNELS,
+        count,
         {
             **{"x": x, "weights": Packed((w.value,), "taps of bytes", taps), "bias": bias},
             **{"x_scale": x_scale, "w_scale": w_scale, "y_scale": y_scale},
             **{"x_zero": x_zero, "y_zero": y_zero, "y": y},
-            **{"count": y.size // CHANNELS, "image": image},
+            **{"count": count, "image": image},
         },
         block=THREADS,
         types=(("X", x.dtype), ("Y", y.dtype), ("U", w.dtype), ("S", x_scale.dtype)),
@@ -67,10 +82,15 @@ def convolution(
             *(("KH", view.kernel[0]), ("KW", view.kernel[1])),
             *(("STEP_H", view.strides[0]), ("STEP_W", view.strides[1])),
             *(("DILATION_H", view.dilations[0]), ("DILATION_W", view.dilations[1])),
-            *(("BIAS", bias is not None), ("BY_CHANNEL", w_scale.size > 1)),
+            *(("RUN", run), ("BIAS", bias is not None), ("BY_CHANNEL", w_scale.size > 1)),
         ),
         code=narrow(y.dtype, float32),
     )
+
+
+def _reach(view: Window, run: int) -> int:
+    """Return how many columns the windows of adjacent pixels cover."""
+    return (run - 1) * view.strides[1] + (view.kernel[1] - 1) * view.dilations[1] + 1
 
 
 def taps(w: Array) -> Array:

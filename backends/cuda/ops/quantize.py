@@ -373,7 +373,7 @@ def qlinear_conv(
     found = int8.convolution(op, y, x, w, quantization, setting.target)
     if isinstance(found, tuple):
         return found
-    depthwise = depthwise_bytes.convolution(op, y, x, w, quantization)
+    depthwise = depthwise_bytes.convolution(op, y, x, w, quantization, setting.target)
     if isinstance(depthwise, Launch):
         return depthwise
     sums = direct_sums(op, Scratch(0), y.dims, x, w, zeros, y.format)
