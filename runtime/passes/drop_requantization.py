@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Transpose
+from ..ops.pool import MaxPool
 from ..ops.quantize import DequantizeLinear, QuantizeLinear
 from .driver import Context
 from .editing import Builder, drop, dtype_of
@@ -23,7 +24,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Quantizers put both around every operator, including those that compute nothing; these move the
     integers directly instead. With 8 bits every integer round-trips exactly. What a Concat joins is
-    quantized part by part where that undoes one of them.
+    quantized part by part where that undoes one of them. With ``Options.integers`` the greatest of
+    a window is one of integers, too.
     """
     for node in list(graph.nodes):
         if isinstance(node.op, QuantizeLinear) and _quantizes_parts(graph, node):
@@ -31,8 +33,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, QuantizeLinear):
             continue
-        movers, origin = _movers(graph, node)
+        movers, origin = _movers(graph, node, pools=bool(context.options.integers))
         if origin is None or not _is_undone(origin, node):
+            continue
+        if any(isinstance(mover.op, MaxPool) for mover in movers) and _falls(origin):
             continue
         source = origin.inputs[0]
         assert source is not None
@@ -76,14 +80,22 @@ def _origin(graph: Graph, value: Value) -> Node | None:
     return node
 
 
-def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:
-    """Return the moves before a QuantizeLinear, and the DequantizeLinear before them."""
+def _movers(graph: Graph, node: Node, *, pools: bool) -> tuple[list[Node], Node | None]:
+    """Return the moves before a QuantizeLinear, and the DequantizeLinear before them.
+
+    Args:
+        graph: the graph.
+        node: the QuantizeLinear.
+        pools: whether a MaxPool counts as a move.
+    """
     found: list[Node] = []
     value, reader = node.inputs[0], node
     while value is not None and (producer := value.producer) is not None:
         if isinstance(producer.op, DequantizeLinear):
             return found[::-1], producer
-        if graph.sole_consumer(value) is not reader or not _moves(producer):
+        if graph.sole_consumer(value) is not reader:
+            break
+        if not (_moves(producer) or (pools and _is_pool(producer))):
             break
         found.append(producer)
         value, reader = producer.inputs[0], producer
@@ -92,6 +104,16 @@ def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:
 
 def _moves(node: Node) -> bool:
     return node.op.view or isinstance(node.op, Transpose | Gather | Slice)
+
+
+def _is_pool(node: Node) -> bool:
+    """Whether a node takes the greatest of each window, and does not say where it is."""
+    return isinstance(node.op, MaxPool) and len(node.outputs) == 1
+
+
+def _falls(node: Node) -> bool:
+    """Whether a DequantizeLinear makes less of more."""
+    return (_number(node.inputs[1]) or 0) < 0
 
 
 def _is_undone(first: Node, then: Node) -> bool:

@@ -16,6 +16,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.shape import Reshape
 
@@ -126,3 +127,22 @@ def test_what_a_concat_joins_is_quantized_part_by_part() -> None:
     assert sorted(kinds(after)) == ["Concat", "DequantizeLinear", "QuantizeLinear"]
     given = np.random.default_rng(3).integers(0, 256, (2, 2, 3, 2)).astype(uint8)
     np.testing.assert_array_equal(result_for(after, *given), result_for(graph, *given))
+
+
+@pytest.mark.parametrize(
+    ("scale", "integers", "count"), [(0.3, True, 1), (0.3, False, 0), (-0.3, True, 0)]
+)
+def test_the_greatest_of_a_window_is_one_of_integers(
+    scale: float, integers: bool, count: int
+) -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(int8, (2, 3, 7)))
+    numbers = np.array(scale, float32), np.array(-5, int8)
+    y = apply(graph, DequantizeLinear(), x, *numbers)
+    y = apply(graph, MaxPool(kernel_shape=(3,), strides=(2,), pads=(1, 1)), y)
+    graph.set_outputs({"y": apply(graph, QuantizeLinear(), y, *numbers)})
+    infer(graph)
+    after, log = optimised(graph, integers=integers)
+    assert log.counts.get("drop_requantization", 0) == count
+    given = np.random.default_rng(4).integers(-128, 128, (2, 3, 7)).astype(int8)
+    np.testing.assert_array_equal(result_for(after, given), result_for(graph, given))
