@@ -32,6 +32,7 @@ ALGORITHMS = (
     "strided",
     "gemv",
     "short",
+    "few_terms",
     "short_stacks",
     "dots",
     "gemm",

@@ -26,6 +26,7 @@ from ..kernels import (
     test_chunks,
     test_dots,
     test_epilogue_operands,
+    test_few_terms,
     test_gathered,
     test_pad_channels,
     test_placed_chains,
@@ -89,7 +90,10 @@ def test_kernels_of_patterns(sample: Sample) -> None:
 
 @pytest.mark.parametrize(
     "sample",
-    [*test_short.samples(), *test_dots.samples(), *test_short_stacks.samples()],
+    [
+        *(*test_short.samples(), *test_few_terms.samples()),
+        *(*test_dots.samples(), *test_short_stacks.samples()),
+    ],
     ids=lambda sample: sample.graph.name,
 )
 def test_short_products(sample: Sample) -> None:

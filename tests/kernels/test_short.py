@@ -63,9 +63,9 @@ def samples() -> list[Sample]:
     [
         (layer(4, 4), "multiply_short"),
         (layer(16, 16, "gelu"), "multiply_short"),
-        (layer(17, 4), "mma"),
+        (layer(17, 4), "multiply_few_terms"),
         (layer(4, 24), "mma"),
-        (layer(4, 4, rows=(2, 1000)), "mma"),
+        (layer(4, 4, rows=(2, 1000)), "multiply_few_terms"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.graph.name,
 )

@@ -13,6 +13,7 @@ from ..gemm import f16, f32, in_halves
 from ..gemm.atoms import HALVES
 from ..gemm.dots import dots_formats, dots_time, multiply_dots
 from ..gemm.f16 import HALF_SUMS
+from ..gemm.few_terms import few_terms_formats, few_terms_time, multiply_few_terms
 from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
 from ..gemm.linear import linear_of, tiled
@@ -132,6 +133,7 @@ def _naive(task: Multiplication, variant: str) -> Answer:
 ALGORITHMS = (
     _by("gemv"),
     Algorithm("short", multiply_short, short_formats, short_time),
+    Algorithm("few_terms", multiply_few_terms, few_terms_formats, few_terms_time),
     Algorithm("short_stacks", multiply_short_stacks, stacks_formats, stacks_time),
     Algorithm("dots", multiply_dots, dots_formats, dots_time),
     _by("tensor_cores"),
