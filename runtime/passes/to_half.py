@@ -15,6 +15,7 @@ float32, in particular:
   than 11 bits
 - comparisons, ArgMax, TopK, NonMaxSuppression: rounding creates ties
 - readers of a constant that half precision cannot represent, such as the -3e38 of a mask
+- first layers that read few columns of an input (`half_first`), but their results are half
 - the nodes in `Options.keep_float32`
 
 A convolution by computed filters that nothing bounds is half precision after all if it only reads
@@ -55,6 +56,7 @@ from ..ops import (
 )
 from .driver import Context
 from .editing import Builder, drop, unviewed
+from .half_first import first_layer
 from .half_forms import (
     HalfLimits,
     fits,
@@ -114,9 +116,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     with _rounding(graph, half) as weights:  # threads round them while nodes are rewritten
         narrow = _Narrow(graph, half, ranges_of(graph, measured), weights)
         for node in list(graph.nodes):
-            if kept.isdisjoint((node.name, *node.origin)) and narrow.suits(node):
-                narrow.rewrite(node)
-                yield f"{node.kind} '{node.name}' computes in {half.name}"
+            if node not in graph or kept.intersection((node.name, *node.origin)):
+                continue
+            if narrow.suits(node):
+                end = narrow.end_of_first(node)
+                narrow.rewrite(end or node, reads_wide=end is not None)
+                how = "stores" if end is not None else "computes in"
+                yield f"{node.kind} '{node.name}' {how} {half.name}"
         for node in list(graph.nodes):
             if kept.isdisjoint((node.name, *node.origin)) and narrow.is_rounded(node):
                 narrow.rewrite(node)
@@ -176,6 +182,12 @@ class _Narrow:
             and (len(types) == 1 or kind in _SEVERAL or _has_sinks(node))
             and self._bears(node, wide)
         )
+
+    def end_of_first(self, node: Node) -> Node | None:
+        """Return the last node of a first layer that computes in float32; None of another node."""
+        layer = first_layer(self._graph, node)
+        bears = all(self._bears(added, self._wide_inputs(added)) for added in layer[1:])
+        return (layer[-1] if bears else node) if layer else None
 
     def is_rounded(self, node: Node) -> bool:
         """Whether a convolution that stays float32 only reads and gives numbers of 16 bits.
@@ -245,9 +257,14 @@ class _Narrow:
             and value.type.dtype == float32
         ]
 
-    def rewrite(self, node: Node) -> None:
-        """Replace a node by a half-precision one and a Cast to float32."""
-        graph, wide = self._graph, set(self._wide_inputs(node))
+    def rewrite(self, node: Node, *, reads_wide: bool = False) -> None:
+        """Replace a node by a half-precision one and a Cast to float32.
+
+        Args:
+            node: the node.
+            reads_wide: whether it computes in float32, and only its result is cast.
+        """
+        graph, wide = self._graph, set() if reads_wide else set(self._wide_inputs(node))
         inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
         place = _KEPT.get(type(node.op), len(inputs))
         if place < len(inputs):
@@ -261,6 +278,8 @@ class _Narrow:
         for value, old in zip(new.outputs, node.outputs, strict=True):
             value.type = old.type
             if isinstance(old.type, TensorType) and old.type.dtype == float32:
+                if reads_wide:
+                    value = self._cast(value, self._half, node)
                 value.type = TensorType(self._half, old.type.shape)
                 widened = self._cast(value, float32, node)
                 self._known[widened] = value
