@@ -18,6 +18,7 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Add, Cast
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.norm import LogSoftmax, Softmax
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.ops.signal import DFT
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.row_chains import RowChain
     from .codegen.scans import ScanChain
+    from .norm.softmax import CastSoftmax
 
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
@@ -208,9 +210,10 @@ class _PlainGroups:
                 self._take(folded.moves)
                 yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
 
-    def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | None:
+    def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | CastSoftmax | None:
         """Return a scan or reductions with the chains around, if a node is one that has any."""
-        if node not in self.left or not isinstance(node.op, Cumulative | Reduce):
+        kinds = Cumulative | Reduce | Softmax | LogSoftmax
+        if node not in self.left or not isinstance(node.op, kinds):
             return None
         moved = [each for each in self.moved if self.left.issuperset(each.nodes)]
         if isinstance(node.op, Cumulative):
@@ -221,6 +224,10 @@ class _PlainGroups:
         from .codegen.row_chains import row_chain_at
 
         rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
+        if isinstance(node.op, Softmax | LogSoftmax):
+            from .norm.softmax import cast_softmax_at
+
+            return rows or cast_softmax_at(self.graph, node, self.left)
         helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
         return rows or chain_reduction_at(self.graph, node, self.left, moved, **helpers)
 

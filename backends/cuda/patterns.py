@@ -18,7 +18,7 @@ from ...runtime.ops.elementwise import Div
 from ...runtime.ops.gather import Gather, ScatterElements, ScatterND
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Concat
-from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
+from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import GlobalAveragePool
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
@@ -61,7 +61,6 @@ _NORMALIZED = Finder("gemm.normalized", "normalized_product_at", ("tail",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
 _HEADS_APART = Finder("norm.head_rows", "heads_apart_at", ("tail",))
-_CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 _PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
 _MOVED_LAYER = Finder("ops.recurrent_moved", "moved_layer_at")
@@ -112,8 +111,6 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
     ScatterElements: (_PLACED,),
     ScatterND: (_SEGMENTS, _PLACED),
-    LogSoftmax: (_CAST_SOFTMAX,),
-    Softmax: (_CAST_SOFTMAX,),
 }
 #: The same of what no other group contains.
 LAST: Mapping[type[Op], tuple[Finder, ...]] = {

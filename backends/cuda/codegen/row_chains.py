@@ -1,19 +1,23 @@
 """Rows that are reduced more than once, or used again after they are reduced, read once.
 
-Softmax, normalizations and divisions by lengths that are spelled as usual have kernels of their
-own. This is the rule for all others: ``x / sqrt(var(x))``, ``relu(x)² / sum(relu(x)²)``, scales of
-rows for quantization, entropies.
+Normalizations and divisions by lengths that are spelled as usual have kernels of their own, as has
+a Softmax without elementwise nodes around it. This is the rule for all others: masked scores and
+their Softmax, ``x / sqrt(var(x))``, ``relu(x)² / sum(relu(x)²)``, scales of rows for quantization,
+entropies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.cuts import reduced_axes
+from ....runtime.ops.elementwise import Cast
+from ....runtime.ops.norm import LogSoftmax, Softmax
+from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
@@ -82,7 +86,7 @@ class RowChain(MovedChain):
     @property
     def folds(self) -> tuple[Node, ...]:
         """The reductions among the nodes."""
-        return tuple(node for node in self.chain if type(node.op) in FOLDS)
+        return tuple(node for node in self.chain if is_fold(node))
 
     @property
     def rows(self) -> Rows:
@@ -93,8 +97,14 @@ class RowChain(MovedChain):
 
     @property
     def follows(self) -> bool:
-        """Whether it accepts any format; see `Pattern`."""
-        rank = len(self.rows.dims)
+        """Whether it accepts any format; see `Pattern`.
+
+        Where channels are last, elements of rows of an image are apart.
+        """
+        rows = self.rows
+        rank, wide = len(rows.dims), wide_of(operands_of(self.chain), rows)
+        if rank > 3 and wide * rows.count > MAX_APART:
+            return False
         reads = (v for node in self.chain for v in (*read_by(node), node.output))
         same = all(value.is_constant or value.tensor.rank == rank for value in reads)
         return same and not self.moves
@@ -110,9 +120,19 @@ class RowChain(MovedChain):
         return row_chain(self, operand)
 
 
+def is_fold(node: Node) -> bool:
+    """Whether a node reduces rows, or divides what it computes of their elements by its sum."""
+    return type(node.op) in FOLDS or isinstance(node.op, Softmax | LogSoftmax)
+
+
+def folds_of(node: Node) -> int:
+    """Return the number of reductions of a node: a Softmax has two."""
+    return (2 if isinstance(node.op, Softmax | LogSoftmax) else 1) if is_fold(node) else 0
+
+
 def read_by(node: Node) -> tuple[Value, ...]:
     """Return what a node of a chain reads; axes are part of the code."""
-    return node.operands[:1] if type(node.op) in FOLDS else node.distinct_reads
+    return node.operands[:1] if is_fold(node) else node.distinct_reads
 
 
 def row_chain_at(
@@ -136,9 +156,11 @@ def row_chain_at(
         return None
     behind = _behind(graph, fold, rows, free, formed)
     nodes = _before(graph, behind, rows, free)
-    uses = sum(type(node.op) in FOLDS for node in nodes)
+    uses = sum(map(folds_of, nodes))
     if uses + any(node.output.tensor.dims == rows.dims for node in behind) < 2:
         return None
+    if all(node is fold or _is_cast_of(node, fold.output) for node in nodes):
+        return None  # a Softmax has kernels of its own
     results = results_of(graph, graph.in_order(nodes))
     if any(each.is_order and each.x in results for each in moved):
         return None  # a chain stores them in that order
@@ -150,6 +172,10 @@ def row_chain_at(
         if not graph.is_read_outside(each.y, nodes)
     )
     return RowChain(graph.in_order(nodes), results, joined)
+
+
+def _is_cast_of(node: Node, value: Value) -> bool:
+    return isinstance(node.op, Cast) and node.operands[0] is value
 
 
 def operands_of(nodes: Sequence[Node]) -> list[Value]:
@@ -165,6 +191,8 @@ def rows_of(node: Node) -> Rows | None:
     Elements that are adjacent are shared by more threads. Pixels may be far apart.
     """
     axes = reduced_axes(node) if type(node.op) in FOLDS else None
+    if isinstance(node.op, Softmax | LogSoftmax):
+        axes = (normalize_axis(node.op.axis, len(node.operands[0].tensor.dims)),)
     if axes is None or node.operands[0].tensor.dtype not in FLOATS:
         return None
     rows = Rows(node.operands[0].tensor.dims, tuple(sorted(axes)))
@@ -205,8 +233,10 @@ def _beside(
 ) -> list[Node]:
     """Return a reduction, and others of the same rows if one kernel can have them."""
     readers = graph.in_order(fold.operands[0].consumers)
-    found = [node for node in readers if node in free and rows_of(node) == rows]
-    fits = formed is not None and len(found) <= MAX_RESULTS and formed.may_join(set(found))
+    kinds = FOLDS if type(fold.op) in FOLDS else ()
+    found = [n for n in readers if n in free and type(n.op) in kinds and rows_of(n) == rows]
+    fits = formed is not None and 0 < len(found) <= MAX_RESULTS
+    fits = fits and formed is not None and formed.may_join(set(found))
     return found if fits else [fold]
 
 
@@ -233,7 +263,7 @@ def _joins(node: Node, rows: Rows, nodes: Sequence[Node]) -> bool:
     Numbers whose axes are dropped are not broadcast to rows: at their place these have others.
     """
     made = {each.output for each in nodes if each.output.tensor.dims == rows.dropped}
-    if type(node.op) in FOLDS:
+    if is_fold(node):
         return rows_of(node) == rows
     if not in_chains(node):
         return False
@@ -242,11 +272,16 @@ def _joins(node: Node, rows: Rows, nodes: Sequence[Node]) -> bool:
     return node.output.tensor.dims in (rows.dims, rows.kept) and made.isdisjoint(read_by(node))
 
 
+def wide_of(reads: Iterable[Value], rows: Rows) -> int:
+    """Return how many of some tensors have more than an element for each row."""
+    return sum(value.tensor.size > prod(rows.dropped) for value in reads)
+
+
 def _is_small(nodes: Sequence[Node], rows: Rows) -> bool:
     """Whether one kernel can have these nodes, and keep the rows that they read."""
-    folds = sum(type(node.op) in FOLDS for node in nodes)
+    folds = sum(map(folds_of, nodes))
     reads = operands_of(nodes)
-    wide = sum(value.tensor.size > prod(rows.dropped) for value in reads)
+    wide = wide_of(reads, rows)
     within = len(nodes) <= MAX_NODES and folds <= MAX_FOLDS
     return within and len(reads) <= MAX_OPERANDS and wide * rows.count <= MAX_ROW
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, float64
 from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.op import Op
+from ....runtime.ops.norm import LogSoftmax
+from ....runtime.ops.reduce import ReduceMax, ReduceSum
 from ....runtime.plan.format import Format
 from ..recipe.launch import Launch
 from ..recipe.operands import (
@@ -26,7 +30,7 @@ from .chain_kernel import factors_of, inner_strides, refusal, vector_of, walk_of
 from .elementwise import compute_type
 from .folds import FOLDS
 from .moves import Movement, Walk
-from .row_chains import RowChain, Rows
+from .row_chains import RowChain, Rows, folds_of
 from .stages import Stage, stage_of
 
 #: Threads of a block, lanes of a warp, and threads of a row at most whose elements are adjacent or
@@ -43,7 +47,8 @@ def row_chain(found: RowChain, operand: Callable[[Value], Tensor]) -> Launch | s
     stages = _stages(found)
     if isinstance(stages, str):
         return stages
-    totals = {node.output: i for i, node in enumerate(found.folds)}
+    firsts = [0, *accumulate(map(folds_of, found.folds))]
+    totals = {node.output: i for node, i in zip(found.folds, firsts, strict=False)}
     values = [v for v in dict.fromkeys(v for s in stages for v in s.operands) if v not in totals]
     moved = {each.y: each for each in found.moves}
     results = [operand(value) for value in found.results]
@@ -54,15 +59,14 @@ def row_chain(found: RowChain, operand: Callable[[Value], Tensor]) -> Launch | s
         return shared
     numbers = range(len(operands))
     names = {v: f"words{i}[{'p' if shared.wide[i] else 0}].at[q]" for i, v in enumerate(values)}
-    names |= {v: f"total{i}[COLUMN(q)]" for v, i in totals.items()}
+    names |= {node.output: _total(node, totals[node.output]) for node in found.folds}
     code = [stage.code for stage in stages]
-    for i, node in enumerate(found.folds):
-        code += _fold(i, node)
-        code.append(f"#define FEED{i}(p, q) {stages[i].call(names)}")
+    for stage, node in zip(stages, found.folds, strict=False):
+        code += _folds(totals[node.output], node, stage.call(names))
     for i, stage in enumerate(stages[len(totals) :]):
         code.append(f"#define RESULT{i}(p, q) {stage.call(names)}")
     code.append(f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}")
-    code.append(f"#define FOLDS(X) {' '.join(f'X({i})' for i in range(len(totals)))}")
+    code.append(f"#define FOLDS(X) {' '.join(f'X({i})' for i in range(firsts[-1]))}")
     code.append(f"#define RESULTS(X) {' '.join(f'X({i})' for i in range(len(results)))}")
     title = "+".join(type(node.op).__name__ for node in found.chain)
     several = f", {len(results)} results" if len(results) > 1 else ""
@@ -97,9 +101,41 @@ def _stages(found: RowChain) -> list[Stage] | str:
     return stages
 
 
-def _fold(number: int, node: Node) -> Iterator[str]:
+def _total(node: Node, number: int) -> str:
+    """Return what a node has combined, as C++; of a Softmax, what it computes of an element.
+
+    Args:
+        node: the node.
+        number: of its first reduction.
+    """
+    if type(node.op) in FOLDS:
+        return f"total{number}[COLUMN(q)]"
+    above, total = f"FEED{number}(p, q) - total{number}[COLUMN(q)]", f"total{number + 1}[COLUMN(q)]"
+    is_log = isinstance(node.op, LogSoftmax)
+    return f"({above} - log({total}))" if is_log else f"(exp({above}) / {total})"
+
+
+def _folds(number: int, node: Node, feed: str) -> Iterator[str]:
+    """Yield the reductions of a node as C++, and what each combines.
+
+    Args:
+        number: of the first one.
+        node: the node.
+        feed: what it reads.
+    """
+    if type(node.op) in FOLDS:
+        yield from _fold(number, type(node.op), node)
+        yield f"#define FEED{number}(p, q) {feed}"
+        return
+    yield from _fold(number, ReduceMax, node)
+    yield f"#define FEED{number}(p, q) {feed}"
+    yield from _fold(number + 1, ReduceSum, node)
+    yield f"#define FEED{number + 1}(p, q) exp(FEED{number}(p, q) - total{number}[COLUMN(q)])"
+
+
+def _fold(number: int, kind: type[Op], node: Node) -> Iterator[str]:
     """Yield a reduction as C++, in a namespace: its states, and the type of its result."""
-    how, dtype = FOLDS[type(node.op)], node.operands[0].tensor.dtype
+    how, dtype = FOLDS[kind], node.operands[0].tensor.dtype
     compute = arithmetic(dtype)
     if how.floating and compute not in FLOATS:
         compute = float64
