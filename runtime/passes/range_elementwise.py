@@ -16,7 +16,7 @@ from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..ops.cuts import reduced_axes
 from ..ops.gather import ScatterElements, ScatterND
-from ..ops.reduce import ReduceMax, ReduceSum
+from ..ops.reduce import Reduce, ReduceL1, ReduceL2, ReduceMax, ReduceSum
 from .editing import dtype_of, number, shape_of
 from .ranges import (
     BYTE_LIMITS,
@@ -88,8 +88,10 @@ def _div(node: Node, ranges: Ranges) -> ValueRange:
         ends = spread((a.low, a.high), (below, inverse))
         size = a.size / b.size if b.size else inf
         return ValueRange(size, *ends, a.counted)
-    if a.low >= 0 and _sums(input_of(node, 1), input_of(node, 0)):
-        return ValueRange(1.0, 0.0, 1.0, shares=True)
+    total = _total_of(input_of(node, 1), input_of(node, 0), positive=a.low >= 0)
+    if total is not None:
+        sums = isinstance(total.op, ReduceSum | ReduceL1)
+        return ValueRange(1.0, 0.0 if a.low >= 0 else -1.0, 1.0, shares=sums and a.low >= 0)
     bound = a.bound / b.distance if b.distance else inf
     if isfinite(a.size) and b.distance:
         size = a.size / max(b.distance, min(b.size, b.bound))
@@ -98,21 +100,49 @@ def _div(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
 
 
-def _sums(divisor: Value, x: Value) -> bool:
-    """Whether a value is at least the sum of another one along its last axis."""
-    shape, value = shape_of(x), divisor
+def _total_of(divisor: Value, x: Value, *, positive: bool) -> Node | None:
+    """Return the reduction of rows that a divisor of their elements is at least, if it bounds them.
+
+    It is a sum of these, if they are not negative, or of their sizes, a length, or the greatest
+    size.
+    """
+    value, shape = divisor, shape_of(x)
     if not shape or shape_of(divisor) != (*shape[:-1], 1):
-        return False
+        return None
     while (node := value.producer) is not None and node.inputs[0] is not None:
-        value = node.inputs[0]
-        if isinstance(node.op, ReduceSum):
-            return value is x and reduced_axes(node) == (len(shape) - 1,)
-        if isinstance(node.op, ew.Add) and node.operands[1].data is not None:
-            if (node.operands[1].data < 0).any():
-                return False
-        elif not isinstance(node.op, ew.Cast | sh.Unsqueeze | sh.Reshape):
-            return False
-    return False
+        if isinstance(node.op, Reduce):
+            is_last = reduced_axes(node) == (len(shape) - 1,)
+            return node if is_last and _bounds(node, x, positive=positive) else None
+        kept = _not_below(node)
+        if kept is None:
+            return None
+        value = kept
+    return None
+
+
+def _bounds(reduction: Node, x: Value, *, positive: bool) -> bool:
+    """Whether no element of a tensor is greater than a reduction of it."""
+    value = input_of(reduction, 0)
+    maker = value.producer
+    if maker is not None and isinstance(maker.op, ew.Abs) and maker.inputs[0] is x:
+        return isinstance(reduction.op, ReduceSum | ReduceMax | ReduceL1 | ReduceL2)
+    kinds = ReduceL1 | ReduceL2 | ReduceSum if positive else ReduceL1 | ReduceL2
+    return value is x and isinstance(reduction.op, kinds)
+
+
+def _not_below(node: Node) -> Value | None:
+    """Return what the result of a node is at least, element by element; None if that is unknown."""
+    if isinstance(node.op, ew.Cast | sh.Unsqueeze | sh.Reshape):
+        return node.inputs[0]
+    if isinstance(node.op, ew.Clip):
+        return node.inputs[0] if len(node.inputs) < 3 or node.inputs[2] is None else None
+    if not isinstance(node.op, ew.Add | ew.Max) or len(node.inputs) != 2:
+        return None
+    for value, other in (node.operands, reversed(node.operands)):
+        data = other.data
+        if data is not None and (isinstance(node.op, ew.Max) or (data >= 0).all()):
+            return value
+    return None
 
 
 def _exp(node: Node, ranges: Ranges) -> ValueRange:

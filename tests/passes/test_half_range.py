@@ -343,6 +343,55 @@ def test_heads_that_layers_mix_are_narrowed() -> None:
     np.testing.assert_allclose(run(after, x=x), want, rtol=0, atol=5e-3 * np.abs(want).max())
 
 
+def by_sizes(g: Graph, x: Value) -> Value:
+    return apply(g, red.ReduceSum(), apply(g, ew.Abs(), x), ints(-1))
+
+
+def by_length(g: Graph, x: Value) -> Value:
+    return apply(g, ew.Clip(), apply(g, red.ReduceL2(), x, ints(-1)), np.array(1e-12, np.float32))
+
+
+def by_sum(g: Graph, x: Value) -> Value:
+    return apply(g, red.ReduceSum(), x, ints(-1))
+
+
+def by_greatest(g: Graph, x: Value) -> Value:
+    return apply(g, red.ReduceMax(), apply(g, ew.Abs(), x), ints(-1))
+
+
+def by_sizes_of_columns(g: Graph, x: Value) -> Value:
+    return apply(g, red.ReduceL1(), x, ints(1))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "dtype"),
+    [
+        (by_sizes, float16),
+        (by_length, float16),
+        (by_greatest, float16),
+        (by_sum, float32),
+        (by_sizes_of_columns, float32),
+    ],
+)
+def test_signed_weights_are_bounded(divisor: Build, dtype: DType) -> None:
+    """Weights of retention have signs, and are divided by what bounds them (RetNet)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
+        scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 2, 1)), k))
+        scores = apply(g, ew.Mul(), scores, normal(8, 8))
+        at_least = apply(g, ew.Max(), divisor(g, scores), np.array(1, np.float32))
+        return apply(g, MatMul(), apply(g, ew.Div(), scores, at_least), v)
+
+    graph = make(build, (2, 8, 8))
+    after = halved(graph)
+    product = [node for node in after.nodes if node.kind == "MatMul"][-1]
+    assert product.output.tensor.dtype == dtype
+    x = normal(2, 8, 8)
+    want = run_in(graph, x, np.float64)
+    np.testing.assert_allclose(run(after, x=x), want, rtol=0, atol=5e-3 * np.abs(want).max())
+
+
 @pytest.mark.parametrize(("along", "dtype"), [(-1, float16), (1, float32)])
 def test_shares_of_a_sum_are_weights(along: int, dtype: DType) -> None:
     """Two kinds of attention are added and divided by their sum, as ConViT does."""
