@@ -264,7 +264,7 @@ class _Narrow:
             node: the node.
             reads_wide: whether it computes in float32, and only its result is cast.
         """
-        graph, wide = self._graph, set() if reads_wide else set(self._wide_inputs(node))
+        graph, wide = self._graph, set([] if reads_wide else self._wide_inputs(node))
         inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
         place = _KEPT.get(type(node.op), len(inputs))
         if place < len(inputs):

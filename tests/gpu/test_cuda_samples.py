@@ -38,6 +38,7 @@ from ..kernels import (
     test_shared_chains,
     test_short,
     test_short_stacks,
+    test_softmax_chains,
 )
 from ..kernels.edge_samples import edges
 from ..kernels.samples import OPTIONS, Sample, compare, sample_of, samples
@@ -67,6 +68,12 @@ def test_kernels_of_scans(name: str) -> None:
 def test_kernels_of_rows(name: str) -> None:
     sample = sample_of(test_row_chain.BUILDS[name])
     compare(sample, *open_backends("cuda", OPTIONS), error=test_row_chain.limit(name))
+
+
+@pytest.mark.parametrize("name", test_softmax_chains.BUILDS)
+def test_kernels_of_softmax(name: str) -> None:
+    sample = sample_of(test_softmax_chains.BUILDS[name])
+    compare(sample, *open_backends("cuda", OPTIONS), error=test_softmax_chains.limit(name))
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)
