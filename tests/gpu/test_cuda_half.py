@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.gemm import normalized
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent, tma_staging
 from tercet.backends.cuda.gemm.schedules.tma_staging import SmemLayout, Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PAIRS, TMA_PERSISTENT
@@ -31,7 +32,9 @@ from ..kernels import test_gated
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
 from ..kernels.few_rows_samples import Gated
-from ..kernels.samples import ERROR, compare
+from ..kernels.normalized_cases import Case, graph_of
+from ..kernels.samples import ERROR, OPTIONS, compare
+from ..kernels.test_normalized import CASES
 from .test_cuda_convolutions import random_case
 from .test_cuda_operators import run
 
@@ -324,3 +327,31 @@ def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None
     (want,) = run("numpy", operator, [x.astype(np.float64)], **attributes)
     error = np.linalg.norm(got.astype(np.float64) - want)
     assert error <= BOUNDS[float16] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES.values(),
+        *(Case((1, rows), columns=3072, inner=768) for rows in (17, 32, 64, 197)),
+        *(Case((1, rows), columns=2304, inner=3072) for rows in (17, 50, 128, 256)),
+        Case((2, 20), columns=2304, inner=3072, ends=False, is_read=True),
+        Case((1, 24), columns=512, inner=1024, centred=False, shifted=False),
+    ],
+    ids=str,
+)
+def test_normalized_rows(case: Case, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product stores its results with moments, and the next one normalizes them."""
+    monkeypatch.setattr(normalized, "SAVED", 100.0)
+    graph, feeds = graph_of(case, dtype, dtype)
+    with Model(graph, open_backends("cuda", OPTIONS), OPTIONS, evaluate) as model:
+        assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
+        got, again = model.run(feeds), model.run(feeds)
+    wide, _ = graph_of(case, float64, dtype)
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({name: data.astype(float64) for name, data in feeds.items()})
+    for name, expected in want.items():
+        np.testing.assert_array_equal(got[name].view(np.uint16), again[name].view(np.uint16))
+        limit = ERROR[dtype] * np.abs(expected).max()
+        np.testing.assert_allclose(got[name].astype(float64), expected, rtol=0, atol=limit)
