@@ -25,6 +25,7 @@ from ..kernels.channel_samples import SIZES as CHANNELS
 from ..kernels.channel_samples import Block
 from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
+from ..kernels.test_flash_short import kinds
 from ..kernels.test_joined_attention import Joined
 from ..kernels.test_weighted import CASES as WEIGHED
 from ..kernels.test_weighted import HALF, Case
@@ -46,6 +47,10 @@ SIZES = [
     ((1, 32, 8), (1, 4096), (128, 128)),
     ((2, 8, 1), (16, 4097), (256, 256)),
     ((1, 2, 2), (64, 5000), (64, 64)),
+    ((784, 12, 12), (8, 8), (64, 64)),
+    ((1, 8, 8), (4096, 15), (80, 80)),
+    ((1024, 8, 8), (16, 16), (96, 96)),
+    ((1024, 8, 8), (24, 32), (64, 64)),
 ]
 
 
@@ -61,6 +66,13 @@ def test_kernels(sample: Sample) -> None:
 )
 def test_heads_that_become_rows(case: Joined) -> None:
     test_joined_attention.check(case, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kind", tuple(kinds(float32)))
+def test_few_keys(kind: str, dtype: DType) -> None:
+    """Their scores are in registers; see attention_short.cu."""
+    compare(kinds(dtype)[kind], *open_backends("cuda", OPTIONS))
 
 
 def operands(size: tuple[Any, ...], dtype: DType) -> list[Array]:

@@ -11,6 +11,7 @@ from ..recipe.targets import Target
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .flash_parts import FEW, FlashKernel, group_of, launched, share
+from .flash_short import short, suits_short
 from .flash_wgmma import on_hopper
 from .flash_windows import suits_windows, windows
 from .heads import AttentionTask
@@ -32,11 +33,13 @@ def flash(task: AttentionTask, target: Target) -> Answer:
         return f"a mask of {refused}"
     shape = choose(task, target) if dtype == float32 else None
     single = dtype == float32 and shape is None
+    if not task.total or not q[3] or not v[3]:
+        return "no keys, or heads without elements"
+    if (single or task.total < FEWEST_KEYS) and suits_short(task):
+        return short(task)
     maximum = MAX_HEAD_FLOAT32 if single and q[2] > FEW else MAX_HEAD
     if max(q[3], v[3]) > maximum:
         return f"heads of {max(q[3], v[3])}, more than {maximum}"
-    if not task.total or not q[3] or not v[3]:
-        return "no keys, or heads without elements"
     if shape is not None:
         return on_halves(task, target, shape)
     if single:
