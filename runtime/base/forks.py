@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
-from weakref import WeakMethod, WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
-_forgetting: list[WeakMethod[Callable[[], None]]] = []
+_forgetting: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 _generation = 0
 
 
@@ -34,9 +35,9 @@ def rlock() -> threading.RLock:
 
 
 def forget_in_child(method: Callable[[], None]) -> None:
-    """Have a bound method called in every forked process, as long as its object is alive."""
-    _forgetting[:] = [known for known in _forgetting if known() is not None]
-    _forgetting.append(WeakMethod(method))
+    """Have a bound method, one of its object, called in every forked process while that lives."""
+    assert isinstance(method, MethodType)
+    _forgetting[method.__self__] = method.__func__
 
 
 def generation() -> int:
@@ -49,10 +50,8 @@ def _renew() -> None:
     _generation += 1
     for held in list(_locks):
         held._at_fork_reinit()
-    for known in list(_forgetting):
-        forget = known()
-        if forget is not None:
-            forget()
+    for known, forget in list(_forgetting.items()):
+        forget(known)
 
 
 if hasattr(os, "register_at_fork"):
