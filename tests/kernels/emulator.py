@@ -55,10 +55,6 @@ _PTX = re.compile(
 )
 #: Those that have one together with `cp_async.cuh`.
 _TOGETHER = {"cp_async": "tensor_cores", "ldmatrix": "", "wgmma": "", "cluster": ""}
-#: Generated functions that are one instruction.
-_MMA = re.compile(
-    r"^__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
-)
 _FEATURES: Any = import_module("numpy._core._multiarray_umath").__cpu_features__
 #: Of -O1, what takes longer to do than it saves in tests.
 _NOT_WORTH_IT = (
@@ -82,13 +78,24 @@ _FLAGS = (
 #: The runner's library has all that a kernel's needs, so nothing else is linked to that.
 _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-Bsymbolic")
 _ENTRY = re.compile(
-    r'^extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',
+    r'\nextern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',
     re.DOTALL | re.MULTILINE,
 )
-#: The order of items, which a library leaves to its caller.
-_ORDER = re.compile(r"^constexpr bool BACKWARDS = \w+;$", re.MULTILINE)
-#: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
+#: Headers of the system, the order of items, which a library leaves to its caller, generated
+#: functions that are one instruction, dynamic shared memory, and the two functions of copy.cuh that
+#: are assembly. Patterns that begin with a character are found sooner than those of whole lines.
 _REPLACED = (
+    (re.compile(r"\n#include <\w+\.h>$", re.MULTILINE), "\n"),
+    (
+        re.compile(r"\nconstexpr bool BACKWARDS = \w+;$", re.MULTILINE),
+        '\nextern "C" bool BACKWARDS = false;',
+    ),
+    (
+        re.compile(
+            r"\n__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
+        ),
+        "\n",
+    ),
     (
         re.compile(r"extern __shared__ ([^;]*?)(\w+)\[\];"),
         r"static \1\2[DYNAMIC_SHARED]; dynamic_shared = (char*)\2;",
@@ -230,10 +237,7 @@ def _replaced(header: re.Match[str]) -> str:
 
 
 def _text(source: KernelSource) -> str:
-    kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
-    kernel = _ORDER.sub('extern "C" bool BACKWARDS = false;', kernel)
-    kernel = _PTX.sub(_replaced, kernel)
-    kernel = _MMA.sub("", kernel)
+    kernel = _PTX.sub(_replaced, f"\n{source.text()}")
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)
     waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp|__ballot", kernel) else "false"
@@ -247,7 +251,7 @@ def _text(source: KernelSource) -> str:
             f"{{ return sizes({name}, found); }}"
         )
 
-    return "\n".join((_COPY, _ENTRY.sub(with_launcher, kernel)))
+    return _COPY + _ENTRY.sub(with_launcher, kernel)
 
 
 class _Block:
