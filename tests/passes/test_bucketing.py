@@ -62,6 +62,19 @@ GRAPHS = {
 MORE = {
     "products over positions": "t = Transpose <perm = [0, 2, 1]> (x)\n y = MatMul (t, x)",
     "products of positions": "t = Transpose <perm = [0, 2, 1]> (x)\n y = MatMul (x, t)",
+    "products of bytes over positions": """q = QuantizeLinear (x, tenth, at)
+        t = Transpose <perm = [0, 2, 1]> (q)
+        p = QLinearMatMul (t, tenth, at, q, tenth, at, fill, at)
+        y = DequantizeLinear (p, fill, at)""",
+    "products of bytes of positions": """q = QuantizeLinear (x, tenth, at)
+        t = Transpose <perm = [0, 2, 1]> (q)
+        p = QLinearMatMul (q, tenth, at, t, tenth, at, fill, at)
+        y = DequantizeLinear (p, fill, at)""",
+    "bytes of rows as images": """q = QuantizeLinear (x, tenth, at)
+        r = Reshape (q, rows)
+        p = QLinearConv (r, tenth, at, kernel, tenth, at, tenth, at)
+        b = DequantizeLinear (p, tenth, at)
+        y = Squeeze (b, ends)""",
     "counted": """s = Shape <start = 1, end = 2> (x)
         f = Cast <to = 1> (s)
         y = Mul (x, f)""",
@@ -130,6 +143,8 @@ CONSTANTS = """<int64[1] axis = {1}, int64 one = {1}, int64[1] zero = {0}, int64
     int64 last = {-1}, int64 nought = {0}, int64 step = {1}, float fill = {2.5},
     int64[6] widths = {0, 0, 0, 0, 2, 0}, float[1, 1, 3] row = {1.5, 2.5, 3.5},
     float[2, 2, 3] tail = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+    float tenth = {0.1}, uint8 at = {120}, int64[4] rows = {-1, 3, 1, 1},
+    int64[2] ends = {2, 3}, uint8[1, 3, 1, 1] kernel = {7, 120, 255},
     float[14, 3] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
     21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41}>"""
 

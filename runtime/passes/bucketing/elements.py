@@ -35,7 +35,14 @@ from ...ops.norm import (
     Softmax,
 )
 from ...ops.packed import MatMulBnb4, MatMulNBits
-from ...ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
+from ...ops.quantize import (
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    QuantizeLinear,
+)
 from ...ops.reduce import (
     ArgReduce,
     CumSum,
@@ -233,6 +240,28 @@ def matrix_product(writer: GraphWriter, node: Node) -> None:
         raise writer.error("it has zero points, and sums over an axis that grows")
     pair = zip((a, b), inner, strict=True)
     writer.set_inputs([writer.hidden(x, [axis], 0) for x, axis in pair])
+
+
+@rule(QLinearMatMul)
+def product_of_integers(writer: GraphWriter, node: Node) -> None:
+    """Padding of the summed axis is the zero point on the left."""
+    a, zero = operand(node, 0), operand(node, 2)
+    axis = len(writer.dims(a)) - 1
+    rest = [writer.read(value) for value in node.inputs[1:]]
+    if axis not in writer.grown(a):
+        writer.set_inputs([writer.read(a), *rest])
+        return
+    if zero.data is None or zero.data.size != 1:
+        raise writer.error("it has computed zero points, and sums over an axis that grows")
+    writer.set_inputs([writer.hidden(a, [axis], int(zero.data.reshape(()))), *rest])
+
+
+@rule(QLinearConv)
+def convolution_of_integers(writer: GraphWriter, node: Node) -> None:
+    """Images are convolved independently."""
+    x = operand(node, 0)
+    writer.need_closed(x, range(1, len(writer.dims(x))))
+    writer.read_inputs()
 
 
 @rule(Gemm)
