@@ -135,7 +135,7 @@ def _not_below(node: Node) -> Value | None:
     if isinstance(node.op, ew.Cast | sh.Unsqueeze | sh.Reshape):
         return node.inputs[0]
     if isinstance(node.op, ew.Clip):
-        return node.inputs[0] if len(node.inputs) < 3 or node.inputs[2] is None else None
+        return None if any(node.inputs[2:]) else node.inputs[0]
     if not isinstance(node.op, ew.Add | ew.Max) or len(node.inputs) != 2:
         return None
     for value, other in (node.operands, reversed(node.operands)):
