@@ -293,7 +293,7 @@ class _PlainGroups:
 
 def _takes_epilogue(node: Node) -> bool:
     registered = kernel_of(node.op)
-    return registered is not None and registered.epilogue
+    return registered is not None and registered.chains_for(node)
 
 
 def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
@@ -457,7 +457,7 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) ->
     if is_whole and node is not None and isinstance(node.op, (Slice, Split)):
         return True
     registered = None if node is None else kernel_of(node.op)
-    if node not in free or registered is None or not registered.epilogue:
+    if node not in free or registered is None or not registered.chains_for(node):
         return False
     return graph.sole_consumer(value) is not None
 

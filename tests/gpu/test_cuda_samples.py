@@ -31,6 +31,7 @@ from ..kernels import (
     test_pad_channels,
     test_placed_chains,
     test_places_first,
+    test_pool,
     test_rotated_heads,
     test_row_chain,
     test_scan_chain,
@@ -74,6 +75,11 @@ def test_kernels_of_rows(name: str) -> None:
 def test_kernels_of_softmax(name: str) -> None:
     sample = sample_of(test_softmax_chains.BUILDS[name])
     compare(sample, *open_backends("cuda", OPTIONS), error=test_softmax_chains.limit(name))
+
+
+@pytest.mark.parametrize("sample", test_pool.samples())
+def test_kernels_of_pooling(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)

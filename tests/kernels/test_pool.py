@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +17,21 @@ from tercet.backends.cuda.ops import pool
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int8
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, uint8
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Mul, Sub
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Sub
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
 from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import launches, normal, planned, single
+from .dry import entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import OPTIONS
+from .samples import OPTIONS, Sample
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -86,7 +87,7 @@ def test_several_channels(
 MEAN = AveragePool(kernel_shape=(3, 3), pads=(1,) * 4)
 
 
-def mixed_by_pooling(op: AveragePool, *, last: bool, dtype: DType) -> Graph:
+def mixed_by_pooling(op: AveragePool | MaxPool, *, last: bool, dtype: DType) -> Graph:
     """Return x + scale · (pool(x) - x), a layer of PoolFormer."""
     graph = graph_of(op, last=last, dtype=dtype)
     *_, node = graph.nodes
@@ -119,6 +120,56 @@ def test_what_follows_a_mean_is_its_epilogue(
             assert steps[-1].kernel.endswith("3x3 Sub+Mul+Add"), [r.kernel for r in steps]
             got = model.run({"x": x})["y"].astype(float64)
         np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
+def samples() -> list[Sample]:
+    """Return poolings with what follows them, for the GPU."""
+    greatest = MaxPool(kernel_shape=(3, 3), pads=(1,) * 4)
+    cases = product((greatest, MEAN), (False, True), (float16, float32))
+    return [
+        Sample(mixed_by_pooling(op, last=last, dtype=dtype), {"x": normal(*SHAPE).astype(dtype)})
+        for op, last, dtype in cases
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels last"])
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=str)
+def test_what_follows_a_maximum_is_its_epilogue(
+    dtype: DType, last: bool, emulated: CudaBackend
+) -> None:
+    """As where activations come after pooling, unless a kernel of overlapping windows is faster."""
+    options, greatest = DEPTHWISE if last else OPTIONS, MaxPool(kernel_shape=(3, 3), pads=(1,) * 4)
+    graph = mixed_by_pooling(greatest, last=last and dtype != float64, dtype=dtype)
+    x = normal(*SHAPE).astype(dtype)
+    x[0, 1, 2, 3], x[1, 5, 0, 0] = np.nan, -np.inf
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": x})["y"].astype(float64)
+    with Model(graph.clone(), [emulated], options, evaluate) as model:
+        steps = [row for row in model.prepare().rows if row.kind == "step"]
+        assert steps[-1].kernel.endswith("3x3 Sub+Mul+Add"), [r.kernel for r in steps]
+        got = model.run({"x": x})["y"].astype(float64)
+    error = {float16: 4e-3, float32: 1e-6, float64: 1e-12}[dtype]
+    np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (MaxPool(kernel_shape=SHAPE[2:]), float32),
+        (AveragePool(kernel_shape=SHAPE[2:]), float32),
+        (MaxPool(kernel_shape=(2, 2), strides=(2, 2)), uint8),
+    ],
+    ids=["whole images", "means of whole images", "integers"],
+)
+def test_what_follows_other_poolings_is_one_chain(op: Op, dtype: DType) -> None:
+    graph = graph_of(op, last=False, dtype=dtype)
+    value = graph.insert(Cast(to=float32), [graph.outputs["y"]]).output
+    for other in (Add(), Mul()):
+        value = graph.insert(other, [value, value]).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    assert entries_of(graph)[1:] == ["elementwise"]
 
 
 #: Windows that overlap.

@@ -60,7 +60,8 @@ class Kernel:
             the node.
         contiguous: indices of inputs that are contiguous whatever format the others have.
         formats: the formats it requests, unless contiguous.
-        epilogue: whether it applies an elementwise epilogue before storing results.
+        epilogue: whether it applies an elementwise epilogue before storing results; possibly
+            depending on the node.
         outputs: maximum number of outputs.
         in_place: index of the input whose memory the first output may take.
     """
@@ -69,13 +70,17 @@ class Kernel:
     follows: bool | Callable[[Node], bool] = False
     contiguous: tuple[int, ...] = ()
     formats: FormatRule | None = None
-    epilogue: bool = False
+    epilogue: bool | Callable[[Node], bool] = False
     outputs: int = 1
     in_place: int | None = None
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""
         return self.follows(node) if callable(self.follows) else self.follows
+
+    def chains_for(self, node: Node) -> bool:
+        """Return `epilogue` for one node."""
+        return self.epilogue(node) if callable(self.epilogue) else self.epilogue
 
 
 KERNELS: dict[type[Op], Kernel] = {}
@@ -111,11 +116,13 @@ def kernel(
     formats: FormatRule | None = None,
     outputs: int = 1,
     in_place: int | None = None,
+    chains: Callable[[Node], bool] | None = None,
 ) -> Callable[[Function], Function]:
     """Register a function that makes recipes; see `Kernel`.
 
     It is called with the operator, the first output and the inputs, and with those of the keywords
-    ``more``, ``setting``, ``epilogue`` and ``stored`` that it declares; see `RecipeContext`.
+    ``more``, ``setting``, ``epilogue`` and ``stored`` that it declares; see `RecipeContext`. With
+    ``epilogue``, `chains` tells for which nodes it is ready for elementwise ones behind them.
     """
 
     def registered(make: Function) -> Function:
@@ -127,7 +134,7 @@ def kernel(
             given = {name: getattr(context, name) for name in wanted}
             return make(context.op, context.y, *context.inputs, **given)
 
-        chained = "epilogue" in wanted
+        chained = chains if chains and "epilogue" in wanted else "epilogue" in wanted
         made = Kernel(build, follows, contiguous, formats, chained, outputs, in_place=in_place)
         register(made, *operators)
         return make

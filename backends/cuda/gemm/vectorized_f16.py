@@ -45,7 +45,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue)
         y: the result.
         x: the input; `pools_words` must hold.
         view: the windows.
-        epilogue: applied to means of windows; maxima have none.
+        epilogue: applied to results.
     """
     kernel_h, kernel_w = view.kernel
     count = y.size // 8
@@ -64,6 +64,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue)
         types=(("T", x.dtype), *epilogue.aliases),
         constants=(
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
+            ("PLAIN", not epilogue.title),
             ("BATCH", at_once(view.kernel, 8 * x.dtype.itemsize)),
             *(("VECTOR_C", 8), *epilogue.flags(None)),
         ),

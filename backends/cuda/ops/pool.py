@@ -6,6 +6,7 @@ from dataclasses import astuple
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float32, uint32, uint64
+from ....runtime.ir.graph import Node
 from ....runtime.ops.pool import (
     AveragePool,
     GlobalAveragePool,
@@ -49,22 +50,42 @@ SOME, MUCH = 4, 2**20
 DOWN, WORD, MAX_SIDE = 4, 16, 5
 
 
-@kernel(MaxPool, follows=True, outputs=2)
+def _stores_windows(node: Node) -> bool:
+    """Whether a kernel with an epilogue computes a node.
+
+    Those of whole images, of positions, and of many windows that overlap have none.
+    """
+    op, x, y = node.op, Tensor(node.operands[0]), Tensor(node.output)
+    if not isinstance(op, MaxPool | AveragePool) or x.dtype not in FLOATS or any(node.outputs[1:]):
+        return False
+    view = window(op, x.dims[2:], op.kernel_shape)
+    overlap = isinstance(op, MaxPool) and y.size >= MUCH and max(view.kernel) <= MAX_SIDE
+    shared = all(kernel > stride for kernel, stride in zip(view.kernel, view.strides, strict=True))
+    return not _covers_all(op, x) and not (overlap and shared)
+
+
+@kernel(MaxPool, follows=True, outputs=2, chains=_stores_windows)
 def max_pool(
-    op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
+    op: MaxPool,
+    y: Tensor | None,
+    x: Tensor,
+    *,
+    epilogue: Epilogue,
+    more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Maximum of each window, and optionally its position; see `_whole`."""
+    """Maximum of each window, and optionally its position; see `_whole` and `_stores_windows`."""
     positions = more[0] if more else None
     if y is not None and positions is None and x.dtype in FLOATS and _covers_all(op, x):
         return _whole(MAX, y, x)
-    return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
+    column_major = bool(op.storage_order)
+    return _pool(op, y, x, MAX, positions, column_major=column_major, epilogue=epilogue)
 
 
-@kernel(AveragePool, follows=True)
+@kernel(AveragePool, follows=True, chains=_stores_windows)
 def average_pool(op: AveragePool, y: Tensor, x: Tensor, *, epilogue: Epilogue) -> Answer:
-    """Mean of each window; see `_whole`, which has no epilogue."""
+    """Mean of each window; see `_whole` and `_stores_windows`."""
     if _covers_all(op, x) and not (op.count_include_pad and op.kernel_shape != x.dims[2:]):
-        return "whole images" if epilogue.title else _whole(AVERAGE, y, x)
+        return _whole(AVERAGE, y, x)
     kind = AVERAGE_PADDED if op.count_include_pad else AVERAGE
     return _pool(op, y, x, kind, epilogue=epilogue)
 
@@ -118,9 +139,9 @@ def _pool(
     y: Tensor | None,
     x: Tensor,
     kind: int,
+    positions: Tensor | None = None,
     *,
     p: int = 1,
-    positions: Tensor | None = None,
     column_major: bool = False,
     epilogue: Epilogue | None = None,
 ) -> Answer:

@@ -2,8 +2,8 @@
 // pixel.
 //
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; KH KW;
-// BATCH, the pixels of a window that a thread loads at once; and what gemm/epilogue.cuh needs: means pass through
-// an epilogue.
+// BATCH, the pixels of a window that a thread loads at once; PLAIN, whether results are stored as they are; and what
+// gemm/epilogue.cuh needs.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -67,11 +67,11 @@ pool_words(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
             }
         }
     }
-    if constexpr (KIND_OF == MAX) {
+    if constexpr (KIND_OF == MAX && PLAIN) {
         *(Elements*)(y + at) = found;
     } else {
 #pragma unroll
-        for (int q = 0; q < 8; ++q) sums[q] /= elements;
+        for (int q = 0; q < 8; ++q) sums[q] = KIND_OF == MAX ? float(found.at[q]) : sums[q] / elements;
         epilogue_all(y, sums, with, at, 8);
     }
 }
