@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.gemm import image_halves
 from tercet.backends.cuda.gemm.tables.f16x3 import IMAGE_HALVES
 from tercet.backends.cuda.gemm.tile import CtaTile
 from tercet.backends.numpy import evaluate
@@ -30,13 +32,15 @@ pytestmark = pytest.mark.gpu
 BOUND = 1e-6
 
 
-def check(graph: Graph, wide: Graph, x: Array, **options: Any) -> None:
+def check(
+    graph: Graph, wide: Graph, x: Array, *, kernel: str = "convolve_halves", **options: Any
+) -> None:
     """Compare a network with float64, and with a second run, bit by bit."""
     given = replace(OPTIONS, **options)
     with Model(graph, open_backends("cuda", given), given, evaluate) as model:
         feeds = {model.inputs[0].name: x}
         (got,), (again,) = (tuple(model.run(feeds).values()) for _ in range(2))
-        assert any("convolve_halves" in row.kernel for row in model.prepare().rows)
+        assert any(kernel in row.kernel for row in model.prepare().rows)
     want = evaluated(wide, x.astype(float64))
     np.testing.assert_array_equal(got.view(np.uint32), again.view(np.uint32))
     assert np.linalg.norm(got.astype(float64) - want) <= BOUND * np.linalg.norm(want)
@@ -65,6 +69,33 @@ def test_every_tile(
     check(
         single("Conv", arrays, (1,), **how), single("Conv", wide, (1,), **how), arrays[0], **ASKED
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "filters", "kernel", "how"),
+    [
+        ((1, 256, 14, 14), 256, 3, {"pads": (1,) * 4}),
+        ((1, 512, 14, 14), 512, 3, {"pads": (1,) * 4, "strides": (2, 2)}),
+        ((2, 64, 56, 56), 64, 3, {"pads": (1,) * 4}),
+        ((3, 192, 15, 13), 200, 3, {"pads": (2, 1, 0, 1), "dilations": (1, 2)}),
+        ((1, 128, 28, 28), 32, 5, {"pads": (2,) * 4}),
+        ((1, 1024, 7, 7), 96, 1, {"strides": (2, 2)}),
+    ],
+)
+def test_few_windows(
+    size: tuple[int, ...],
+    filters: int,
+    kernel: int,
+    how: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights are the left operand; see swap_f16x3.cu."""
+    monkeypatch.setattr(image_halves, "MARGIN_SWAPPED", inf)
+    x = normal(*size) * powers(-60, 60, size[0], 1, *size[2:])
+    arrays = x, normal(filters, size[1], kernel, kernel)
+    wide = [a.astype(float64) for a in arrays]
+    graphs = (single("Conv", list(each), (1,), **how) for each in (arrays, wide))
+    check(*graphs, x, kernel="swap_f16x3_windows", **ASKED)
 
 
 @pytest.mark.parametrize("name", ["w64x64", "w64x128", "w128x128 split 2", "w192x128"])

@@ -313,7 +313,8 @@ def test_resnet50_has_one_row_per_convolution() -> None:
     with tercet.load(light_file("resnet50")) as model:
         rows = [row for row in planned_model(model, DryDevice()).rows if row.kind == "step"]
     of_filters = {
-        *("few_channels_wgmma", "split_wgmma", "split_linear", "convolve_halves", "swap_f16x3")
+        *("few_channels_wgmma", "split_wgmma", "split_linear", "convolve_halves"),
+        *("swap_f16x3", "swap_f16x3_windows"),
     }
     products = [row for row in rows if of_filters & set(row.kernel.split())]
     assert len(products) == 53

@@ -25,7 +25,7 @@ from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.matmul import MatMul
 
 from .cubins import assert_arguments
-from .dry import apply, compiled_files, launches, normal, planned
+from .dry import apply, compiled_files, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, results_of, sample
 
@@ -38,7 +38,9 @@ ON_TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
 def forced(way: tuple[int, int, int], patch: pytest.MonkeyPatch) -> None:
     """Have products done in one way, or in the one most like it."""
 
-    def ways_of(shape: Any, target: Target, *, ready: bool = False) -> tuple[TimedConfig, ...]:
+    def ways_of(
+        shape: Any, target: Target, *, ready: bool = False, windows: bool = False
+    ) -> tuple[TimedConfig, ...]:
         def distance(config: Config) -> tuple[bool, bool, int]:
             tile = config.tile
             return config.splits != way[2], tile.slices != way[1], abs(tile.bm - way[0])
@@ -149,10 +151,52 @@ def test_pixels_in_halves(
     graph.set_outputs({"y": near.output})
     infer(graph)
     found = Sample(graph, {"x": x})
+    monkeypatch.setattr(image_halves, "MARGIN_SWAPPED", 0.0)
     options = replace(OPTIONS, **ON_TENSOR_CORES, algorithms={"near": "in_halves"})
     (got,) = results_of(found, [h200], options)
     assert compiled_files(h200) >= COMPILES | {"gemm/image_halves.cu"}
     assert "gemm/pack_halves.cu" not in compiled_files(h200)
+    (want,) = results_of(found, open_backends("numpy", OPTIONS))
+    assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
+
+
+#: Kernel, stride, padding and dilation of the windows of an image in halves; filters.
+WINDOWS = ((3, 1, 1, 1, 96), (1, 1, 0, 1, 64), (1, 2, 0, 1, 72), (3, 2, 2, 2, 192))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("window", "way"), list(zip(WINDOWS, WAYS, strict=True)), ids=str)
+def test_windows_in_halves(
+    window: tuple[int, ...],
+    way: tuple[int, int, int],
+    h200: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two images, with a residual; the last results are stored in halves, too."""
+    forced(way, monkeypatch)
+    monkeypatch.setattr(image_halves, "gain", lambda *_: 1e6)
+    side, stride, pad, dilation, filters = window
+    x, first = normal(2, 64, 5, 7), normal(192, 64, 1, 1) / 8
+    second = normal(filters, 192, side, side) / np.float32(side * 14)
+    graph = Graph("windows of halves")
+    value = graph.add_input("x", TensorType(x.dtype, x.shape))
+    hidden = apply(graph, Relu(), apply(graph, Conv(), value, first))
+    op = Conv(pads=(pad,) * 4, strides=(stride,) * 2, dilations=(dilation,) * 2)
+    y = graph.insert(op, [hidden, graph.constant(second), graph.constant(normal(filters))]).output
+    infer(graph)
+    added = normal(*y.tensor.dims)
+    y = apply(graph, Add(), y, graph.add_input("added", TensorType(x.dtype, added.shape)))
+    if filters % 64 == 0:
+        last = graph.constant(normal(8, filters, 1, 1) / 8)
+        y = graph.insert(Conv(), [apply(graph, Relu(), y), last]).output
+    graph.set_outputs({"y": y})
+    infer(graph)
+    found = Sample(graph, {"x": x, "added": added})
+    options = replace(OPTIONS, conv="in_halves,tensor_cores")
+    (got,) = results_of(found, [h200], options)
+    products = {file for file in compiled_files(h200) if file.startswith("gemm/")}
+    assert products <= COMPILES | {"gemm/pack_halves.cu"}
     (want,) = results_of(found, open_backends("numpy", OPTIONS))
     assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
 
@@ -189,6 +233,29 @@ def test_products_of_vit(sizes: tuple[int, int, int], note: str) -> None:
     assert (last.entry, last.note) == ("swap_f16x3", note)
 
 
+@pytest.mark.parametrize(
+    ("size", "note"),
+    [
+        ((64, 64, 56), "3xf16 in halves w48x64/2"),
+        ((256, 256, 14), "3xf16 in halves w56x64/2 split 6"),
+        ((512, 512, 7), "3xf16 in halves w56x64/2 split 8"),
+    ],
+)
+def test_convolutions_of_resnet(size: tuple[int, int, int], note: str) -> None:
+    """Those that were among the fastest in the network on an H200."""
+    filters, channels, side = size
+    arrays = [normal(1, channels, side, side), normal(filters, channels, 3, 3)]
+    graph = single("Conv", arrays, (1,), pads=(1,) * 4)
+    *_, last = launches(planned(graph, conv="in_halves"))
+    assert (last.entry, last.note) == ("swap_f16x3_windows", note)
+
+
+def test_convolutions_of_more_pixels_take_other_kernels() -> None:
+    graph = single("Conv", [normal(8, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4)
+    *_, last = launches(planned(graph, conv="in_halves"))
+    assert last.entry == "convolve_halves"
+
+
 def test_more_rows_take_other_kernels() -> None:
     graph = sample("MatMul", [normal(300, 768), weights(768, 768)], (1,)).graph
     *_, last = launches(planned(graph, algorithms={"MatMul": "in_halves"}))
@@ -201,6 +268,10 @@ def test_it_compiles_and_arguments_match(cubins: Path) -> None:
         for algorithm in ("in_halves", "tensor_cores"):
             graph = sample("MatMul", [normal(m, k), weights(k, n)], (1,)).graph
             found += launches(planned(graph, algorithms={"MatMul": algorithm}))[-1:]
-    swapped = [one for one in found if one.entry == "swap_f16x3"]
-    assert len(swapped) > 2
+    for filters, side in ((64, 56), (512, 7)):
+        arrays = [normal(1, filters, side, side), normal(filters, filters, 3, 3)]
+        graph = single("Conv", arrays, (1,), pads=(1,) * 4)
+        found += launches(planned(graph, conv="in_halves"))[-1:]
+    swapped = [one for one in found if one.file in COMPILES]
+    assert len(swapped) > 4
     assert_arguments(swapped, H200, cubins)

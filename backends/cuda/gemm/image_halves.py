@@ -1,4 +1,6 @@
-"""Convolutions of float32 images that arrive in halves (Hopper): `image_halves.cu`.
+"""Convolutions of float32 images that arrive in halves (Hopper).
+
+The kernels are `image_halves.cu` and, for few pixels, `swap_f16x3.cu`.
 
 `f32` reads float32, which it cuts into halves in registers, for each tile of filters and each tap
 of the windows. Where the kernel before stores halves, there is nothing to convert.
@@ -19,7 +21,7 @@ from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, scales_of
 from .f32 import formats_of
 from .problem import GemmArguments, Image, Problem, RowKind, packed_filters
-from .schedules import halves, image_halves
+from .schedules import halves, image_halves, swap_f16x3
 from .tables.f16x3 import IMAGE_HALVES
 from .tile import MAX_KEPT, MEMORY, Config, TimedConfig
 
@@ -29,6 +31,9 @@ CUTTING = 2e6
 #: pixels, which memory limits. With less for pixels, ResNet-50 at batch 32 takes 1 to 3 % longer
 #: on an H100, although its kernels alone take 7 to 10 % less.
 MARGIN, MARGIN_PIXELS = 1.1, 1.25
+#: Share of the estimate of `image_halves.cu` below which forms of `swap_f16x3.cu` are taken. Within
+#: ResNet-50 at batch 1 on an H200 they save 0.3 to 3 us of each of 16 convolutions.
+MARGIN_SWAPPED = 0.95
 #: Microseconds from which on they are considered, windows and others. On an H100 at batch 1,
 #: ResNet-50 takes 7 % less with images of its windows in halves, and 12 % more with all of them;
 #: GoogLeNet, where convolutions run beside others, 1 % more, as does MobileNetV2 at batch 32.
@@ -59,7 +64,10 @@ def formats(conv: ConvProblem) -> Formats | str:
 
 def time(conv: ConvProblem) -> float:
     """Return the estimate in microseconds."""
-    return ways_of(_problem(conv), conv.setting.target)[0].microseconds
+    problem, target = _problem(conv), conv.setting.target
+    found = ways_of(problem, target)[0].microseconds
+    few = swap_f16x3.time_of(problem, target, ready=True)
+    return few if few < MARGIN_SWAPPED * found else found
 
 
 def gain(conv: ConvProblem, apart: float) -> float:
@@ -94,8 +102,10 @@ def _cut(conv: ConvProblem) -> ConvProblem:
 
 def variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the tiles with the splits worth trying."""
-    ways = ways_of(_problem(conv), conv.setting.target)
-    return tuple(str(way.config) for way in ways if way.microseconds < 1.5 * ways[0].microseconds)
+    problem, target = _problem(conv), conv.setting.target
+    ways = ways_of(problem, target)
+    found = (str(way.config) for way in ways if way.microseconds < 1.5 * ways[0].microseconds)
+    return *found, *swap_f16x3.tried(problem, target, ready=True)
 
 
 def make(conv: ConvProblem, variant: str = "") -> Answer:
@@ -108,11 +118,6 @@ def make(conv: ConvProblem, variant: str = "") -> Answer:
         return "an image that is not in halves"
     if conv.pooled is not None and (conv.filters % HALVES_BLOCK or conv.view.strides != (1, 1)):
         return f"pooling of {conv.filters} filters"
-    if variant:
-        config = Config.parse(variant, IMAGE_HALVES)
-    else:
-        whole = epilogue.halves is not None or conv.pooled is not None
-        config = ways_of(problem, target, whole=whole)[0].config
     image = _image(conv)
     pack = partial(packed_filters, conv.w, 1, conv.channels)
     gemm = GemmArguments(
@@ -125,7 +130,17 @@ def make(conv: ConvProblem, variant: str = "") -> Answer:
         bias=conv.b,
         scales=pack("scales", scales_of),
     )
-    return image_halves.multiply(gemm, epilogue, config, target)
+    swapped = swap_f16x3.named(variant, gemm, target, ready=True)
+    if variant and swapped is None:
+        return image_halves.multiply(gemm, epilogue, Config.parse(variant, IMAGE_HALVES), target)
+    whole = epilogue.halves is not None or conv.pooled is not None
+    best = ways_of(problem, target, whole=whole)[0]
+    few = swap_f16x3.choose(gemm, target, ready=True)
+    if swapped is None and few and few.microseconds < MARGIN_SWAPPED * best.microseconds:
+        swapped = few.config
+    if swapped is not None:
+        return swap_f16x3.launch(gemm, epilogue, swapped, target, ready=True)
+    return image_halves.multiply(gemm, epilogue, best.config, target)
 
 
 def _image(conv: ConvProblem) -> Image:

@@ -6,6 +6,7 @@ As `halves.py`, with tiles of pixels that the copy engine finds for each tap of 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from .....runtime.ir.dtypes import float16
 from ...codegen.epilogue import Epilogue
@@ -14,7 +15,7 @@ from ...recipe.operands import Ints, Members, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments, Image, RowKind
-from ..tile import Config, CtaTile
+from ..tile import Config
 from ..windows import divided_image
 from .halves import IMAGE_LOADER, resources, spread
 from .multistage import SplitK
@@ -63,17 +64,38 @@ def _map(image: Image, rows: int) -> TensorMap:
     return TensorMap(image.data, float16, dims, moves, (64, rows), corners, steps)
 
 
-def patches(output: Ints, tile: CtaTile) -> Ints:
+def patches(output: Ints, rows: int) -> Ints:
     """Return the rows and columns of patches of an image of results, as tiles that are pooled."""
-    return ceil_div(output[0], tile.bm // SIDE), ceil_div(output[1], SIDE)
+    return ceil_div(output[0], rows // SIDE), ceil_div(output[1], SIDE)
 
 
-def _geometry(image: Image, tile: CtaTile) -> Members:
+def arguments(image: Image, rows: int, stored: int) -> dict[str, Any]:
+    """Return what kernels of pixel_halves.cuh need to know of an image.
+
+    Args:
+        image: the image.
+        rows: the pixels of a tile.
+        stored: pixels of the result.
+    """
+    taps = {
+        **{"images": image.images, "chunks": image.channels // 32},
+        "columns": image.view.kernel[1],
+        **dict(zip(("of_row", "of_column"), image.view.dilations, strict=True)),
+        "stored": stored,
+    }
+    return {
+        **{"a": _map(image, rows), "image_halves": image.data},
+        **{"pixels": image.images * prod(image.spatial), "taps": taps},
+        "image": _geometry(image, rows),
+    }
+
+
+def _geometry(image: Image, rows: int) -> Members:
     """Return struct `Image` of the kernel; with pooling, its results are patches."""
     height, width = image.spatial
     if not image.squares:
         return divided_image(image.spatial, image.output, image.view, (height * width, 1, width, 1))
-    down, across = patches(image.output, tile)
+    down, across = patches(image.output, rows)
     moves = down * across, 1, across, 1
     plain = divided_image(image.spatial, image.output, image.view, moves)
     return {**plain, "pixels": divisor(down * across), "columns": divisor(across)}
@@ -87,21 +109,14 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     stored = m // 4 if image.squares else m
     if image.squares:
-        m = image.images * prod(patches(image.output, tile)) * tile.bm
+        m = image.images * prod(patches(image.output, tile.bm)) * tile.bm
     tiles = tile.count(m, n)
     items = tiles * splits
-    height, width = image.spatial
-    pixels = image.images * height * width
+    rows = arguments(image, tile.bm, stored)
     work = {
-        **{"m": m, "n": n, "k": k, "lda": pixels, "tiles_n": ceil_div(n, tile.bn)},
+        **{"m": m, "n": n, "k": k, "lda": rows.pop("pixels"), "tiles_n": ceil_div(n, tile.bn)},
         **{"tiles": tiles, "items": items, "batch_a": 0, "batch_c": 0},
         **{"rows_b": gemm.ldb, "splits": splits},
-    }
-    taps = {
-        **{"images": image.images, "chunks": image.channels // 32},
-        "columns": image.view.kernel[1],
-        **dict(zip(("of_row", "of_column"), image.view.dilations, strict=True)),
-        "stored": stored,
     }
     pooled = "MaxPool 2x2" if image.squares else ""
     block = resources(config, IMAGE_LOADER)
@@ -112,11 +127,10 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         grid=grid,
         block=block.threads,
         args={
-            **{"a": _map(image, tile.bm), "image_halves": image.data, "b": gemm.b},
-            **{"scales": gemm.scales, "c": gemm.c if epilogue.plain else None},
+            **rows,
+            **{"b": gemm.b, "scales": gemm.scales, "c": gemm.c if epilogue.plain else None},
             "halves": epilogue.halves,
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
-            **{"image": _geometry(image, tile), "taps": taps},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(

@@ -1,7 +1,8 @@
 """GEMM of few rows of float32 on Hopper as three float16 products, weights as left operand.
 
-The kernel is `swap_f16x3.cu`: rows of A arrive in halves, or a block cuts them once, and weights
-are requested before the kernel waits. Sliced-K, and split-K across the CTAs of a cluster.
+The kernel is `swap_f16x3.cu`: rows of A, or windows of an image, arrive in halves, or a block cuts
+rows once, and weights are requested before the kernel waits. Sliced-K, and split-K across the CTAs
+of a cluster.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import hypot, inf, prod
+from typing import Any
 
 from .....runtime.plan.format import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
@@ -16,7 +18,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Scratch, Tensor, ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, Problem, RowKind
+from ..problem import GemmArguments, Image, Problem, RowKind, Source
 from ..tile import (
     MAX_CLUSTER,
     MAX_KEPT,
@@ -28,6 +30,7 @@ from ..tile import (
     inbox,
     ranked,
 )
+from . import image_halves
 from .multistage import SplitK
 from .swap_ab import MOMENTS, RowsNorm
 
@@ -35,16 +38,19 @@ from .swap_ab import MOMENTS, RowsNorm
 PREFIX = "swap "
 #: How many of them are tried.
 MOST = 3
-#: Maximum rows of A. (Estimates are fitted to 49 to 197.)
-MAX_ROWS = 256
+#: Maximum rows of A, and windows of images. (Estimates are fitted to 49 to 197, and to 3136.)
+MAX_ROWS, MAX_WINDOWS = 256, 4096
 #: Columns of a block, which are rows of weights; bytes of the two halves of a step of one.
 COLUMNS, STEP_BYTES = 64, 4 * HALVES_BLOCK
 #: Warpgroups that share the steps of a block, and for each number the maximum rows of a block with
 #: which registers suffice, if rows are cut and if they are in halves.
 SLICES = {2: (64, 104), 3: (48, 72)}
-#: Share of the clusters that would fit which start together, of up to four blocks and of more:
-#: on an H200 28 of four and 36 of three do, as do 16 of six, but not 18.
-STARTING = (0.95, 0.75)
+#: Share of the clusters that would fit which start together, of three, four and more blocks: on an
+#: H200 36 of three do, but not 40, and 28 of four, as do 16 of six, but not 18.
+STARTING = {1: 1.0, 2: 1.0, 3: 0.9, 4: 0.95}
+STARTING_LARGE = 0.75
+#: Threads that bring operands; those of windows bring scales one by one.
+LOADERS, WINDOW_LOADERS = 32, 64
 #: Tiles in which a warpgroup cuts rows in turns.
 BUFFERS = 2
 #: Bytes per microsecond that one multiprocessor reads, and that all read of the L2 cache; products
@@ -59,6 +65,10 @@ MARGIN_CUT, MAX_CUT = 0.79, 5.0
 #: of a cluster; and of a step of a warpgroup, in halves, or with rows to cut, of which each takes
 #: so long.
 BEGIN, OF_ROW, JOIN, OF_STEP, OF_CUT, CUT_ROW = 0.95, 0.023, 0.5, 0.05, 0.25, 0.0105
+#: The same of a third slice of windows, and the rows of which fewer take no less: wgmma reads the
+#: weights of a product for as long as it multiplies these. From 47 forms of eight convolutions by
+#: 3x3 within ResNet-50.
+THIRD_SLICE, FEWEST_ROWS = 0.25, 32
 
 
 def shared(tile: CtaTile, each: int, splits: int, *, ready: bool, normalized: bool = False) -> int:
@@ -82,17 +92,26 @@ def shared(tile: CtaTile, each: int, splits: int, *, ready: bool, normalized: bo
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def refusal(gemm: GemmArguments, target: Target) -> str:
-    """Return why the kernel does not apply to constants in halves; empty if it does."""
+def refusal(gemm: GemmArguments, target: Target, *, ready: bool = False) -> str:
+    """Return why the kernel does not apply to constants in halves; empty if it does.
+
+    Args:
+        gemm: the product.
+        target: the GPU.
+        ready: whether rows of A are in halves.
+    """
     (m, _, k), a = gemm.shape, gemm.a
     if not target.has_wgmma:
         return "no wgmma"
-    if m > MAX_ROWS or k % HALVES_BLOCK or not k or gemm.batch.count > 1:
+    most = MAX_WINDOWS if ready and a.rows is RowKind.WINDOWS else MAX_ROWS
+    if m > most or k % HALVES_BLOCK or not k or gemm.batch.count > 1:
         return f"{m} rows of {k} terms"
     if not gemm.constant or not isinstance(a.data, Tensor):
         return "operands in the workspace"
-    strided = isinstance(a, Image) and (a.squares or prod(a.view.strides) > 1 or a.frames)
-    return "windows" if a.rows is RowKind.WINDOWS or strided else ""
+    if isinstance(a, Image) and (a.squares or a.frames):
+        return "squares, or frames of a volume"
+    strided = isinstance(a, Image) and prod(a.view.strides) > 1
+    return "windows" if not ready and (a.rows is RowKind.WINDOWS or strided) else ""
 
 
 def choose(gemm: GemmArguments, target: Target, *, ready: bool = False) -> TimedConfig | None:
@@ -103,15 +122,22 @@ def choose(gemm: GemmArguments, target: Target, *, ready: bool = False) -> Timed
         target: the GPU.
         ready: whether rows of A are in halves.
     """
-    ways = () if refusal(gemm, target) else ways_of(gemm.shape, target, ready=ready)
-    return ways[0] if ways else None
+    if refusal(gemm, target, ready=ready):
+        return None
+    windows = gemm.a.rows is RowKind.WINDOWS
+    return next(iter(ways_of(gemm.shape, target, ready=ready, windows=windows)), None)
 
 
 @lru_cache(MAX_KEPT)
-def ways_of(shape: Ints, target: Target, *, ready: bool = False) -> tuple[TimedConfig, ...]:
+def ways_of(
+    shape: Ints, target: Target, *, ready: bool = False, windows: bool = False
+) -> tuple[TimedConfig, ...]:
     """Return all configurations with their estimates, fastest first; see `choose`."""
-    found = configs(shape, target, ready=ready)
-    return tuple(ranked(found, lambda config: expected(shape, config, target, ready=ready)))
+
+    def time(config: Config) -> float:
+        return expected(shape, config, target, ready=ready, windows=windows)
+
+    return tuple(ranked(configs(shape, target, ready=ready), time))
 
 
 def configs(shape: Ints, target: Target, *, ready: bool) -> Iterator[Config]:
@@ -124,7 +150,7 @@ def configs(shape: Ints, target: Target, *, ready: bool) -> Iterator[Config]:
             continue
         for splits in range(1, min(MAX_CLUSTER, steps) + 1):
             together = target.processors if splits == 1 else clusters_of(splits, target)
-            if parts * columns > together * (1.0 if splits < 3 else STARTING[splits > 4]):
+            if parts * columns > together * STARTING.get(splits, STARTING_LARGE):
                 break
             for slices, most in SLICES.items():
                 if rows <= most[ready] and (
@@ -152,7 +178,9 @@ def most_of(other: float) -> float:
     return min(MARGIN_CUT * other, MAX_CUT)
 
 
-def expected(shape: Ints, config: Config, target: Target, *, ready: bool) -> float:
+def expected(
+    shape: Ints, config: Config, target: Target, *, ready: bool, windows: bool = False
+) -> float:
     """Return the estimate for a configuration in microseconds."""
     (m, n, k), tile, splits = shape, config.tile, config.splits
     each, blocks = ceil_div(k // HALVES_BLOCK, splits), tile.count(m, n) * splits
@@ -163,9 +191,12 @@ def expected(shape: Ints, config: Config, target: Target, *, ready: bool) -> flo
     reading = late / PROCESSOR
     if late == read:
         reading = max(reading, blocks * read / (CACHE * target.processors / 132))
-    multiplying = 3 * each * tile.bm * COLUMNS * HALVES_BLOCK / PRODUCTS
+    rows = max(tile.bm, FEWEST_ROWS) if windows else tile.bm
+    multiplying = 3 * each * rows * COLUMNS * HALVES_BLOCK / PRODUCTS
     of_step = OF_STEP if ready else OF_CUT + CUT_ROW * tile.bm
     time = BEGIN + OF_ROW * tile.bm + hypot(reading, multiplying)
+    if windows and tile.slices == 3:
+        time += THIRD_SLICE
     return time + ceil_div(each, tile.slices) * of_step + (JOIN if splits > 1 else 0.0)
 
 
@@ -184,17 +215,20 @@ def time_of(problem: Problem, target: Target, *, ready: bool = False) -> float:
 
 
 def _ways(problem: Problem, target: Target, *, ready: bool) -> tuple[TimedConfig, ...]:
-    m, n, k = problem.m, problem.n, problem.k
-    if problem.windows or problem.batch > 1 or m > MAX_ROWS or k % HALVES_BLOCK:
+    (m, n, k), windows = (problem.m, problem.n, problem.k), problem.windows
+    if (windows and not ready) or problem.batch > 1 or k % HALVES_BLOCK or not target.has_wgmma:
         return ()
-    return ways_of((m, n, k), target, ready=ready) if target.has_wgmma else ()
+    if m > (MAX_WINDOWS if windows else MAX_ROWS):
+        return ()
+    return ways_of((m, n, k), target, ready=ready, windows=windows)
 
 
 def named(form: str, gemm: GemmArguments, target: Target, *, ready: bool = False) -> Config | None:
     """Return the configuration of a form; None if it is another kernel's. See `choose`."""
-    if not form.startswith(PREFIX) or refusal(gemm, target):
+    if not form.startswith(PREFIX) or refusal(gemm, target, ready=ready):
         return None
-    ways = ways_of(gemm.shape, target, ready=ready)
+    windows = gemm.a.rows is RowKind.WINDOWS
+    ways = ways_of(gemm.shape, target, ready=ready, windows=windows)
     return next((way.config for way in ways if PREFIX + str(way.config) == form), None)
 
 
@@ -222,26 +256,28 @@ def launch(
     """
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
     each, tiles_m = ceil_div(k // HALVES_BLOCK, splits), ceil_div(m, tile.bm)
-    lda = ceil_div(m, 8) * 8 if ready else a.row
-    if not ready and isinstance(a, Image) and isinstance(a.data, Tensor):
-        lda = a.data.row
+    windows = a if ready and isinstance(a, Image) else None
+    if windows is not None:
+        entry, threads = "swap_f16x3_windows", WINDOW_LOADERS
+        rows = image_halves.arguments(windows, tile.bm, stored=m)
+    else:
+        entry, threads = "swap_f16x3", LOADERS
+        rows = {**_rows_of(a, m, ready=ready), **_norm_args(norm), "moments": moments}
     halves = " in halves" if ready else ""
     before = ", moments" if moments is not None and norm is None else ""
     after = f" after {norm.kind}," if norm else ""
     kept = kept_fours(gemm.shape, config) if norm and norm.kept else 0
     return Launch(
         "gemm/swap_f16x3.cu",
-        "swap_f16x3",
+        entry,
         grid=(tiles_m * ceil_div(n, COLUMNS), splits, 1),
-        block=128 * tile.slices + 32,
+        block=128 * tile.slices + threads,
         args={
-            **{"a": a.data, "w": gemm.b, "scales": gemm.scales},
+            **rows,
+            **{"w": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
-            **{"bias": gemm.bias, **epilogue.args, "m": m, "n": n, "lda": lda, "ldc": gemm.ldc},
-            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": tiles_m, "moments": moments},
-            **{"columns": norm and norm.columns, "epsilon": norm.epsilon if norm else 0.0},
-            **{"rows_a": norm and norm.rows, "kept": norm and norm.kept},
-            **{"scale": norm and norm.scale, "shift": norm and norm.shift},
+            **{"bias": gemm.bias, **epilogue.args, "m": m, "n": n, "ldc": gemm.ldc},
+            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": tiles_m},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
@@ -250,14 +286,41 @@ def launch(
             *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
             *(("MEASURED", bool(before)), ("KEPT", kept)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
+            ("POINTWISE", windows is not None and image_halves.is_pointwise(windows)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
-        code="\n".join((F16X3.code(tile.bm), epilogue.halves_code, epilogue.code)),
+        code="\n".join(
+            (
+                *(F16X3.code(tile.bm), epilogue.halves_code, epilogue.code),
+                f"#define WINDOWED {int(windows is not None)}",
+            )
+        ),
         shared=target.alone(shared(tile, each, splits, ready=ready, normalized=norm is not None)),
         cluster=(1, splits, 1),
         note=f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue.pitched),
+        pitched=tuple(
+            t for t in gemm.pitched(epilogue.pitched) if windows is None or t is not a.data
+        ),
     )
+
+
+def _rows_of(a: Source, m: int, *, ready: bool) -> dict[str, Any]:
+    """Return the arguments that say where the rows of A are that are no windows."""
+    if ready:
+        return {"a": a.data, "lda": ceil_div(m, 8) * 8}
+    stored = a.data if isinstance(a, Image) and isinstance(a.data, Tensor) else a
+    return {"a": a.data, "lda": stored.row}
+
+
+def _norm_args(norm: RowsNorm | None) -> dict[str, Any]:
+    """Return the arguments that say how rows are normalized."""
+    if norm is None:
+        names = "columns", "rows_a", "scale", "shift", "kept"
+        return {**dict.fromkeys(names), "epsilon": 0.0}
+    return {
+        **{"columns": norm.columns, "epsilon": norm.epsilon, "rows_a": norm.rows},
+        **{"scale": norm.scale, "shift": norm.shift, "kept": norm.kept},
+    }
 
 
 def kept_fours(shape: Ints, config: Config) -> int:

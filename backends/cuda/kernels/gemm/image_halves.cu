@@ -31,10 +31,8 @@ enum { WHOLE, PARTIAL, CLUSTER };
 constexpr bool POOL = false;
 
 constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : IN_HALVES || SPLIT != CLUSTER ? 2 : 1;  // as registers allow
-constexpr int ROWS = 2, VECTOR = 4, LOADERS = 128;  // windows; see operand_a.cuh
-constexpr int AXES = 2;
-constexpr bool ADDRESSES = false;
-#include "gemm/operand_a.cuh"
+constexpr int ROWS = 2, AXES = 2;  // windows; see image_rows.cuh
+#include "gemm/pixel_halves.cuh"
 #include "gemm/epilogue.cuh"
 constexpr bool FOURS = VECTOR_C == 4, ROOM = true;
 #include "gemm/store_registers.cuh"
@@ -43,52 +41,6 @@ constexpr bool FOURS = VECTOR_C == 4, ROOM = true;
 #include "gemm/multiply_halves.cuh"
 
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
-
-struct Taps {
-    int images, chunks, columns;  // images; steps of a tap; taps of a row of a window
-    int of_row, of_column;        // distances of taps in pixels
-    int stored;                   // pixels of the result
-};
-
-// A step of 32 channels, and its tap with row and column.
-struct Tap {
-    int chunk, row, column;
-
-    __device__ __forceinline__ Tap(int step, const Taps& taps)
-    {
-        const int tap = step / taps.chunks;
-        chunk = step - tap * taps.chunks, row = tap / taps.columns, column = tap - row * taps.columns;
-    }
-
-    __device__ __forceinline__ void next(const Taps& taps)
-    {
-        if (++chunk < taps.chunks) return;
-        chunk = 0;
-        if (++column == taps.columns) column = 0, ++row;
-    }
-};
-
-// The image, and the result's row and column, of the first row of a tile.
-struct Begin {
-    int n, y, x;
-
-    __device__ __forceinline__ Begin(int m0, const Image& image)
-    {
-        const int number = PATCHES ? m0 / BM : m0, width = PATCHES ? image.of_row : image.out_width;
-        n = divide(number, image.pixels);
-        const int rest = number - n * (PATCHES ? image.of_image : image.out_height * image.out_width);
-        y = divide(rest, image.columns), x = rest - y * width;
-        if (PATCHES) y *= BM / 8, x *= 8;
-    }
-};
-
-// Where row `row` of a tile begins in the image; see `row_of`.
-__device__ __forceinline__ Row row_at(const Begin& begin, int row, int m, const Image& image)
-{
-    if constexpr (!PATCHES) return row_of(m, m + 1, 0, image);
-    const int y = begin.y + row / 8 - image.pad_h, x = begin.x + row % 8 - image.pad_w;
-    return {(begin.n * image.height + y) * image.width + x, INSIDE + (u32)y + ((u32)x << 16)};
-}
 
 // Copies the constants of all items; one thread.
 __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Work& work)
@@ -109,7 +61,7 @@ __device__ __forceinline__ void fetch_constants(u32 shared, const T* b, const Wo
     }
 }
 
-// Copies the pixels of the rows of all items; one thread. In tensor maps, the images of a step follow those of the one before.
+// Copies the pixels of the rows of all items; one thread.
 __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, const Work& work, const Image& image,
                                              const Taps& taps)
 {
@@ -118,8 +70,7 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
     bool waited = false;  // for the preceding kernel, which is done as late as possible
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
-        const Begin begin(item.m0, image);
-        const int y = begin.y * image.stride_h - image.pad_h, x = begin.x * image.stride_w - image.pad_w;
+        const Corner corner(Begin(item.m0, image), image);
         Tap tap(item.first, taps);
         for (int step = 0; step < item.count; ++step) {
             const u32 full = barriers.full(pipe.stage), to = shared + pipe.stage * BYTES_STAGE;
@@ -127,10 +78,7 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
             mbarrier_expect_tx(full, BYTES_A);
             pipe.next();
             if (!waited) grid_dependency_sync(), waited = true;
-            const int down = tap.row * taps.of_row, across = tap.column * taps.of_column, n = tap.chunk * taps.images + begin.n;
-            if constexpr (POINTWISE) tma_load_2d(to, map, full, 0, tap.chunk * work.m + item.m0);
-            else if constexpr (PATCHES) tma_load_4d(to, map, full, 0, x + across, y + down, n);
-            else tma_load_im2col(to, map, full, 0, x, y, n, across, down);
+            copy_pixels(to, map, full, corner, tap, taps, item.m0, work.m);
             tap.next(taps);
         }
     }
@@ -140,35 +88,18 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
 __device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, const Work& work, const Image& image,
                                              const Taps& taps)
 {
-    constexpr int COPIES = BM / 32;
     const Pipeline<STAGES> barriers(shared + BARRIERS);
-    const u32 limit = (u32)(image.height - 1) + ((u32)image.width << 16);
-    const int lane = threadIdx.x % 32;
     PipelineState<STAGES> pipe;
     for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
         const Item item(next, work);
-        const Begin begin(item.m0, image);
-        Row rows[COPIES];
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            const int row = lane + i * 32;
-            rows[i] = item.m0 + row < work.m ? row_at(begin, row, item.m0 + row, image) : Row{0, 0};
-        }
+        const RowScales rows(Begin(item.m0, image), item.m0, work.m, image);
         Tap tap(item.first, taps);
         if (next == first_item()) grid_dependency_sync();
         for (int step = 0; step < item.count; ++step) {
             const u32 full = barriers.full(pipe.stage);
             mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             if (step % STEPS == 0) {
-                const int row = tap.row * taps.of_row, column = tap.column * taps.of_column;
-                const float* of_block = scales + (long long)(tap.chunk / STEPS) * work.lda + row * image.width + column;
-#pragma unroll
-                for (int i = 0; i < COPIES; ++i) {
-                    const u32 place = rows[i].place + (u32)row + ((u32)column << 16), rest = limit - place;
-                    const bool inside = rows[i].place && (place & rest & INSIDE) == INSIDE;
-                    cp_async<1>(shared + SCALES + (pipe.stage * BM + lane + i * 32) * 4,
-                                inside ? of_block + rows[i].offset : scales, inside);
-                }
+                rows.copy(shared + SCALES + pipe.stage * BM * 4, scales, work.lda, tap, taps, image);
                 mbarrier_arrive_cp_async(full);
             } else {
                 mbarrier_arrive(full);

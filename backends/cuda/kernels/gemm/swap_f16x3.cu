@@ -5,15 +5,16 @@
 // them STAGES steps of 64 terms ahead, the first ones before the preceding kernel has ended. SLICES warpgroups multiply the
 // same 64 rows of weights and alternate between the steps (sliced-K).
 //
-// Rows of `a` that are in halves, as store_halves.cuh says, come with the weights (A_IN_HALVES). Others each warpgroup loads a
-// step ahead, and cuts while the products of the step before are under way; it has two tiles of shared memory for them.
+// Rows of `a` that are in halves, as store_halves.cuh says, come with the weights (A_IN_HALVES): those of a matrix, or, with
+// WINDOWED, windows of an image tap by tap, or its pixels. Others each warpgroup loads a step ahead, and cuts while the products
+// of the step before are under way; it has two tiles of shared memory for them.
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
 // If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_halves.cuh.
 //
 // Compile-time: BM, rows of `a` of a block; SLICES; STAGES; EACH, steps of a block, at most; K; A_IN_HALVES; those of
-// normalized_halves.cuh; SPLIT and the constants of the epilogue, see multistage.cu.
+// normalized_halves.cuh; SPLIT and the constants of the epilogue, see multistage.cu; POINTWISE, see pixel_halves.cuh. Macro: WINDOWED.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -25,7 +26,8 @@
 #include "gemm/halves.cuh"
 
 constexpr int STEP = 64, STEPS = K / STEP, HALVES = 2;  // terms of a step, which has one scale per row; tiles of 32 terms
-constexpr int BN = 64, CONSUMERS = SLICES * 128, THREADS = CONSUMERS + 32, BUFFERS = 2;
+constexpr int LOADERS = WINDOWED ? 64 : 32;  // of two warps, one brings scales
+constexpr int BN = 64, CONSUMERS = SLICES * 128, THREADS = CONSUMERS + LOADERS, BUFFERS = 2;
 constexpr int PITCH = BN + 4;  // of the sums in shared memory
 constexpr int TILE_A = BM * 128, TILE_W = BN * 128, BYTES_A = HALVES * TILE_A, BYTES_W = HALVES * TILE_W;
 constexpr int TILES_A = A_IN_HALVES ? STAGES : SLICES * BUFFERS;  // of a step
@@ -42,6 +44,13 @@ constexpr int INBOX = MOMENTS + (NORMALIZED ? BM * 8 : 0);
 #include "gemm/store_halves.cuh"
 #include "gemm/store_fours.cuh"
 #endif
+#if WINDOWED
+#include "ptx/tma.cuh"
+constexpr int ROWS = 2, AXES = 2;  // windows; see image_rows.cuh
+constexpr bool POOL = false;
+#define PATCHES 0
+#include "gemm/pixel_halves.cuh"
+#endif
 
 // The barriers of each step: its weights are there, and are not needed any more.
 struct Barriers {
@@ -50,11 +59,76 @@ struct Barriers {
     __device__ __forceinline__ u32 empty(int step) const { return start + (EACH + step) * 8; }
 };
 
-// Rows of `a` that are in halves already, from `from` on.
+#if WINDOWED
+// Windows of an image in halves.
+struct Source {
+    const TensorMap* map;
+    const float* scales;
+    int pixels;  // of all images
+    Image image;
+    Taps taps;
+    int m;
+};
+
+// Those of a block, whose steps are requested in order.
+struct ReadyRows {
+    static constexpr int bytes = BYTES_A;  // of a step
+    const Source& source;
+    int m0;
+    u32 shared;
+    Begin begin;
+    Corner corner;
+    Tap tap;
+
+    __device__ __forceinline__ ReadyRows(const Source& source, const Block& block, u32 shared)
+        : source(source), m0(block.m0), shared(shared), begin(block.m0, source.image), corner(begin, source.image),
+          tap(block.first * HALVES, source.taps)
+    {
+    }
+
+    // Requests those of the next step.
+    __device__ __forceinline__ void bring(int step, u32 full)
+    {
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half, tap.next(source.taps))
+            copy_pixels(shared + step % STAGES * BYTES_A + half * TILE_A, source.map, full, corner, tap, source.taps, m0, source.m);
+    }
+
+    // The scales of all steps, from when `ready` on; a warp.
+    template <typename Ready> __device__ __forceinline__ void bring_scales(int count, const Barriers& barriers, const Ready& ready)
+    {
+        const RowScales rows(begin, m0, source.m, source.image);
+        ready();
+        for (int step = 0; step < count; ++step) {
+            if (step >= STAGES) mbarrier_wait(barriers.empty(step - STAGES), 0);
+            rows.copy(shared + SCALES + step % STAGES * BM * 4, source.scales, source.pixels, tap, source.taps, source.image);
+            mbarrier_arrive_cp_async(barriers.full(step));
+            tap.next(source.taps), tap.next(source.taps);
+        }
+        cp_async_commit();
+        cp_async_wait<0>();
+    }
+};
+#else
+// Rows of a matrix.
+struct Source {
+    const T* a;
+    int lda;
+};
+
+// Rows of a block that are in halves already, and their scales.
 struct ReadyRows {
     const T *from, *scales;
     int rows, all;
     u32 shared;
+    int bytes;  // of a step
+
+    __device__ __forceinline__ ReadyRows(const Source& source, const Block& block, u32 shared)
+        : from(source.a + ((long long)block.first * HALVES * source.lda + block.m0) * BK),
+          scales(source.a + (long long)source.lda * K + (long long)block.first * source.lda + block.m0),
+          rows(min(BM, source.lda - block.m0)), all(source.lda), shared(shared), bytes(rows * (HALVES * 128 + 4))
+    {
+    }
 
     // Requests those of a step.
     __device__ __forceinline__ void bring(int step, u32 full) const
@@ -66,6 +140,7 @@ struct ReadyRows {
         bulk_copy(shared + SCALES + stage * BM * 4, scales + (long long)step * all, rows * 4, full);
     }
 };
+#endif
 
 // Requests the weights of some steps, of the rows from `from` on.
 struct Weights {
@@ -73,11 +148,11 @@ struct Weights {
     int rows, rows_w;
     u32 to;
     Barriers barriers;
-    ReadyRows of_a;
+    int of_a;  // bytes of a step of `a` that come with them
 
     __device__ __forceinline__ void bring(int step) const
     {
-        mbarrier_expect_tx(barriers.full(step), HALVES * rows * 128 + (A_IN_HALVES ? of_a.rows * (HALVES * 128 + 4) : 0));
+        mbarrier_expect_tx(barriers.full(step), HALVES * rows * 128 + of_a);
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
             bulk_copy(to + step % STAGES * BYTES_W + half * TILE_W, from + (long long)(step * HALVES + half) * rows_w * BK,
@@ -248,23 +323,22 @@ __device__ __forceinline__ float4 gathered(const float* parts, int row, int colu
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
-           int m, int n, int lda, int ldc, int rows_w, int tiles_m, float2* moments, const float* columns, const float* rows_a,
-           const float* scale, const float* shift, float* kept, float epsilon)
+__device__ __forceinline__ void product(const Source& source, const T* w, const float* scales, R* c, unsigned char* halves,
+                                        const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc, int rows_w, int tiles_m,
+                                        float2* moments = nullptr, const float* columns = nullptr,
+                                        const float* rows_a = nullptr, const float* scale = nullptr,
+                                        const float* shift = nullptr, float* kept = nullptr, float epsilon = 0)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
     const Barriers barriers{shared_address(shared) + BARRIERS};
     const int count = block.end - block.first;
+    ReadyRows ready(source, block, shared_address(shared));
     const Weights weights{w + ((long long)block.first * HALVES * rows_w + block.n0) * BK, min(BN, rows_w - block.n0), rows_w,
-                          shared_address(shared) + OF_W, barriers,
-                          {a + ((long long)block.first * HALVES * lda + block.m0) * BK,
-                           a + (long long)lda * K + (long long)block.first * lda + block.m0, min(BM, lda - block.m0), lda,
-                           shared_address(shared)}};
+                          shared_address(shared) + OF_W, barriers, A_IN_HALVES ? ready.bytes : 0};
     if (threadIdx.x == CONSUMERS) {
         for (int step = 0; step < count; ++step) {
-            mbarrier_init(barriers.full(step), 1);
+            mbarrier_init(barriers.full(step), WINDOWED ? 1 + 32 : 1);
             mbarrier_init(barriers.empty(step), 4);
         }
         mbarrier_init_fence();
@@ -292,14 +366,20 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
     const auto read = [&] { finish.read(some, begin + threadIdx.x, end, block); };
 #endif
     if (threadIdx.x >= CONSUMERS) {
+#if WINDOWED
+        if (threadIdx.x == CONSUMERS) prefetch_map(source.map);
+        if (threadIdx.x >= CONSUMERS + 32) ready.bring_scales(count, barriers, [] { grid_dependency_sync(); });
+        else grid_dependency_sync();
+#else
         grid_dependency_sync();
+#endif
         if (threadIdx.x == CONSUMERS) {
             if constexpr (A_IN_HALVES)
-                for (int step = 0; step < min(count, STAGES); ++step) weights.of_a.bring(step, barriers.full(step));
+                for (int step = 0; step < min(count, STAGES); ++step) ready.bring(step, barriers.full(step));
             for (int step = STAGES; step < count; ++step) {
                 mbarrier_wait(barriers.empty(step - STAGES), 0);
                 weights.bring(step);
-                if constexpr (A_IN_HALVES) weights.of_a.bring(step, barriers.full(step));
+                if constexpr (A_IN_HALVES) ready.bring(step, barriers.full(step));
             }
         }
         __syncwarp();
@@ -311,16 +391,24 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
 #pragma unroll
         for (int q = 0; q < 2; ++q) of_column[q] = scales[min(block.n0 + column + lane / 4 + q * 8, rows_w - 1)];
         Sums totals = {};
-        Rows rows(a, block, m, lda);
+#if !WINDOWED
+        Rows rows(source.a, block, m, source.lda);
+#endif
         grid_dependency_sync();
+#if !WINDOWED
         if (!A_IN_HALVES && slice < count) rows.load(slice);
+#endif
         if constexpr (EARLY) read();
         if constexpr (NORMALIZED) {
             keeping.read(rows_a, scale, shift);
             RowMoments<0, CONSUMERS>::find(of_rows, moments, block.m0, m, epsilon, Nothing());
         }
+#if WINDOWED
+        multiply_ready(totals, shared, barriers, slice, count);
+#else
         if constexpr (A_IN_HALVES) multiply_ready(totals, shared, barriers, slice, count);
         else multiply_all(totals, rows, shared, barriers, slice, count);
+#endif
         named_barrier_sync<CONSUMERS>(1);  // the tiles are read, and sums take their place
         gather((float*)shared, totals, of_column, slice, column);
     }
@@ -370,3 +458,23 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
     }, around);
 #endif
 }
+
+#if WINDOWED
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+swap_f16x3_windows(const __grid_constant__ TensorMap a, const unsigned char* image_halves, const T* w, const float* scales, R* c,
+             unsigned char* halves, const Z* bias, const Z* z0, const Z* z1, int m, int n, int pixels, int ldc, int rows_w,
+             int tiles_m, Image image, Taps taps)
+{
+    const float* const of_pixels = (const float*)(image_halves + (long long)pixels * taps.chunks * 128);
+    product({&a, of_pixels, pixels, image, taps, m}, w, scales, c, halves, bias, z0, z1, m, n, ldc, rows_w, tiles_m);
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
+           int m, int n, int lda, int ldc, int rows_w, int tiles_m, float2* moments, const float* columns, const float* rows_a,
+           const float* scale, const float* shift, float* kept, float epsilon)
+{
+    product({a, lda}, w, scales, c, halves, bias, z0, z1, m, n, ldc, rows_w, tiles_m, moments, columns, rows_a, scale, shift, kept,
+            epsilon);
+}
+#endif
