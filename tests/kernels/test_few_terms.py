@@ -68,7 +68,8 @@ def samples() -> list[Sample]:
     """Return what the kernel tells apart, for the GPU."""
     ends, dtypes = ("", "gelu", "residual"), (float32, float16, bfloat16)
     made = [layer(n, k, end, dtype) for n, k in SIZES for end in ends for dtype in dtypes]
-    return [*made, layer(64, 3, "cast"), layer(64, 2, rows=(70001,)), gemm(0), gemm(1)]
+    many = layer(64, 2, rows=(70001,)), layer(4, 8, rows=(300001,))
+    return [*made, layer(64, 3, "cast"), *many, gemm(0), gemm(1)]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,13 @@ def samples() -> list[Sample]:
 def test_few_terms(sample: Sample, entry: str) -> None:
     (launch,) = launches(planned(sample.graph))
     assert launch.entry == entry
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 8), (4, 8), (7, 5), (8, 7)])
+def test_waiting_terms_fit_into_shared_memory(n: int, k: int) -> None:
+    (launch,) = launches(planned(layer(n, k, rows=(1 << 20,)).graph))
+    assert launch.entry == "multiply_few_terms"
+    assert 4 * dict(launch.constants)["ROWS"] * k <= 48 << 10
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

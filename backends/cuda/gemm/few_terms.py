@@ -28,6 +28,8 @@ FEW = 8
 THREADS, WORD, PER = 256, 16, 8
 #: Multiply-accumulates per microsecond.
 RATE = 1.2e7
+#: Maximum terms of a block, which wait in shared memory as float32.
+KEPT = 8 << 10
 
 
 def few_terms_formats(task: Multiplication) -> Formats | str:
@@ -61,7 +63,7 @@ def multiply_few_terms(task: Multiplication, variant: str) -> Answer:
     across = min(THREADS, n // vector)
     groups, beside = ceil_div(n // vector, across), THREADS // across
     alone = m * groups // (beside * task.setting.target.processors)
-    rows = beside * max(1, min(PER, alone))
+    rows = beside * max(1, min(PER, alone, KEPT // (beside * k)))
     return Launch(
         "gemm/few_terms.cu",
         "multiply_few_terms",
