@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
+
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from ..ops.experts import Mixture, QMoE
@@ -82,16 +84,16 @@ def _matmul(node: Node) -> int:
 def _einsum(node: Node) -> int:
     terms, _ = einsum_terms(getattr(node.op, "equation", ""))
     sizes: dict[str, int] = {}
-    under_dots: dict[int, int] = {}
+    under_dots: list[tuple[int, ...]] = []
     for at, term in enumerate(terms):
         dims = _dims(node, at)
         before, dot, after = term.partition(".")
         end = len(dims) - len(after)
         for letter, size in zip(before + after, dims[: len(before)] + dims[end:], strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-        for axis, size in enumerate(reversed(dims[len(before) : end] if dot else ())):
-            under_dots[axis] = max(under_dots.get(axis, 1), size)
-    return prod(sizes.values()) * prod(under_dots.values()) * (len(terms) - 1)
+            sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+        under_dots.append(dims[len(before) : end] if dot else ())
+    broadcast = np.broadcast_shapes(*under_dots)
+    return prod(sizes.values()) * prod(broadcast) * (len(terms) - 1)
 
 
 def _attention(node: Node) -> int:

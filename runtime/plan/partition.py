@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NoReturn
 
 from ..base.guard import check_time
 from ..base.record import record
-from ..errors import NodeRefusal, UnsupportedError
+from ..errors import DeviceError, NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
@@ -232,17 +233,21 @@ def _is_convex(nodes: tuple[Node, ...], order: dict[Node, int]) -> bool:
 
 
 def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, ...]:
-    """Return the groups in topological order, else in file order."""
+    """Return the groups in topological order, else in file order.
+
+    Raises:
+        DeviceError: claims of a backend wait for one another.
+    """
     owner = {node: i for i, group in enumerate(groups) for node in group.nodes}
-    after: list[set[int]] = [set() for _ in groups]
-    waits = [0] * len(groups)
-    for i, group in enumerate(groups):
-        sources = {owner[p] for n in group.nodes for v in n.distinct_reads if (p := v.producer)} - {
-            i
-        }
-        waits[i] = len(sources)
+    before = [
+        {owner[p] for n in group.nodes for v in n.distinct_reads if (p := v.producer)} - {i}
+        for i, group in enumerate(groups)
+    ]
+    after: list[list[int]] = [[] for _ in groups]
+    for i, sources in enumerate(before):
         for source in sources:
-            after[source].add(i)
+            after[source].append(i)
+    waits = [len(sources) for sources in before]
     ready: list[tuple[int, int]] = []
     for i, group in enumerate(groups):
         if not waits[i]:
@@ -256,8 +261,18 @@ def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, .
             if not waits[j]:
                 heappush(ready, (order[groups[j].nodes[-1]], j))
     if len(result) != len(groups):
-        raise RuntimeError("claims depend on each other cyclically")
+        i, way = next(i for i, left in enumerate(waits) if left), list[int]()
+        while i not in way:  # some claim before one that waits does so, too
+            way.append(i)
+            i = next(source for source in before[i] if waits[source])
+        _refuse_cycle([groups[i] for i in way[way.index(i) :]])
     return tuple(result)
+
+
+def _refuse_cycle(groups: list[Assigned]) -> NoReturn:
+    names = ", ".join(sorted({f"'{each.backend.name}'" for each in groups if each.backend}))
+    claims = ["{" + ", ".join(f"'{node.name}'" for node in each.nodes) + "}" for each in groups]
+    raise DeviceError(f"backend {names}: claims wait for one another: {' and '.join(claims)}")
 
 
 def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:

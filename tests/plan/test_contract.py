@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
 import tercet
 from tercet import backends
@@ -50,6 +51,23 @@ def test_a_mistake_is_named(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(tercet.DeviceError, match="backend 'toy'") as raised:
         tercet.run_op("Relu", np.zeros((2, 3), np.float32), backend="toy")
     assert words in str(raised.value)
+
+
+def test_claims_that_wait_for_one_another_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them could run by itself."""
+    pairs = "zip(graph.nodes[:2], graph.nodes[:1:-1])"
+    claims = f"yield from (Claim(some, lambda site: ReluStep()) for some in {pairs}); return"
+    made = module(CLAIM, claims)["open_backends"]
+    monkeypatch.setattr(backends, "_foreign", lambda: {"toy": lambda: made})
+    model = parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2] x, float[2] z) => (float[2] y, float[2] w) {
+          [a] p = Relu(x)  [b] y = Relu(p)  [c] q = Relu(z)  [d] w = Relu(q)
+        }""")
+    feeds = dict.fromkeys("xz", np.zeros(2, np.float32))
+    with tercet.load(model, "toy") as loaded, pytest.raises(tercet.DeviceError) as raised:
+        loaded.run(feeds)
+    for words in ("backend 'toy'", "wait for one another", "{'a', 'd'}", "{'b', 'c'}"):
+        assert words in str(raised.value)
 
 
 def test_what_is_opened_is_backends() -> None:

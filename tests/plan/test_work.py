@@ -8,6 +8,12 @@ from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 from tercet import load
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.matmul import Einsum
+from tercet.runtime.plan.macs import macs
 from tercet.runtime.plan.work import Work
 
 
@@ -54,6 +60,27 @@ def test_multiplications_are_those_that_torch_counts(text: str, flops: int) -> N
     """`flops` is what torch.utils.flop_counter of torch 2.13 says of the same layer."""
     found = works(node(text)).values()
     assert 2 * sum(work.total_macs or 0 for work in found) == flops
+
+
+@pytest.mark.parametrize(
+    ("equation", "each", "a", "b"),
+    [
+        ("ij,jk->ik", "ij,jk->ijk", (2, 3), (3, 5)),
+        ("ij,jk->ik", "ij,jk->ijk", (2, 1), (3, 5)),
+        ("ij,jk->ik", "ij,jk->ijk", (2, 1), (0, 5)),
+        ("...i,...i->...", "...i,...i->...i", (4, 1, 3), (1, 5, 3)),
+        ("...i,...i->...", "...i,...i->...i", (1, 3), (0, 3)),
+    ],
+)
+def test_products_of_an_einsum(
+    equation: str, each: str, a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    """There are as many as numpy computes elements if it sums none."""
+    graph = Graph("g")
+    values = [graph.add_input(n, TensorType(float32, s)) for n, s in (("a", a), ("b", b))]
+    made = graph.insert(Einsum(equation=equation), values)
+    infer(graph)
+    assert macs(made) == np.einsum(each, np.ones(a), np.ones(b)).size
 
 
 def test_multiplications_have_the_dtype_of_their_factors() -> None:
