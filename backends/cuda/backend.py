@@ -93,8 +93,14 @@ class CudaBackend:
         found = tuple(groups(graph, free))
         recipes = _RecipesOfGroups(setting)
         cutting = Cutting(
-            *(graph, found, cut, recipes.formats, recipes.is_made),
-            *(partial(_gain, setting=setting), _cost, partial(smaller, graph)),
+            graph,
+            found,
+            cut,
+            formats=recipes.formats,
+            is_made=recipes.is_made,
+            gain=partial(_gain, setting=setting),
+            cost=_cost,
+            smaller=partial(smaller, graph),
         )
         if target.has_wgmma:
             judged = judge(free)

@@ -647,7 +647,7 @@ def optimise(
     """Run `passes` on `graph` in place.
 
     Args:
-        graph: with inferred types (`runtime.infer.infer`).
+        graph: with inferred types (`ir.infer.infer`).
         passes: `SYMBOLIC_PASSES` or `STATIC_PASSES`.
         options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
         evaluate: runs one operator on arrays.
