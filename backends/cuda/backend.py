@@ -24,7 +24,7 @@ from .algorithms.registry import Answer, RecipeContext
 from .algorithms.selection import SELECTORS
 from .conv.branches import beside_others
 from .cutting import Cutting
-from .driver.step import KernelStep
+from .driver.step import KernelStep, launches_for
 from .families import provide
 from .fusion import FusionGroup, groups
 from .gemm.f16x3 import judge
@@ -139,6 +139,9 @@ class CudaBackend:
             recipe = recipes.of({**last, **wanted.wants}, results)
             if isinstance(recipe, str) and group.nodes[1:]:
                 return Decline(group.nodes[0], recipe)
+        else:  # its formats stay, so its kernels compile while others are claimed
+            for launch in launches_for(group.nodes, recipe):
+                self._device.compiler.submit(launch.source)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
         wanted = replace(wanted, pitched=pitched, rows=rows)

@@ -57,13 +57,13 @@ class CudaDevice(DriverDevice):
         found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
         if found is None:
             return None
-        code = self.compiler.submit(found.launch.source)
+        code = self.compiler.submit(found.launch.source, here=True)
+        stream = self.own_stream()
         for source in found.sources.values():
             if id(source) not in copies:
-                copies[id(source)] = self.upload(source)
-        buffer = self.allocate(found.result.nbytes)
+                copies[id(source)] = self.upload_in(stream, source, passing=True)
+        buffer = self.allocate_in(stream, found.result.nbytes)
         read = {name: pointer(copies[id(source)]) for name, source in found.sources.items()}
-        stream = self._own_stream()
         bind_launch(self, found.launch, code, {**read, "y": buffer.pointer})(stream)
         stream.synchronize()
         return View(self, buffer, 0, found.result)

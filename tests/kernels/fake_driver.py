@@ -125,7 +125,7 @@ class FakeCompiler(HostCompiler):
     ahead: bool = False
     gpu: FakeGpu = field(init=False)
 
-    def submit(self, source: Any) -> Any:
+    def submit(self, source: Any, *, here: bool = False) -> Any:
         library, codes = super().submit(source).result(), self.gpu.codes
         if self.ahead and source not in codes:
             codes[source] = FakeCode(self.gpu, library)

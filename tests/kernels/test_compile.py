@@ -353,6 +353,18 @@ def test_code_is_told_of_on_its_thread_before_anyone_gets_it(tmp_path: Path) -> 
     assert thread != get_ident()
 
 
+def test_what_a_thread_waits_for_is_compiled_by_it(tmp_path: Path) -> None:
+    """It does not wait for others; what is wrong is said by whoever needs it."""
+    threads: list[int] = []
+    compiler = Compiler(H200, tmp_path, on_code=lambda _: threads.append(get_ident()))
+    code = compiler.submit(EMPTY, here=True)
+    assert code.done()
+    assert compiler.submit(EMPTY) is code
+    assert threads == [get_ident()]
+    with pytest.raises(KernelError, match=r"error: "):
+        compiler.submit(replace(EMPTY, code="wrong"), here=True).result()
+
+
 def test_nothing_else_happens_while_the_tuner_measures(tmp_path: Path) -> None:
     told: list[bytes] = []
     compiler = Compiler(H200, tmp_path, on_code=told.append)

@@ -19,8 +19,17 @@ from tercet.backends.cuda.driver import launching
 from tercet.backends.cuda.driver.compile import Statistics
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import Target
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Exp
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.options import Options
 
 from ..control.flows import FLOWS
+from .dry import DryCompiler, DryDevice, apply, dry_backend, launches, normal, planned
 from .fake_driver import FAKE, Gate, plant
 
 DIGITS = Path(tercet.__file__).parent / "demo" / "digits.onnx"
@@ -44,7 +53,7 @@ class Named:
     sources: set[KernelSource] = field(default_factory=set[KernelSource])
     statistics: Statistics = field(default_factory=Statistics)
 
-    def submit(self, source: KernelSource) -> Future[bytes]:
+    def submit(self, source: KernelSource, *, here: bool = False) -> Future[bytes]:
         self.sources.add(source)
         future = Future[bytes]()
         future.set_result(b"")
@@ -80,6 +89,21 @@ def test_a_gpu_asks_for_the_same(
         model.prepare()
     assert ahead.sources == there.sources
     assert bool(ahead.sources) or name not in ("digits", "large")
+
+
+def test_kernels_are_compiled_while_other_nodes_are_claimed() -> None:
+    """Only those of claims whose formats are their own: others may be compiled in vain."""
+    graph, compiler = Graph("test"), DryCompiler()
+    x = graph.add_input("x", TensorType(float32, (128, 256)))
+    first = apply(graph, MatMul(), x, normal(256, 512))
+    graph.set_outputs({"y": apply(graph, Exp(), apply(graph, Softmax(), first))})
+    infer(graph)
+    backend = dry_backend(DryDevice(compiler=compiler))
+    claims = backend.claim(graph, frozenset(graph.nodes), Options())
+    assert next(claims).nodes == (first.producer,)
+    assert {source.file.partition("/")[0] for source in compiler.sources} == {"gemm"}
+    layout = planned(graph, DryDevice())
+    assert set(compiler.sources) <= {launch.source for launch in launches(layout)}
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])

@@ -87,15 +87,29 @@ class Compiler:
     _pool: ThreadPoolExecutor | None = None
     _lock: Lock = field(default_factory=forks.lock)
 
-    def submit(self, source: KernelSource) -> Future[bytes]:
-        """Return a future of the code; its `result` raises KernelError on failure."""
+    def submit(self, source: KernelSource, *, here: bool = False) -> Future[bytes]:
+        """Return a future of the code; its `result` raises KernelError on failure.
+
+        Args:
+            source: the kernel.
+            here: whether it is compiled on this thread, which needs it before it goes on, and not
+                behind all others.
+        """
         with self._lock:
-            if source not in self._codes:
+            if source in self._codes:
+                return self._codes[source]
+            if not here:
                 if self._pool is None:
                     workers = min(MAX_COMPILERS, usable_cpus())
                     self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
                 self._codes[source] = self._pool.submit(self._obtain, source)
-            return self._codes[source]
+                return self._codes[source]
+            code = self._codes[source] = Future()
+        try:
+            code.set_result(self._obtain(source))
+        except BaseException as error:
+            code.set_exception(error)
+        return code
 
     def finish(self) -> tuple[bytes, ...]:
         """Return the code of all kernels submitted so far, each once; waits for it.

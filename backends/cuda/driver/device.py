@@ -88,10 +88,24 @@ class DriverDevice:
         if nbytes == 0:
             return CudaBuffer(0, 0)
         self.enter()
-        take = partial(self._memory.allocate, stream=self._service)
-        buffer = CudaBuffer(self.obtain(nbytes, take), nbytes, self._release)
+        buffer = self.allocate_in(self._service, nbytes)
         self._service.synchronize()
         return buffer
+
+    def allocate_in(self, stream: CudaStream, nbytes: int, *, passing: bool = False) -> CudaBuffer:
+        """Return new memory for what a stream does from now on; its context is current.
+
+        Args:
+            stream: the stream.
+            nbytes: the size, not 0.
+            passing: whether it ends behind what the stream does when it is closed, which waits for
+                nothing then; memory that the stream asks for next is the same.
+        """
+        pointer = self.obtain(nbytes, partial(self._memory.allocate, stream=stream))
+        if passing:
+            release = partial(self.give_back, self._memory, stream=stream)
+            return CudaBuffer(pointer, nbytes, lambda p, n, shared: release(p, n, is_shared=shared))
+        return CudaBuffer(pointer, nbytes, self._release)
 
     def obtain(self, nbytes: int, take: Callable[[int], int]) -> int:
         """Return what `take` allocates, releasing cached memory and retrying if necessary.
@@ -183,17 +197,24 @@ class DriverDevice:
     def upload(self, data: Array) -> View:
         """Return a new buffer with these elements; the copy is complete."""
         data = np.ascontiguousarray(data).reshape(data.shape)
-        buffer = self.allocate(data.nbytes)
-        if data.nbytes:
-            # cuMemcpyHtoD may return before the last part has arrived.
-            stream, source = self._own_stream(), data.ctypes.data
-            answer = driver.cuMemcpyHtoDAsync(buffer.pointer, source, data.nbytes, stream.handle)
-            check("cuMemcpyHtoDAsync", answer)
-            stream.synchronize()
+        if not data.nbytes:
+            return View(self, CudaBuffer(0, 0), 0, TensorType(data.dtype, data.shape))
+        stream = self.own_stream()
+        view = self.upload_in(stream, data, passing=False)
+        stream.synchronize()  # cuMemcpyHtoDAsync may return before the last part has arrived
+        return view
+
+    def upload_in(self, stream: CudaStream, data: Array, *, passing: bool) -> View:
+        """Return a buffer that a stream fills with elements in C order; see `allocate_in`."""
+        buffer = self.allocate_in(stream, data.nbytes, passing=passing)
+        source = data.ctypes.data
+        answer = driver.cuMemcpyHtoDAsync(buffer.pointer, source, data.nbytes, stream.handle)
+        check("cuMemcpyHtoDAsync", answer)
         return View(self, buffer, 0, TensorType(data.dtype, data.shape))
 
-    def _own_stream(self) -> CudaStream:
+    def own_stream(self) -> CudaStream:
         """Return the stream for what this thread waits for; others would wait for it as well."""
+        self.enter()
         stream: CudaStream | None = getattr(self._own, "stream", None)
         if stream is None:
             stream = self._own.stream = self.stream()
