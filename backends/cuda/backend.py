@@ -24,12 +24,12 @@ from .algorithms.registry import Answer, RecipeContext
 from .algorithms.selection import SELECTORS
 from .conv.branches import beside_others
 from .cutting import Cutting
-from .driver.step import KernelStep, launches_for
+from .driver.step import KernelStep
 from .families import provide
 from .fusion import FusionGroup, groups
 from .gemm.f16x3 import judge
 from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
-from .recipe.launch import accessed_by, pitched_by
+from .recipe.launch import accessed_by, launches_of, pitched_by
 from .recipe.operands import MAX_WORD, Tensor
 from .recipe.setting import PLAIN, Setting, Stored, TunedChoice
 from .smaller_groups import smaller
@@ -140,8 +140,9 @@ class CudaBackend:
             if isinstance(recipe, str) and group.nodes[1:]:
                 return Decline(group.nodes[0], recipe)
         else:  # its formats stay, so its kernels compile while others are claimed
-            for launch in launches_for(group.nodes, recipe):
-                self._device.compiler.submit(launch.source)
+            for launch in launches_of(recipe):
+                if not launch.is_empty:
+                    self._device.compiler.submit(launch.source)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
         wanted = replace(wanted, pitched=pitched, rows=rows)

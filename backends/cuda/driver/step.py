@@ -47,7 +47,7 @@ def launches_for(nodes: Iterable[Node], recipe: Recipe) -> tuple[Launch, ...]:
     """Return the launches of a recipe as a step of some nodes makes them."""
     of_images = any(isinstance(node.op, _OF_IMAGES) for node in nodes)
     launches = (one for one in launches_of(recipe) if not one.is_empty)
-    return tuple(replace(one, of_images=of_images) for one in launches)
+    return tuple(replace(one, of_images=True) if of_images else one for one in launches)
 
 
 class KernelStep:
