@@ -102,7 +102,16 @@ class Pow(Op):
     """`x` to the power of `y`, in the dtype of `x`."""
 
     def infer(self, x: TensorType, y: TensorType) -> TensorType:
-        return TensorType(x.dtype, broadcast(x.shape, y.shape))
+        return compute(TensorType(x.dtype, broadcast(x.shape, y.shape)), self._power, x, y)
+
+    def _power(self, x: Array, y: Array) -> Array | None:
+        if x.dtype.kind in "iu":
+            if y.dtype.kind not in "iu" or (y < 0).any():
+                return None
+            return np.power(x, y.astype(x.dtype))
+        if x.dtype.itemsize < float32.itemsize:  # it is computed in float32
+            return None
+        return np.where(y == 0.5, np.sqrt(x), np.power(x, y.astype(x.dtype)))
 
 
 @op

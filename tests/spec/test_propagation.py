@@ -12,7 +12,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer, specialise
 from tercet.runtime.ir.op import Op, TensorAttribute
 from tercet.runtime.ir.types import Dim, TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Sub, Where
+from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Pow, Sub, Where
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.reduce import ReduceProd
@@ -120,6 +120,18 @@ def through_int32(c: Chain) -> Value:
     return c(ConstantOfShape(), c(Cast(to=int64), c(Squeeze(), c(Unsqueeze(), narrow, [0]), [0])))
 
 
+def square_grid(c: Chain) -> Value:
+    """`size = int(tokens**0.5)`, as DPT puts patches in a square."""
+    root = c(Pow(), c(Cast(to=float32), c.size(1)), np.float32(0.5))
+    side = c(Cast(to=int64), root)
+    return c(Reshape(), c.x, c.vector(c.size(0), side, side, c.size(2)))
+
+
+def levels(c: Chain) -> Value:
+    """As many elements as a pyramid of `2**level` has at its top."""
+    return c(ConstantOfShape(), c.vector(c(Pow(), 2, c.size(1)), c(Pow(), c.size(1), 2)))
+
+
 def tiled(c: Chain) -> Value:
     return c(Tile(), c.x, c.vector(1, c.size(1)))
 
@@ -140,6 +152,8 @@ CASES: tuple[tuple[Callable[[Chain], Value], tuple[Dim, ...], tuple[Dim, ...]], 
     (patched, ("n", "c", 5), ("n", 7, 5)),
     (flat_size, (2, 3, 4), (24,)),
     (through_int32, ("n", 3), ("n", 3)),
+    (square_grid, ("n", 576, 8), ("n", 24, 24, 8)),
+    (levels, ("n", 5), (32, 25)),
     (tiled, ("n", 3), ("n", 9)),
     (tiled, ("n", 1), ("n", 1)),
 )
@@ -176,6 +190,14 @@ def test_nothing_unknown_is_left_when_sizes_are_given(chain: Callable[[Chain], V
 def test_integer_division_truncates(a: int, b: int, expected: int) -> None:
     c = Chain()
     assert c.type(c(Div(), a, b)).ints == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [(2, -1), (2, np.float32(0.5)), (np.float16(3), np.float16(0.5))]
+)
+def test_powers_that_backends_round_are_left_to_them(x: Any, y: Any) -> None:
+    c = Chain()
+    assert c.type(c(Pow(), x, y)).value is None
 
 
 def test_division_by_zero_is_left_to_the_backend() -> None:
