@@ -29,7 +29,7 @@ class Quality:
 
 
 def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
-    """Compare results with those in float64, rounded to their dtypes.
+    """Compare results with those in float64, rounded to the dtypes that the graph gives them.
 
     Args:
         judge: the judge for the model, its inputs, and the runner's precision.
@@ -38,10 +38,9 @@ def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
     exact, ours = judge.exact, flat(found)
     if not exact:
         return Quality()
+    dtypes = {name: judge.dtype(name) or data.dtype for name, data in ours.items()}
     reference = {
-        name: data.astype(ours[name].dtype)
-        if name in ours and ours[name].dtype in FLOATS | COMPLEX
-        else data
+        name: data.astype(dtypes[name]) if dtypes.get(name) in FLOATS | COMPLEX else data
         for name, data in exact.items()
     }
     results = judge.outputs(reference, ours)

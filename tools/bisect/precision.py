@@ -26,7 +26,7 @@ from ...runtime.base.notebook import Shown
 from ...runtime.errors import UsageError
 from ...runtime.ir.dtypes import FLOATS, bfloat16, float16, float32
 from ...runtime.ir.graph import Graph, Node
-from ...runtime.ir.types import Array, TensorType
+from ...runtime.ir.types import Array, TensorType, ValueType
 from ...runtime.options import Options, Precision
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
@@ -268,7 +268,8 @@ class _Search:
             options = replace(self._options, keep_float32=keep)
             graph = prepared(self._imported, self._feeds, options)
             found = flat(self._player.run(graph, self._feeds))
-            self.errors[keep] = _error(found, self._exact)
+            types = {name: value.type for name, value in self._imported.outputs.items()}
+            self.errors[keep] = _error(found, self._exact, types)
         return self.errors[keep]
 
 
@@ -288,12 +289,24 @@ def _dtype(node: Node) -> np.dtype | None:
     return type_.dtype if isinstance(type_, TensorType) else None
 
 
-def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
-    """Return the largest difference divided by the largest magnitude; infinite if types differ."""
+def _error(
+    found: Mapping[str, Array],
+    exact: Mapping[str, Array],
+    types: Mapping[str, ValueType | None],
+) -> float:
+    """Return the largest difference divided by the largest magnitude; infinite if types differ.
+
+    Args:
+        found: the outputs.
+        exact: the same in float64.
+        types: of the file's outputs.
+    """
     worst = 0.0
     for name, right in exact.items():
-        ours = found.get(name)
+        ours, type_ = found.get(name), types.get(name)
         if ours is None or ours.shape != right.shape:
+            return float("inf")
+        if isinstance(type_, TensorType) and ours.dtype != type_.dtype:
             return float("inf")
         if right.dtype not in FLOATS:
             worst = max(worst, 0.0 if np.array_equal(ours, right) else float("inf"))

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from ...runtime.errors import TercetError, TimeLimitError
-from ...runtime.ir.dtypes import COMPLEX, FLOATS, string
+from ...runtime.ir.dtypes import COMPLEX, FLOATS, DType, string
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import specialise
-from ...runtime.ir.types import Array, HostValue, type_of
+from ...runtime.ir.types import Array, HostValue, TensorType, type_of
 from ..common.ended import RunnerEnded
 from ..common.nested import flat
 from .accuracy import distance_of
@@ -152,6 +152,11 @@ class Judge:
     def exact(self) -> Arrays:
         """What the graph gives in float64, by name; empty where it does not run so."""
         return self._once(EXACT)
+
+    def dtype(self, name: str) -> DType | None:
+        """Return the dtype that the graph gives an output; None of what may be no tensor."""
+        value = self._graph.outputs.get(name)
+        return value.type.dtype if value and isinstance(value.type, TensorType) else None
 
     @property
     def overflown(self) -> Arrays:
