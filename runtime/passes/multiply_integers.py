@@ -29,6 +29,8 @@ MAX_SUM = 2**31
 CLOSE = 2.0**-22
 #: Channels of a group from which on products of integers are worthwhile; or one.
 FEWEST_CHANNELS = 16
+#: Bytes that kernels read at once of a row.
+WORD = 4
 #: Axes of matrices that are filters of single pixels.
 PIXEL = (2, 3)
 
@@ -82,8 +84,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     int32, times one factor, rounded to nearest. A Relu, or a Clip to what the result can hold, is
     part of the saturation.
 
-    Layers stay whose bias is no integer in the scale of the sums, whose sums might overflow, or
-    whose groups have few channels, but for one.
+    Layers stay whose bias is no integer in the scale of the sums, whose sums might overflow, whose
+    groups have few channels, but for one, and products of rows that are no whole words.
     """
     if not context.options.integers:
         return
@@ -111,7 +113,7 @@ def _layer(graph: Graph, top: Node, context: Context) -> Layer | None:
             return None
         if isinstance(node.op, Conv | Gemm | MatMul):
             operands = _operands(node, context)
-            if operands is None or not _is_worthwhile(node, operands[1]):
+            if operands is None or not _is_worthwhile(node, *operands):
                 return None
             bias = _bias(node, operands, context)
             if isinstance(bias, str) or not _fits(node, operands, bias):
@@ -201,8 +203,11 @@ def _dtype(tensor: Quantized) -> np.dtype | None:
     return dtype_of(tensor.integers)
 
 
-def _is_worthwhile(node: Node, weight: Quantized) -> bool:
-    """Whether a convolution is a product of many integers, or none at all."""
+def _is_worthwhile(node: Node, image: Quantized, weight: Quantized) -> bool:
+    """Whether rows are known to be words, and groups of channels are large, or of one channel."""
+    if isinstance(node.op, MatMul):
+        terms = (shape_of(image.integers) or (None,))[-1]
+        return isinstance(terms, int) and terms % WORD == 0
     if not isinstance(node.op, Conv) or node.op.group == 1 or weight.data is None:
         return True
     channels = weight.data.shape[1]

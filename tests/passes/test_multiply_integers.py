@@ -115,15 +115,19 @@ def gemm(
     return drawn.model(ROWS)
 
 
-def product(axis: int | None = 1, *, computed: bool = False) -> ModelProto:
+def product(axis: int | None = 1, *, computed: bool = False, terms: int = 24) -> ModelProto:
     drawn = Drawn()
     x = drawn.quantizing("x", 0.02, 100, "uint8")
+    if terms < 24:
+        bounds = (np.array([n], np.int64) for n in (0, terms, 2))
+        x = drawn.node("Slice", x, *map(drawn.constant, bounds))
+        x = drawn.quantizing(x, 0.02, 100, "uint8")
     if computed:
         other = drawn.quantizing(drawn.node("Sin", "x"), 0.008, 120, "uint8")
         w = drawn.node("Transpose", other, perm=[0, 2, 1])
         w = drawn.quantizing(w, 0.008, 120, "uint8")
     else:
-        w, _ = drawn.weight(24, 16, axis=axis)
+        w, _ = drawn.weight(terms, 16, axis=axis)
     drawn.quantizing(drawn.node("MatMul", x, w), 0.03, 90, "uint8")
     return drawn.model(ROWS)
 
@@ -151,6 +155,7 @@ STAY: dict[str, ModelProto] = {
     "a Relu that is no saturation": convolution(between="Relu", zero=7),
     "a Clip within the range": convolution(between="Clip", most=3),
     "another reader": convolution(read=True),
+    "rows of no whole words": product(terms=21),
     "a factor": gemm(alpha=2.0),
 }
 
