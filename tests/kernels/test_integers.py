@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -15,6 +17,7 @@ from tercet.backends.cuda.gemm import int8 as module
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.importers import onnx as importer
 from tercet.runtime.ir.dtypes import float32, int8
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -22,6 +25,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.quantize import DynamicQuantizeLinear, MatMulInteger
 
+from ..passes import test_multiply_integers as quantized_layers
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
@@ -35,7 +39,7 @@ from .integer_samples import (
     samples,
     scales,
 )
-from .samples import Sample, compare, scalar
+from .samples import OPTIONS, Sample, compare, results_of, scalar
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu", "conv/depthwise_bytes.cu"}
@@ -171,3 +175,18 @@ def test_layers_that_are_quantized_in_a_run(emulated: CudaBackend) -> None:
     graph.set_outputs({"y": x})
     infer(graph)
     compare(Sample(graph, {"x": normal(2, 9, 36)}), emulated, error=1e-6)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("name", quantized_layers.MODELS)
+def test_layers_between_quantizers(name: str, emulated: CudaBackend) -> None:
+    """Every bit is that of onnxruntime's optimiser."""
+    proto = quantized_layers.MODELS[name]
+    graph = importer.load(proto).graph
+    feeds = {"x": quantized_layers.input_of(proto)}
+    options = replace(OPTIONS, integers=True)
+    (found,) = results_of(Sample(graph, feeds), [emulated], options)
+    np.testing.assert_array_equal(
+        found, quantized_layers.optimised_by_onnxruntime(proto, feeds["x"])
+    )

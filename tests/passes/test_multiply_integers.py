@@ -160,6 +160,11 @@ STAY: dict[str, ModelProto] = {
 }
 
 
+def input_of(proto: ModelProto) -> np.ndarray:
+    """Return the input of one of `MODELS`."""
+    return IMAGE if "Conv" in {node.op_type for node in proto.graph.node} else ROWS
+
+
 def optimised_by_onnxruntime(proto: ModelProto, x: np.ndarray) -> np.ndarray:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -172,7 +177,7 @@ def optimised_by_onnxruntime(proto: ModelProto, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_those_of_onnxruntime(name: str) -> None:
     proto = MODELS[name]
-    x = IMAGE if "Conv" in {node.op_type for node in proto.graph.node} else ROWS
+    x = input_of(proto)
     with tercet.load(proto, integers=True) as model:
         assert model.rewrites.counts["multiply_integers"] == 1
         kinds = {node.kind for node in model.graph.nodes}
