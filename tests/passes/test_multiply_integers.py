@@ -171,7 +171,7 @@ def optimised_by_onnxruntime(proto: ModelProto, x: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return session.run(None, {"x": x})[0]
+    return np.asarray(session.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("name", MODELS)
