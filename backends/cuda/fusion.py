@@ -43,7 +43,7 @@ from .codegen.shared_chains import (
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .joined_moves import may_join_all
-from .patterns import LAST, WHOLE, Finder
+from .patterns import CAST_SOFTMAX, LAST, WHOLE, Finder
 from .recipe.operands import Tensor
 from .recipe.pattern import Pattern
 
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.row_chains import RowChain
     from .codegen.scans import ScanChain
-    from .norm.softmax import CastSoftmax
 
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
@@ -202,15 +201,20 @@ class _PlainGroups:
                 yield _headed(self.graph, node, self.left)
 
     def _folded(self) -> Iterator[FusionGroup]:
-        """Scans and reductions with the chains around them."""
+        """Scans, reductions and Softmaxes with the chains around them."""
         for node in self.heads:
             folded = self._around(node)
             if folded:
                 self.left.difference_update(folded.nodes)
                 self._take(folded.moves)
                 yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
+            elif node in self.left and isinstance(node.op, Softmax | LogSoftmax):
+                cast = _found(CAST_SOFTMAX, self.graph, node, self.left)
+                if cast is not None:
+                    self.left.difference_update(cast.nodes)
+                    yield FusionGroup(self.graph.in_order(cast.nodes), None, whole=cast)
 
-    def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | CastSoftmax | None:
+    def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | None:
         """Return a scan or reductions with the chains around, if a node is one that has any."""
         kinds = Cumulative | Reduce | Softmax | LogSoftmax
         if node not in self.left or not isinstance(node.op, kinds):
@@ -224,12 +228,10 @@ class _PlainGroups:
         from .codegen.row_chains import row_chain_at
 
         rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
-        if isinstance(node.op, Softmax | LogSoftmax):
-            from .norm.softmax import cast_softmax_at
-
-            return rows or cast_softmax_at(self.graph, node, self.left)
+        if rows or isinstance(node.op, Softmax | LogSoftmax):
+            return rows
         helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
-        return rows or chain_reduction_at(self.graph, node, self.left, moved, **helpers)
+        return chain_reduction_at(self.graph, node, self.left, moved, **helpers)
 
     def _ordered(self, moved: Sequence[Movement]) -> Iterator[FusionGroup]:
         """Chains whose results are stored in another order."""

@@ -66,6 +66,9 @@ _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_
 _MOVED_LAYER = Finder("ops.recurrent_moved", "moved_layer_at")
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
+#: Asked about a Softmax without elementwise nodes around it.
+CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
+
 #: Finders by the operator at which they are asked; the first pattern that is found is taken.
 WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Attention: (

@@ -17,7 +17,6 @@ from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import Hardmax, LogSoftmax, Softmax
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer
-from ..codegen.moves import Movement
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, index_type, order
 from ..recipe.pattern import Operand, Whole
@@ -61,11 +60,6 @@ class CastSoftmax(Whole):
     def follows(self) -> bool:
         """Whether it accepts any format; see `Pattern`."""
         return True
-
-    @property
-    def moves(self) -> tuple[Movement, ...]:
-        """There is nothing that it reads through."""
-        return ()
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
