@@ -458,8 +458,7 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) ->
     node = value.producer
     if is_whole and node is not None and isinstance(node.op, (Slice, Split)):
         return True
-    registered = None if node is None else kernel_of(node.op)
-    if node not in free or registered is None or not registered.chains_for(node):
+    if node is None or node not in free or not _takes_epilogue(node):
         return False
     return graph.sole_consumer(value) is not None
 
