@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -174,9 +174,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
 
 
-def pytest_collection_finish() -> None:
-    """Have few garbage collections: planning makes many objects that a test keeps until it ends."""
-    gc.set_threshold(50_000)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Have no garbage collections while tests are found, of which none is garbage, and then few.
+
+    Planning makes many objects that a test keeps until it ends.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.set_threshold(50_000)
+        gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
