@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ...runtime.base.record import record
+from ...runtime.ir.chains import chain_behind
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
@@ -192,9 +193,8 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
             raise _UnreadableOperand
         return roles[given]
 
-    while True:
-        node = graph.sole_consumer(value)
-        if node is None or node not in free or not is_elementwise(node.op):
+    for node in chain_behind(graph, value):
+        if node not in free or not is_elementwise(node.op):
             break
         output = node.output.tensor
         if output.dims != shape or output.dtype != dtype:
