@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,14 +189,18 @@ def test_channels_that_fill_no_words(case: str, dtype: DType, emulated: CudaBack
     check(case, dtype, emulated)
 
 
-def check(case: str, dtype: DType, emulated: CudaBackend) -> None:
+@cache
+def wanted(case: str, dtype: DType) -> Array:
+    """What each patch has to compute."""
     graph, x = graph_of(case, dtype)
-    options = replace(OPTIONS, conv="depthwise")
-    with Model(graph.clone(), [emulated], options, evaluate) as model:
+    with Model(graph, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        return model.run({"x": x})["y"].astype(float64)
+
+
+def check(case: str, dtype: DType, emulated: CudaBackend) -> None:
+    (graph, x), want = graph_of(case, dtype), wanted(case, dtype)
+    with Model(graph, [emulated], replace(OPTIONS, conv="depthwise"), evaluate) as model:
         got = model.run({"x": x})["y"].astype(float64)
-    wide = graph.clone()
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({"x": x})["y"].astype(float64)
     np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
 
 
