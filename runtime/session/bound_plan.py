@@ -51,6 +51,11 @@ class BoundModel(Closable):
         self.outputs |= {n: plan.constants[n] for n in plan.constants if n not in self.outputs}
         self.outputs = {name: self.outputs[name] for name in plan.graph.outputs}
 
+    @property
+    def plan(self) -> Plan:
+        """The plan, to look at its rows and its memory."""
+        return self._plan
+
     def _array(self, view: View, stream: Stream | None) -> Any:
         if view.device is HOST or self._exchange is None or stream is None:
             return array(view)

@@ -59,7 +59,7 @@ def test_memory_is_counted_and_given_back(device) -> None:
     "order", [in_halves, scales_of, InParts(2)], ids=["halves", "scales", "parts"]
 )
 def test_weights_that_a_kernel_packs_have_the_bits_of_the_hosts(device, order) -> None:
-    filters, matrix = normal(130, 70, 3, 3), normal(300, 260)
+    filters, matrix = normal(430, 70, 3, 3), normal(1030, 260)
     transposed = MatrixPacking(1.0, transposed=True, arrange=order)
     plain = MatrixPacking(1.0, transposed=False, arrange=order)
     packings = ((FilterPacking(1, 70, 1, order), filters), (transposed, matrix), (plain, matrix))

@@ -46,6 +46,7 @@ ORDERS = {
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pack_rows, pack_scaled):
         monkeypatch.setattr(module, "MIN_SIZE", 1)
+    monkeypatch.setattr(pack_rows, "MIN_READ", 1)
 
 
 def by_kernel(device: Any, pack: Any, *sources: Array) -> Array:
@@ -186,7 +187,10 @@ def test_a_device_packs_what_it_has_copied_once(
     assert device.packed(np.negative, [source], {}) is None
 
 
-def test_what_only_the_host_packs() -> None:
+def test_what_only_the_host_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pack_rows, "MIN_READ", 65)
+        assert MatrixPacking(1.0, transposed=False, arrange=scales_of).launch(normal(8, 8)) is None
     scaled = MatrixPacking(1.0, transposed=False, arrange=in_halves)
     assert scaled.launch(normal(8, 8), normal(1)) is None  # of all terms
     assert scaled.launch(normal(8, 8), normal(16)[::2]) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from statistics import median
 from typing import Protocol, runtime_checkable
@@ -50,7 +50,7 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     Returns:
         The times in seconds; None where there is no such device, or some rows are elsewhere.
     """
-    device = _device_of(model, program)
+    device = _device_of(model, program.rows) if program.is_plan else None
     if device is None:
         return None
     (plan,) = program.plans
@@ -81,8 +81,8 @@ class RowClock:
     in the caches what that one left. The time of an empty graph belongs to none.
 
     Args:
-        device: the program's.
-        plan: its only plan, of one piece.
+        device: the plan's.
+        plan: can be recorded as one graph.
         timed: numbers of the rows that are timed.
     """
 
@@ -111,22 +111,21 @@ class RowClock:
         return list(zip(self._rows, taken, strict=True))
 
 
-def row_clock(model: Model, program: Program) -> RowClock | None:
-    """Return what times the rows of a program within their graph.
+def row_clock(model: Model, plan: Plan) -> RowClock | None:
+    """Return what times the rows of a plan within their graph.
 
     Args:
-        model: the program's model.
-        program: has run before, with inputs that are on the device.
+        model: the plan's model.
+        plan: has run before, with inputs that are on the device, and is not used otherwise.
 
     Returns:
         None where there is no such device, some rows are elsewhere, or there are more than
         `MAX_ROWS`.
     """
-    device = _device_of(model, program)
-    timed = [i for i, row in enumerate(program.rows) if _is_timed(row)]
+    device = _device_of(model, plan.rows)
+    timed = [i for i, row in enumerate(plan.rows) if _is_timed(row)]
     if device is None or len(timed) > MAX_ROWS:
         return None
-    (plan,) = program.plans
     parts = chain.from_iterable(_pieces(plan.rows, each, device) for each in segments(plan.rows))
     return RowClock(device, plan, timed) if len(list(parts)) <= 1 else None
 
@@ -135,11 +134,11 @@ def _is_timed(row: Row) -> bool:
     return row.run is not None and row.kind != "copy"
 
 
-def _device_of(model: Model, program: Program) -> ClockedDevice | None:
-    """Return the device on which all of a program can be recorded; None if there is none."""
+def _device_of(model: Model, rows: Iterable[Row]) -> ClockedDevice | None:
+    """Return the device on which all rows can be recorded; None if there is none."""
     own = model.backends[0].device
-    rows = [row for row in program.rows if _is_timed(row)]
-    if not isinstance(own, ClockedDevice) or not program.is_plan:
+    rows = [row for row in rows if _is_timed(row)]
+    if not isinstance(own, ClockedDevice):
         return None
     alone = all(row.device is own for row in rows)
     return own if alone and is_capturable(rows) else None

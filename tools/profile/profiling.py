@@ -353,7 +353,7 @@ def _clock(model: Model, feeds: Inputs) -> Generator[RowClock | None]:
         return
     with model.bind(shapes) as bound:
         bound.run(feeds.arrays)
-        yield row_clock(model, model.prepare(shapes, to="device"))
+        yield row_clock(model, bound.plan)
 
 
 def _arenas(program: Program) -> tuple[ArenaMap, ...]:

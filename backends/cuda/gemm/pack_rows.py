@@ -26,8 +26,9 @@ from .pack_filters import Rows
 
 #: Converts [batch, n, k] to the order of a schedule.
 Order = Callable[[Array], Array]
-#: Elements below which the host packs sooner than an upload and a launch take.
-MIN_SIZE = 1 << 16
+#: Elements below which the host packs sooner than an upload and a launch take, and below which it
+#: only reads them sooner, as for scales: it stores such small results together.
+MIN_SIZE, MIN_READ = 1 << 16, 1 << 18
 #: Maximum blocks of a grid along z.
 MAX_BATCH = (1 << 16) - 1
 
@@ -223,7 +224,8 @@ def _of_constant(
     source: Array, view: View, arrange: Order, alpha: float = 1.0, scale: Array | None = None
 ) -> PackingLaunch | None:
     """Return the launch that packs a view of a large array of float32."""
-    made = _launch(view, arrange, alpha) if _is_for_kernels(source) else None
+    is_large = source.size >= MIN_READ or arrange is not scales_of
+    made = _launch(view, arrange, alpha) if is_large and _is_for_kernels(source) else None
     if made is None:
         return None
     factors = {} if scale is None else {"scale": scale}
