@@ -146,7 +146,25 @@ def test_simplify_checks_what_it_wrote(tercet: Tercet) -> None:
     assert [output["output"] for output in found["outputs"]] == ["scores"]
 
 
-def test_simplify_tells_what_is_wrong(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_simplify_allows_for_a_lower_precision(
+    tercet: Tercet, folder: Path, precision: str
+) -> None:
+    options = ("--precision", precision)
+    done = tercet("simplify", "classifier.onnx", "out.onnx", *options)
+    assert done.code == 0
+    assert "1 output within rounding" in done.out
+    assert tercet("simplify", "classifier.onnx", "whole.onnx").code == 0
+    assert (folder / "out.onnx").stat().st_size < (folder / "whole.onnx").stat().st_size
+    kept = tercet("simplify", "classifier.onnx", "kept.onnx", *options, "--keep-float32", "conv")
+    assert kept.code == 0
+    assert (folder / "out.onnx").stat().st_size < (folder / "kept.onnx").stat().st_size
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_simplify_tells_what_is_wrong(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
     """The optimised graph is right; what is written loses the bias of the dense layer."""
     genuine = module.save
 
@@ -157,7 +175,7 @@ def test_simplify_tells_what_is_wrong(tercet: Tercet, monkeypatch: pytest.Monkey
         return genuine(copy, *arguments, **named)
 
     monkeypatch.setattr(module, "save", damaged)
-    done = tercet("simplify", "classifier.onnx", "out.onnx")
+    done = tercet("simplify", "classifier.onnx", "out.onnx", "--precision", precision)
     assert done.code == 1
     assert "MISMATCH" in done.out
 

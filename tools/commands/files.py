@@ -86,12 +86,15 @@ def simplify(
     written: WrittenFile,
     allow: AllowInconclusive = False,
     finite: Finite = False,
+    precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     common: Common,
 ) -> None:
     """Write the optimised graph as an ONNX model, and check it against the original.
 
     Examples:
         tercet simplify model.onnx out.onnx
+        tercet simplify model.onnx out.onnx --precision float16
     """
     from ..common.console import progress
     from ..export.export import simplify as simplify_model
@@ -107,6 +110,8 @@ def simplify(
             freeze=reading.frozen,
             allow_inconclusive=allow,
             finite=finite,
+            precision=precision,
+            keep_float32=names_of(keep),
             timeout=common.timeout,
             say=say,
         )

@@ -250,7 +250,8 @@ def simplify(
         timeout: time limit in seconds; None for no limit.
         allow_inconclusive: whether `ExportResult.exit_code` is 0 for inconclusive results.
         say: called with a description of each stage.
-        **options: further fields of `Options`.
+        **options: further fields of `Options`, as for `export`: with ``precision="float16"`` or
+            ``"bfloat16"``, rounding to that format is allowed for.
 
     Returns:
         The result; check `ok`.
@@ -281,7 +282,7 @@ def simplify(
     with load(source, **plain) as original:
         with feeds.explained():
             expected = original.run(everything)
-        judge = Judge(original.imported, everything)
+        judge = Judge(original.imported, everything, options.get("precision", "float32"))
         say("running what was written")
         with load(found.proto if found.file is None else found.file, **plain) as written:
             results = written.run(feeds.arrays)
