@@ -45,6 +45,19 @@ GRAPHS = {
         "NonZero: sizes of 3 of 3 nodes depend on the data",
         "(float[4] x) => (float[4] y) { j = Neg(x) y = Abs(j) }",
     ),
+    "setting as input": (
+        """(float[4] x, int64 rate) => (float[4] y) {
+            k = Constant<value = int64 {16000}>() c = Equal(rate, k)
+            y = If(c) <then_branch = a () => (float[4] p) { p = Exp(x) },
+                       else_branch = b () => (float[4] q) { q = Sin(x) }>
+        }""",
+        "rate of one element chooses the branch of 1 If",
+        """(float[4] x, float[4] z) => (float[4] y) {
+            k = Constant<value = float {0.0}>() s = ReduceSum<keepdims = 0>(z) c = Greater(s, k)
+            y = If(c) <then_branch = a () => (float[4] p) { p = Exp(x) },
+                       else_branch = b () => (float[4] q) { q = Sin(x) }>
+        }""",
+    ),
     "not fused": (
         """(float[4,8] x) => (float[4,8] y, float[4,8] e) {
             s = Constant<value = float {1.4142135}>() o = Constant<value = float {1.0}>()

@@ -18,6 +18,7 @@ import numpy as np
 from ...runtime.ir.dtypes import FLOATS, float64, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
+from ...runtime.ops.control import If
 from ...runtime.ops.elementwise import Cast
 from ...runtime.passes.driver import Reason, RefusedRewrite
 from ...runtime.plan.macs import macs
@@ -85,6 +86,7 @@ def lint(
         *_casts(optimised),
         *_from_constants(optimised),
         *_data_dependent(optimised),
+        *_settings(optimised),
         *_not_fused(refused),
         *_on_the_host(costs),
         *_moves(costs),
@@ -203,6 +205,41 @@ def _data_dependent(graph: Graph) -> Iterator[Finding]:
         )
 
 
+def _settings(graph: Graph) -> Iterator[Finding]:
+    """Find branches that only inputs of one element choose, such as sampling rates and flags."""
+    chosen: dict[frozenset[Value], list[Node]] = {}
+    for node in graph.nodes:
+        inputs = (
+            _inputs_of(node.inputs[0], graph) if isinstance(node.op, If) else frozenset[Value]()
+        )
+        if inputs and all(_is_single(value) for value in inputs):
+            chosen.setdefault(inputs, []).append(node)
+    for inputs, nodes in chosen.items():
+        names = sorted(value.name for value in inputs)
+        yield Finding(
+            "setting as input",
+            _names(nodes),
+            f"{' and '.join(names)} of one element {'chooses' if len(names) == 1 else 'choose'} "
+            f"the branch of {counted(len(nodes), 'If')}",
+            "if it is the same in every run, make it a constant, and only that branch is left: "
+            + " ".join(f"--freeze-input {name}=FILE.npy" for name in names)
+            + " (freeze= in Python)",
+        )
+
+
+def _inputs_of(value: Value | None, graph: Graph) -> frozenset[Value]:
+    """Return the inputs of the graph from whose elements a value is computed."""
+    seen: set[Value] = set()
+    ahead = [] if value is None else [value]
+    while ahead:
+        each = ahead.pop()
+        if each not in seen:
+            seen.add(each)
+            producer = each.producer
+            ahead.extend(() if producer is None else producer.distinct_reads)
+    return frozenset(seen.intersection(graph.inputs))
+
+
 def _not_fused(refused: Iterable[RefusedRewrite]) -> Iterator[Finding]:
     """Find what another reader of an inner value prevents, one finding for each pass."""
     by_pass: dict[str, list[RefusedRewrite]] = {}
@@ -287,6 +324,11 @@ def _kinds(nodes: Iterable[Node]) -> str:
 
 def _dtype(value: Value) -> object:
     return value.type.dtype if isinstance(value.type, TensorType) else None
+
+
+def _is_single(value: Value) -> bool:
+    found = value.type
+    return isinstance(found, TensorType) and found.is_static and found.size == 1
 
 
 def _is_sized(value: Value) -> bool:
