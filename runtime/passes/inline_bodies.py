@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
-from ..ir.infer import known_elements
+from ..ir.infer import infer, known_elements
 from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
@@ -25,6 +25,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     FlexAttention without bodies stays, for the kernels that support it.
     """
+    while True:
+        before = set(graph.nodes)
+        yield from _inline(graph)
+        if not any(isinstance(node.op, If) for node in graph.nodes if node not in before):
+            return
+        infer(graph)  # conditions inside of a branch
+
+
+def _inline(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if isinstance(node.op, If):
             yield from _choose(graph, node, node.op)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import tercet
 from tercet.tools.conformance.suite import all_cases
@@ -85,3 +85,28 @@ def test_sizes_that_only_a_run_tells() -> None:
         with tercet.load(helper.make_model(graph, opset_imports=opsets), stop_at=stop_at) as loaded:
             (found,) = loaded(np.array(3), x)
         np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+NESTED = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 4] x) => (float[n, 4] y) {
+    three = Constant<value = int64[1] {3}>() seven = Constant<value = int64[1] {7}>()
+    s = Shape<end = 1>(x) c = Equal(s, three)
+    y = If(c) <
+        then_branch = a () => (float[n, 4] p) {
+            w = Concat<axis = 0>(x, x) t = Shape<end = 1>(w) d = Less(t, seven)
+            p = If(d) <
+                then_branch = aa () => (float[n, 4] pp) { pp = Exp(x) },
+                else_branch = ab () => (float[n, 4] pq) { pq = Sin(x) }>
+        },
+        else_branch = b () => (float[n, 4] q) { q = Cos(x) }>
+}"""
+
+
+def test_branches_inside_of_a_branch() -> None:
+    """Rank and size checks of cells that PyTorch scripted; sizes are known only when planning."""
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    with tercet.load(parser.parse_model(NESTED)) as model:
+        (found,) = model(x)
+        assert [row.operators for row in model.placement()] == ["Exp"]
+    np.testing.assert_allclose(found, np.exp(x), 1e-6)
