@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..importers.onnx.reading.signatures import mistaken
 from ..runtime.base.files import replacing
 from ..runtime.errors import FileError, ModelError
 from ..runtime.ir.graph import Graph
@@ -54,8 +55,13 @@ def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, di
     """
     file = str(path)
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            held = {name: archive[name] for name in archive.files}
+        with path.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                instead = mistaken(path) or "it is not an .npz file"
+                raise ModelError(f"is not a file of caches: {instead}", file=file)
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                held = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise FileError(error.errno, error.strerror or str(error), file) from error
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, cast
 
+from ..importers.onnx.reading.signatures import mistaken
 from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError
 
@@ -39,7 +40,7 @@ class ConfigFile:
         except OSError as error:
             raise FileError(error.errno, error.strerror, str(path)) from error
         except (ValueError, RecursionError) as error:
-            raise ModelError(f"is not JSON: {error}", file=str(path)) from error
+            raise ModelError(f"is not JSON: {mistaken(path) or error}", file=str(path)) from error
         if not isinstance(data, dict):
             raise ModelError("is not a JSON object", file=str(path))
         return cls(path, cast("dict[str, Any]", data))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..importers.onnx.reading.signatures import mistaken
 from ..runtime.base.guard import need
 from ..runtime.errors import FileError, InputError, ModelError
 from ..runtime.ir.types import Array
@@ -58,8 +59,9 @@ def read_wav(path: Path, rate: int) -> Array:
     except OSError as error:
         raise FileError(error.errno, error.strerror, str(path)) from error
     except (wave.Error, EOFError) as error:
+        instead = mistaken(path) or str(error) or "it ends too early"
         raise InputError(
-            f"{path}: no WAV file of whole numbers ({error}); ffmpeg -i {path.name} -ar {rate} "
+            f"{path}: no WAV file of whole numbers ({instead}); ffmpeg -i {path.name} -ar {rate} "
             "-ac 1 -c:a pcm_s16le out.wav makes one"
         ) from error
     if found != rate:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..importers.onnx.reading.signatures import mistaken
 from ..runtime.base.arguments import shown
 from ..runtime.base.closable import Closable
 from ..runtime.errors import InputError, ModelError, UnsupportedError
@@ -48,7 +49,8 @@ class FolderTokenizer(Closable):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(folder.tokenizer))
         except Exception as error:  # the library raises nothing more precise
             raise ModelError(
-                f"is none that tokenizers {tokenizers.__version__} reads: {error}",
+                f"is none that tokenizers {tokenizers.__version__} reads: "
+                f"{mistaken(folder.tokenizer) or error}",
                 file=str(folder.tokenizer),
                 where=_field_of(folder.tokenizer, str(error)),
             ) from error

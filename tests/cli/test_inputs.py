@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -384,3 +385,32 @@ def test_options_of_images_need_one(tercet: Tercet, folder: Path, option: tuple[
     done = tercet("run", "classifier.onnx", *option)
     assert done.code == 2
     assert f"{option[0]} is for images, and no input is one" in done.err
+
+
+def test_inputs_of_a_saved_comparison(tercet: Tercet, folder: Path) -> None:
+    """They are found beside its outputs."""
+    options = ("-b", "numpy", "-b", "onnxruntime", "--seed", "3", "--save", "saved.npz")
+    assert tercet("compare", "classifier.onnx", *options, "--repeat", "1").code == 0
+    taken = tercet("run", "classifier.onnx", "--inputs-from", "saved.npz", "--save", "a.npz")
+    drawn = tercet("run", "classifier.onnx", "--seed", "3", "--save", "b.npz")
+    assert (taken.code, drawn.code) == (0, 0)
+    with np.load(folder / "a.npz") as a, np.load(folder / "b.npz") as b:
+        np.testing.assert_array_equal(a["scores"], b["scores"])
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d", "run 'git lfs pull'"),
+        (b"\n<!DOCTYPE html><html>", "HTML page; was the download redirected?"),
+        (b"", "it is empty"),
+        (b"anything", "writes one"),
+    ],
+)
+def test_what_was_fetched_instead_of_arrays(
+    tmp_path: Path, name: str, held: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(held)
+    with pytest.raises(InputError, match=re.escape(words)):
+        make_inputs([info((2,))], InputRequest(files=[str(tmp_path / name)]))

@@ -117,7 +117,7 @@ def test_what_is_no_file_of_caches(tmp_path: Path) -> None:
     entry = data.index(b"PK\1\2") + 6  # the version of zip that reads it
     (tmp_path / "newer.npz").write_bytes(data[:entry] + b"\x63" + data[entry + 1 :])
     with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
-        with pytest.raises(ModelError, match=r"text\.npz: is not a file of caches"):
+        with pytest.raises(ModelError, match=r"text\.npz: .* caches: it is not an \.npz file$"):
             generator.restore(tmp_path / "text.npz")
         with pytest.raises(ModelError, match=r"newer\.npz: .*: zip file version 9\.9"):
             generator.restore(tmp_path / "newer.npz")

@@ -390,6 +390,9 @@ def test_sounds_that_do_not_fit(whisper: Generator, tmp_path: Path) -> None:
     file.write_bytes(b"ID3 of something else")
     with pytest.raises(InputError, match="no WAV file of whole numbers"):
         whisper.audio_features(file)
+    file.write_bytes(b"ID3")
+    with pytest.raises(InputError, match=r"whole numbers \(it ends too early\)"):
+        whisper.audio_features(file)
     with pytest.raises(FileError):
         whisper.audio_features(tmp_path / "gone.wav")
 

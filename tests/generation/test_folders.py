@@ -156,10 +156,12 @@ def also(name: str) -> Spoil:
     return lambda folder: (folder / name).write_bytes((folder / "model.onnx").read_bytes())
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
 SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
     (LLAMA, drop("config.json"), ModelError, "has neither genai_config.json nor config.json"),
     (LLAMA, drop("model.onnx"), FileError, "there is no model (.onnx) in it"),
     (LLAMA, write("config.json", "{"), ModelError, "config.json: is not JSON"),
+    (LLAMA, write("config.json", LFS), ModelError, "config.json: is not JSON: it is a Git LFS"),
     (LLAMA, write("config.json", "[]"), ModelError, "config.json: is not a JSON object"),
     (
         LLAMA,
@@ -337,6 +339,8 @@ def test_without_jinja_texts_still_work(monkeypatch: pytest.MonkeyPatch) -> None
     ("spoil", "text"),
     [
         (write("tokenizer.json", "{}"), "tokenizer.json: is none that tokenizers"),
+        (write("tokenizer.json", LFS), "it is a Git LFS pointer; run 'git lfs pull'"),
+        (write("tokenizer.json", ""), "it is empty"),
         (put("tokenizer.json", version=-1), "tokenizer.json: version: is none that tokenizers"),
         (drop("chat_template.jinja"), "has no chat template"),
         (write("chat_template.jinja", "{% generation %}a"), "the chat template fails"),

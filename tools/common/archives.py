@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
+from ...importers.onnx.reading.signatures import mistaken
 from ...runtime.base.files import replacing
 from ...runtime.base.host_memory import memory
 from ...runtime.errors import InputError, LimitError, TercetError
@@ -46,7 +47,8 @@ def read_npy(file: Path) -> dict[str, Array]:
     """
     with file.open("rb") as stream:
         if stream.read(len(_NPY)) != _NPY:
-            raise InputError(f"{file} is not a .npy file: numpy.save writes one")
+            instead = mistaken(file) or "numpy.save writes one"
+            raise InputError(f"{file} is not a .npy file: {instead}")
         stream.seek(0)
         return {"": _read_array(stream, file.stat().st_size, str(file))}
 
@@ -62,7 +64,8 @@ def read_archive(file: Path, leave: Container[str] = ()) -> dict[str, Array]:
     found: dict[str, Array] = {}
     with file.open("rb") as stream, _reading(str(file)):
         if not zipfile.is_zipfile(stream):
-            raise InputError(f"{file} is not an .npz file: numpy.savez writes one")
+            instead = mistaken(file) or "numpy.savez writes one"
+            raise InputError(f"{file} is not an .npz file: {instead}")
         with zipfile.ZipFile(stream) as archive:
             _check_growth(file, archive)
             plain = unquote if archive.comment == _COMMENT else str

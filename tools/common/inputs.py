@@ -38,6 +38,9 @@ Infos = Sequence[TensorInfo]
 Dims = Mapping[str, int] | Sequence[str]
 Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
 
+#: Prefix of inputs in a saved comparison.
+SAVED = "inputs/"
+
 
 @dataclass(frozen=True, slots=True)
 class InputRequest:
@@ -468,10 +471,12 @@ def _inputs_in(file: Path, infos: Infos) -> dict[str, Array]:
     """Return the arrays of an .npz file that are inputs, by name; others are left out.
 
     Raises:
-        InputError: it is no such file, or has none.
+        InputError: it is no such file, or has none of them.
     """
     by_name = {info.name: info for info in infos}
     held = read_archive(file)
+    if saved := {n.removeprefix(SAVED): x for n, x in held.items() if n.startswith(SAVED)}:
+        held = saved  # of compare --save, which has outputs as well
     found = {n: as_declared(data, by_name[n]) for n, data in held.items() if n in by_name}
     if infos and not found:
         raise InputError(

@@ -12,7 +12,7 @@ from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import TensorInfo
 from ..common.archives import entries, read_archive, read_text, write_archive
 from ..common.arrays import read_test_data
-from ..common.inputs import InputRequest, as_declared
+from ..common.inputs import SAVED, InputRequest, as_declared
 
 #: The member of a saved comparison besides its arrays.
 INDEX = "tercet.json"
@@ -104,7 +104,7 @@ def write_comparison(file: Path, inputs: Mapping[str, Array], runners: Mapping[s
     """Write inputs and all outputs to an .npz file for `read_comparison`."""
     if file.suffix.lower() != ".npz":
         raise UsageError(f"--save {file}: a comparison is saved in an .npz file")
-    arrays = {f"inputs/{name}": data for name, data in inputs.items()}
+    arrays = {f"{SAVED}{name}": data for name, data in inputs.items()}
     index: list[dict[str, Any]] = []
     for i, (name, saved) in enumerate(runners.items()):
         arrays |= {f"{i}/{output}": data for output, data in saved.outputs.items()}
@@ -134,7 +134,7 @@ def read_comparison(
         index: list[dict[str, str]] = read_text(file, INDEX)
         found = read_archive(file, (INDEX,))
         declared = {info.name: info for info in (*inputs, *outputs)}
-        fed = _group(found, "inputs", declared)
+        fed = _group(found, SAVED.removesuffix("/"), declared)
         saved = {
             f"{entry['name']} (saved)": Saved(
                 entry["about"], entry["precision"], _group(found, str(i), declared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
@@ -49,6 +50,24 @@ def describe_data(data: bytes) -> str:
     return next(found, "") or (_text(data) if data.strip() else "")
 
 
+def mistaken(file: Path) -> str:
+    """Return what was fetched instead of a file of any format, with a remedy; "" if unknown.
+
+    For messages that say what the file should be, after it could not be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(_HEAD)
+    except OSError:
+        return ""
+    if not head:
+        return "it is empty"
+    if head.startswith(_PREFIXES[0][0]):
+        return "it is a Git LFS pointer; run 'git lfs pull' where you cloned it"
+    page = _page(head)
+    return f"it is {page}" if page else ""
+
+
 def describe(data: bytes) -> str:
     """Return what `data` looks like and a remedy; an empty string if unknown."""
     for prefix, kind in _PREFIXES:
@@ -83,11 +102,16 @@ def _binary(data: bytes) -> str:
     return ""
 
 
+def _page(head: bytes) -> str:
+    lower = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:512].lower()
+    is_page = lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower
+    return "an HTML page; was the download redirected?" if is_page else ""
+
+
 def _text(data: bytes) -> str:
+    if page := _page(data[:_HEAD]):
+        return page
     head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
-    lower = head[:512].lower()
-    if lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower:
-        return "an HTML page; was the download redirected?"
     if head.startswith(b"<?xml"):
         net = b"<net " in head
         return (
