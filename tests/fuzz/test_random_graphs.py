@@ -17,6 +17,7 @@ from tercet.tools.common.onnxruntime_errors import onnxruntime_errors
 from tercet.tools.workshop.fuzz.differential import Case, emulated, findings, in_other_dtype, main
 from tercet.tools.workshop.fuzz.emulation import Emulator
 from tercet.tools.workshop.fuzz.graphs import MOTIFS_OF_ALL_KINDS, random_model
+from tercet.tools.workshop.fuzz.graphs_page import Tally, markdown, summary
 from tercet.tools.workshop.fuzz.growing import RandomGraph
 from tercet.tools.workshop.fuzz.respelling import respelled
 from tercet.tools.workshop.fuzz.variants import with_functions
@@ -57,12 +58,25 @@ def test_a_campaign_has_a_page(tmp_path: Path) -> None:
     text = (tmp_path / "random_graphs.md").read_text(encoding="utf-8")
     assert "--seed 24 --nodes 6 --target sm_90a --output FOLDER`" in text
     assert "2 graphs of" in text
-    assert "0 are findings" in text
+    assert "0 are findings, and of 0 rounding may explain" in text
     assert "| planned in bfloat16 | 2 |" in text
     found = json.loads((tmp_path / "random_graphs.json").read_text(encoding="utf-8"))
     assert found["counts"]["graphs"] == 2
     assert found["ways"]["numpy without passes"] == 2
     assert not found["findings"]
+
+
+def test_doubts_are_no_findings() -> None:
+    said = {
+        "3": ["onnxruntime all: inconclusive: y: why", "emulated: MISMATCH: y: far"],
+        "5": ["onnxruntime all: inconclusive: y: why"],
+    }
+    tally = Tally(Counter(graphs=9), Counter(), Counter(Add=2), said)
+    found = summary(tally, {}, "command")
+    assert (list(found["findings"]), list(found["doubts"])) == (["3"], ["5"])
+    text = markdown(found)
+    assert "1 are findings, and of 1 rounding may explain" in text
+    assert text.index("## Findings") < text.index("- 3: emulated") < text.index("## Doubts")
 
 
 def test_layers_of_integers_are_held_against_those_of_floats() -> None:

@@ -12,6 +12,9 @@ from typing import Any
 from ...common.markdown import head, table
 from ...common.results import write as write_files
 
+#: What lines of the verdict have that rounding may explain.
+IN_DOUBT = ": inconclusive: "
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -31,24 +34,28 @@ class Tally:
 
 
 def summary(tally: Tally, about: Mapping[str, str], command: str) -> dict[str, Any]:
-    """Return everything, for JSON."""
+    """Return everything, for JSON; graphs of which all is inconclusive are in doubt."""
+    lines = {number: list(said) for number, said in tally.findings.items()}
+    doubts = {n for n, said in lines.items() if all(IN_DOUBT in line for line in said)}
     return {
         "environment": dict(about),
         "command": command,
         "counts": dict(tally.counts),
         "ways": dict(sorted(tally.ways.items())),
         "operators": dict(sorted(tally.operators.items())),
-        "findings": {number: list(lines) for number, lines in tally.findings.items()},
+        "findings": {number: said for number, said in lines.items() if number not in doubts},
+        "doubts": {number: said for number, said in lines.items() if number in doubts},
     }
 
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return the page."""
-    counts, wrong = Counter(found["counts"]), found["findings"]
+    counts, wrong, doubts = Counter(found["counts"]), found["findings"], found["doubts"]
     text = (
         f"Written by `{found['command']}`, of which docs/fuzzing.md says what it draws and runs. "
-        f"{counts['graphs']:,} graphs of {counts['nodes']:,} nodes: {len(wrong)} are findings. "
-        f"onnxruntime crashed {counts['crashes of onnxruntime']:,} times."
+        f"{counts['graphs']:,} graphs of {counts['nodes']:,} nodes: {len(wrong)} are findings, and "
+        f"of {len(doubts)} rounding may explain what differs. onnxruntime crashed "
+        f"{counts['crashes of onnxruntime']:,} times."
     )
     lines = [
         *head("Random graphs", text, found["environment"]),
@@ -56,9 +63,10 @@ def markdown(found: Mapping[str, Any]) -> str:
         "",
         *_counts(("operator", "graphs"), found["operators"]),
     ]
-    if wrong:
-        lines += ["", "## Findings", ""]
-        lines += [f"- {number}: {line}" for number, said in wrong.items() for line in said]
+    for title, some in (("Findings", wrong), ("Doubts", doubts)):
+        if some:
+            lines += ["", f"## {title}", ""]
+            lines += [f"- {number}: {line}" for number, said in some.items() for line in said]
     return "\n".join(lines) + "\n"
 
 
