@@ -33,7 +33,7 @@ depthwise_bytes(const X* x, const U* weights, const int* bias, const S* x_scale,
     const u32* const from = (const u32*)x + (long long)sample * image.in_h * image.in_w * image.words + word;
     const int zero = *x_zero;
     const u32 outside = (zero & 255) * 0x01010101u;
-    int sums[RUN][CHANNELS] = {};
+    int sums[RUN][CHANNELS] = {}, totals[CHANNELS] = {};  // of products; of the weights that are multiplied
 #pragma unroll
     for (int r = 0; r < KH; ++r) {
         const int at_row = first_row + r * DILATION_H;
@@ -51,9 +51,10 @@ depthwise_bytes(const X* x, const U* weights, const int* bias, const S* x_scale,
 #pragma unroll
             for (int c = 0; c < CHANNELS; ++c) {
                 const int weight = int(U(by >> (8 * c)));
+                totals[c] += weight;
 #pragma unroll
                 for (int p = 0; p < RUN; ++p)
-                    sums[p][c] += (int(X(four[p * STEP_W + s * DILATION_W] >> (8 * c))) - zero) * weight;
+                    sums[p][c] += int(X(four[p * STEP_W + s * DILATION_W] >> (8 * c))) * weight;
             }
         }
     }
@@ -61,7 +62,7 @@ depthwise_bytes(const X* x, const U* weights, const int* bias, const S* x_scale,
     u32 results[RUN] = {};
 #pragma unroll
     for (int c = 0; c < CHANNELS; ++c) {
-        const int channel = word * CHANNELS + c, shift = BIAS ? bias[channel] : 0;
+        const int channel = word * CHANNELS + c, shift = (BIAS ? bias[channel] : 0) - zero * totals[c];
         const float factor = of_x * float(w_scale[BY_CHANNEL ? channel : 0]) / of_y;
 #pragma unroll
         for (int p = 0; p < RUN; ++p)
