@@ -63,7 +63,7 @@ class Layer:
         top: the QuantizeLinear behind it.
         between: what its saturation does as well.
         operands: both of the layer.
-        bias: int32 in the scale of the sums; None if there is none.
+        bias: int32 in the scale of the sums, one for each filter, or a single 0.
         result: scale and zero point of the result.
     """
 
@@ -71,7 +71,7 @@ class Layer:
     top: Node
     between: tuple[Node, ...]
     operands: tuple[Quantized, Quantized]
-    bias: Array | None
+    bias: Array
     result: tuple[Array, Array]
 
 
@@ -116,7 +116,7 @@ def _layer(graph: Graph, top: Node, context: Context) -> Layer | None:
             if operands is None or not _is_worthwhile(node, *operands):
                 return None
             bias = _bias(node, operands, context)
-            if isinstance(bias, str) or not _fits(node, operands, bias):
+            if bias is None or not _fits(node, operands, bias):
                 return None
             return Layer(node, top, tuple(between), operands, bias, result)
         if not _is_saturation(node, *result):
@@ -214,22 +214,19 @@ def _is_worthwhile(node: Node, image: Quantized, weight: Quantized) -> bool:
     return channels == 1 or channels % FEWEST_CHANNELS == 0
 
 
-def _bias(
-    node: Node, operands: tuple[Quantized, Quantized], context: Context
-) -> Array | str | None:
-    """Return the bias as int32 in the scale of the sums, None if there is none, or why not."""
+def _bias(node: Node, operands: tuple[Quantized, Quantized], context: Context) -> Array | None:
+    """Return the bias as int32 in the scale of the sums, None if it is something else."""
     value = (*node.inputs, None, None)[2]
     if value is None:
-        return None
-    bias = _quantized(value, context)
+        return np.zeros(1, int32)
+    bias, filters = _quantized(value, context), _filters(node, operands[1])
     if bias is None or bias.data is None or bias.data.dtype != int32 or bias.zero.any():
-        return "no integers"
+        return None
     exact = operands[0].scale.astype(np.float64).reshape(()) * operands[1].scale
-    if not np.all(np.abs(bias.scale - exact) <= CLOSE * exact):
-        return "another scale"
-    filters = _filters(node, operands[1])
-    if bias.data.ndim > 1 or filters is None or bias.data.size not in (1, len(filters)):
-        return "another shape"
+    if filters is None or not np.all(np.abs(bias.scale - exact) <= CLOSE * exact):
+        return None
+    if bias.data.ndim > 1 or bias.data.size not in (1, len(filters)):
+        return None
     return np.broadcast_to(bias.data.reshape(-1), (len(filters),))
 
 
@@ -242,7 +239,7 @@ def _filters(node: Node, weight: Quantized) -> Array | None:
     return np.moveaxis(weight.data, -1, 0)
 
 
-def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Array | None) -> bool:
+def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Array) -> bool:
     """Whether no sum can be beyond int32."""
     image, weight = operands
     filters = _filters(node, weight)
@@ -253,7 +250,7 @@ def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Array | None)
         return isinstance(terms, int) and terms * most * _farthest(weight) < MAX_SUM
     zero = weight.zero.astype(np.int64).reshape(-1, *(1,) * (filters.ndim - 1))
     sums = np.abs(filters.astype(np.int64) - zero).sum(tuple(range(1, filters.ndim)))
-    total = sums * most + (0 if bias is None else np.abs(bias.astype(np.int64)))
+    total = sums * most + np.abs(bias.astype(np.int64))
     return bool(total.max(initial=0) < MAX_SUM)
 
 
@@ -302,7 +299,7 @@ def _join(graph: Graph, layer: Layer) -> None:
     if isinstance(node.op, MatMul):
         made = add(QLinearMatMul(), *inputs)
     else:
-        bias = None if layer.bias is None else add.constant(layer.bias, f"{node.name}.bias")
+        bias = add.constant(layer.bias, f"{node.name}.bias") if layer.bias.any() else None
         made = _convolved(add, node, inputs, bias)
     sources = [value.producer for value in node.distinct_reads]
     graph.redirect(top.output, made)
