@@ -98,6 +98,7 @@ from . import (
     sum_bags,
     sum_branches,
     sum_heads,
+    sum_places,
     sum_windows,
     to_half,
     transpose_rows,
@@ -198,6 +199,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_gather_nd",
         lower_gather_nd.run,
         "likewise: they match views and slices",
+    ),
+    Pass(
+        "sum_places",
+        sum_places.run,
+        "while each place is a Gather of its own",
     ),
     Pass(
         "lower_col2im",
