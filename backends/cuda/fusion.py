@@ -19,7 +19,7 @@ from ...runtime.ops.elementwise import Add, Cast
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.norm import LogSoftmax, Softmax
-from ...runtime.ops.pool import MaxPool
+from ...runtime.ops.pool import GlobalAveragePool, GlobalMaxPool, MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.ops.signal import DFT
 from ...runtime.plan.format import Format
@@ -216,7 +216,7 @@ class _PlainGroups:
 
     def _around(self, node: Node) -> ScanChain | RowChain | ChainReduction | None:
         """Return a scan or reductions with the chains around, if a node is one that has any."""
-        kinds = Cumulative | Reduce | Softmax | LogSoftmax
+        kinds = Cumulative | Reduce | GlobalAveragePool | GlobalMaxPool | Softmax | LogSoftmax
         if node not in self.left or not isinstance(node.op, kinds):
             return None
         moved = [each for each in self.moved if self.left.issuperset(each.nodes)]

@@ -7,6 +7,7 @@ from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
 from ....runtime.ops.cuts import reduced_axes
+from ....runtime.ops.pool import GlobalAveragePool, GlobalMaxPool
 from ....runtime.ops.reduce import (
     ArgReduce,
     ReduceL1,
@@ -104,6 +105,9 @@ FOLDS: dict[type[Op], ReduceFormula] = {
         floating=True,
     ),
 }
+#: Poolings of whole images are reductions of their pixels; they have kernels of other names.
+POOLS = {GlobalAveragePool: FOLDS[ReduceMean], GlobalMaxPool: FOLDS[ReduceMax]}
+FOLDS |= POOLS
 #: Mean squares of differences from the mean.
 VARIANCE = ReduceFormula(
     "merged(a, b)",
@@ -114,6 +118,19 @@ VARIANCE = ReduceFormula(
 )
 
 
+def folded_axes(node: Node) -> Ints | None:
+    """Return the axes along which a node reduces; None if they are not known."""
+    if isinstance(node.op, GlobalAveragePool | GlobalMaxPool):
+        return tuple(range(2, len(node.operands[0].tensor.dims)))
+    return reduced_axes(node)
+
+
+def keeps_axes(op: Op) -> bool:
+    """Whether a result has an axis of size 1 for each that is reduced."""
+    is_pooling = isinstance(op, GlobalAveragePool | GlobalMaxPool)
+    return is_pooling or bool(getattr(op, "keepdims", 0))
+
+
 def keeps_order(node: Node) -> bool:
     """Whether the axes of a result are in the order of the input's, in any format of an image.
 
@@ -121,7 +138,7 @@ def keeps_order(node: Node) -> bool:
     result of fewer axes than an image has no format, so the axes that are left must be in order.
     """
     op, rank = node.op, len(node.operands[0].tensor.dims)
-    if getattr(op, "keepdims", 0):
+    if keeps_axes(op):
         return True
     if isinstance(op, ArgReduce):
         axes: Ints | None = (normalize_axis(op.axis, rank),)

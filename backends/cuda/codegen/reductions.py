@@ -9,7 +9,6 @@ from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Slice
 from ....runtime.plan.format import Format
@@ -18,7 +17,7 @@ from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains, one_by_one
-from .folds import FOLDS, keeps_order
+from .folds import FOLDS, folded_axes, keeps_axes, keeps_order
 from .moves import Movement, movement, moves
 
 #: Maximum number of nodes behind a reduction.
@@ -54,14 +53,14 @@ class ChainReduction(Whole):
     @property
     def axes(self) -> Ints:
         """The axes that are reduced."""
-        axes = reduced_axes(self.fold)
+        axes = folded_axes(self.fold)
         assert axes is not None
         return axes
 
     @property
     def keeps_axes(self) -> bool:
         """Whether its result has an axis of size 1 for each that is reduced."""
-        return bool(getattr(self.fold.op, "keepdims", 0))
+        return keeps_axes(self.fold.op)
 
     @property
     def reads_rows(self) -> bool:

@@ -14,7 +14,6 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ops.cuts import reduced_axes
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import LogSoftmax, Softmax
 from ....runtime.ops.shapes import normalize_axis
@@ -25,7 +24,7 @@ from ..recipe.operands import Ints, Tensor
 from ..recipe.pattern import Operand
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
-from .folds import FOLDS
+from .folds import FOLDS, folded_axes
 from .moves import Movement
 from .readers import readers_outside
 from .shared_chains import Formed
@@ -190,7 +189,7 @@ def rows_of(node: Node) -> Rows | None:
 
     Elements that are adjacent are shared by more threads. Pixels may be far apart.
     """
-    axes = reduced_axes(node) if type(node.op) in FOLDS else None
+    axes = folded_axes(node) if type(node.op) in FOLDS else None
     if isinstance(node.op, Softmax | LogSoftmax):
         axes = (normalize_axis(node.op.axis, len(node.operands[0].tensor.dims)),)
     if axes is None or node.operands[0].tensor.dtype not in FLOATS:

@@ -6,11 +6,11 @@ from ....runtime.ops.reduce import ArgMax, ArgMin, ArgReduce, Reduce
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_known
 from ..codegen.fold_kernel import fold
-from ..codegen.folds import FOLDS, ReduceFormula, keeps_order
+from ..codegen.folds import FOLDS, POOLS, ReduceFormula, keeps_order
 from ..recipe.operands import Tensor
 
 
-@kernel(*FOLDS, follows=keeps_order)
+@kernel(*(kind for kind in FOLDS if kind not in POOLS), follows=keeps_order)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
     """Reduce any axes."""
     refused = need_known(axes=axes)
