@@ -24,7 +24,7 @@ from .samples import ERROR, Sample, compare
 
 COMPILES = {"gemm/few_terms.cu"}
 #: Columns and terms: words of every size, more threads along a row than a block has, single ones.
-SIZES = ((64, 3), (24, 2), (7, 5), (2056, 8), (1, 1), (100, 7))
+SIZES = ((64, 3), (24, 2), (7, 3), (2056, 4), (1, 1), (100, 4))
 
 
 def layer(
@@ -68,7 +68,7 @@ def samples() -> list[Sample]:
     """Return what the kernel tells apart, for the GPU."""
     ends, dtypes = ("", "gelu", "residual"), (float32, float16, bfloat16)
     made = [layer(n, k, end, dtype) for n, k in SIZES for end in ends for dtype in dtypes]
-    many = layer(64, 2, rows=(70001,)), layer(4, 8, rows=(300001,))
+    many = layer(64, 2, rows=(70001,)), layer(4, 4, rows=(300001,))
     return [*made, layer(64, 3, "cast"), *many, gemm(0), gemm(1)]
 
 
@@ -77,11 +77,11 @@ def samples() -> list[Sample]:
     [
         (layer(64, 3), "multiply_few_terms"),
         (layer(64, 3, "cast"), "multiply_few_terms"),
-        (layer(256, 8, "gelu", float16, (4096,)), "multiply_few_terms"),
+        (layer(256, 4, "gelu", float16, (4096,)), "multiply_few_terms"),
         (gemm(1), "multiply_few_terms"),
         (layer(64, 3, rows=(4,)), "gemv"),
         (layer(4, 4, "", float16, (1 << 14,)), "multiply_short"),
-        (layer(256, 9, "", float16, (4096,)), "mma"),
+        (layer(256, 5, "", float16, (4096,)), "mma"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.graph.name,
 )
@@ -90,7 +90,7 @@ def test_few_terms(sample: Sample, entry: str) -> None:
     assert launch.entry == entry
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 8), (4, 8), (7, 5), (8, 7)])
+@pytest.mark.parametrize(("n", "k"), [(1, 4), (4, 4), (7, 3), (8, 4)])
 def test_waiting_terms_fit_into_shared_memory(n: int, k: int) -> None:
     (launch,) = launches(planned(layer(n, k, rows=(1 << 20,)).graph))
     assert launch.entry == "multiply_few_terms"

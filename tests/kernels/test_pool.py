@@ -31,7 +31,7 @@ from tercet.runtime.session.model import Model
 from .cubins import all_compile, assert_arguments
 from .dry import entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import OPTIONS, Sample
+from .samples import OPTIONS, Sample, compare
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -151,6 +151,18 @@ def test_what_follows_a_maximum_is_its_epilogue(
         got = model.run({"x": x})["y"].astype(float64)
     error = {float16: 4e-3, float32: 1e-6, float64: 1e-12}[dtype]
     np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
+@needs_compiler
+def test_positions_beside_what_follows(emulated: CudaBackend) -> None:
+    graph = graph_of(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), last=False)
+    *_, node = graph.nodes
+    value, places = graph.insert(node.op, node.inputs, 2).outputs
+    graph.set_outputs({"y": graph.insert(Mul(), [value, value]).output, "places": places})
+    graph.sweep()
+    infer(graph)
+    assert entries_of(graph) == ["pool"]
+    compare(Sample(graph, {"x": normal(*SHAPE)}), emulated)
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,15 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
         net.apply(Softmax(), net.apply(Cast(to=float32), net.input(5, 64, dtype=float16))),
     ),
     "twice": lambda net: twice(net, 6, 10),
-    "columns": lambda net: after(net, Softmax(axis=1), 3, 50, 40),
-    "one column": lambda net: after(net, Softmax(axis=1), 2, 700, 1),
+    "read in 16 bits": lambda net: net.apply(
+        Mul(), net.apply(Softmax(), net.input(6, 24, dtype=float16)), np.float16(3)
+    ),
     "of 16 bits": lambda net: after(net, Softmax(), 6, 96, dtype=float16),
     "of bfloat16": lambda net: after(net, Softmax(), 6, 96, dtype=bfloat16),
     "of 64 bits": lambda net: after(net, Softmax(), 6, 30, dtype=float64),
     "logarithms": lambda net: after(net, LogSoftmax(), 6, 30),
-    "logarithms of columns of 16 bits": lambda net: after(
-        net, LogSoftmax(axis=0), 30, 64, dtype=float16
+    "logarithms read in 16 bits": lambda net: net.apply(
+        Mul(), net.apply(LogSoftmax(), net.input(6, 24, dtype=float16)), np.float16(3)
     ),
     "transposed": transposed,
 }
@@ -145,6 +146,7 @@ def test_rows_that_are_hidden_are_nan(emulated: CudaBackend) -> None:
         lambda net: net.apply(Softmax(), net.input(8, 40)),
         lambda net: net.apply(Cast(to=float16), net.apply(Softmax(), net.input(8, 40))),
         lambda net: after(net, Softmax(), 2, 16384),
+        lambda net: after(net, Softmax(axis=1), 3, 50, 40),
         lambda net: net.apply(
             Softmax(),
             net.apply(
@@ -152,7 +154,13 @@ def test_rows_that_are_hidden_are_nan(emulated: CudaBackend) -> None:
             ),
         ),
     ],
-    ids=["alone", "with a Cast", "rows that do not fit", "behind what multiplies already"],
+    ids=[
+        "alone",
+        "with a Cast",
+        "rows that do not fit",
+        "columns",
+        "behind what multiplies already",
+    ],
 )
 def test_other_kernels(build: Callable[[Net], Value]) -> None:
     assert FILE not in {launch.file for launch in launches(planned(sample_of(build).graph))}

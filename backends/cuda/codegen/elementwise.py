@@ -98,6 +98,9 @@ QUICK: dict[type[Op], Callable[[Any], str]] = {
     ops.Swish: lambda op: "x * quick_sigmoid({alpha} * x)",
 }
 
+#: The same of float16, which is never so far from 0 that a call has to reduce it.
+NEAR: dict[type[Op], str] = {ops.Cos: "near_cos(x)", ops.Sin: "near_sin(x)"}
+
 _SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"
 
 #: Comparisons are written so that NaN propagates as ONNX requires.
@@ -444,6 +447,8 @@ def _function(node: Node, name: str) -> str:
         code = _quantization(node)
     if node.output.tensor.dtype in (float16, bfloat16):
         code = QUICK.get(type(node.op), code)
+    if node.operands and node.operands[0].tensor.dtype == float16:
+        code = NEAR.get(type(node.op), code)
     code = code if isinstance(code, str) else code(node.op)
     for attribute in attributes(type(node.op)):
         if (place := f"{{{attribute}}}") in code:

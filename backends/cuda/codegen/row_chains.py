@@ -187,11 +187,13 @@ def operands_of(nodes: Sequence[Node]) -> list[Value]:
 def rows_of(node: Node) -> Rows | None:
     """Return the rows that a node reduces, if threads can keep these in registers.
 
-    Elements that are adjacent are shared by more threads. Pixels may be far apart.
+    Elements that are adjacent are shared by more threads. Pixels may be far apart; a Softmax of
+    columns has a kernel in which more threads share one.
     """
     axes = folded_axes(node) if type(node.op) in FOLDS else None
     if isinstance(node.op, Softmax | LogSoftmax):
-        axes = (normalize_axis(node.op.axis, len(node.operands[0].tensor.dims)),)
+        place = normalize_axis(node.op.axis, len(node.operands[0].tensor.dims))
+        axes = (place,) if place == len(node.operands[0].tensor.dims) - 1 else None
     if axes is None or node.operands[0].tensor.dtype not in FLOATS:
         return None
     rows = Rows(node.operands[0].tensor.dims, tuple(sorted(axes)))

@@ -110,7 +110,7 @@ def _total(node: Node, number: int) -> str:
     """
     if type(node.op) in FOLDS:
         return f"total{number}[COLUMN(q)]"
-    above, total = f"FEED{number}(p, q) - total{number}[COLUMN(q)]", f"total{number + 1}[COLUMN(q)]"
+    above, total = _above(number), f"total{number + 1}[COLUMN(q)]"
     is_log = isinstance(node.op, LogSoftmax)
     return f"({above} - log({total}))" if is_log else f"(exp({above}) / {total})"
 
@@ -130,7 +130,12 @@ def _folds(number: int, node: Node, feed: str) -> Iterator[str]:
     yield from _fold(number, ReduceMax, node)
     yield f"#define FEED{number}(p, q) {feed}"
     yield from _fold(number + 1, ReduceSum, node)
-    yield f"#define FEED{number + 1}(p, q) exp(FEED{number}(p, q) - total{number}[COLUMN(q)])"
+    yield f"#define FEED{number + 1}(p, q) exp({_above(number)})"
+
+
+def _above(number: int) -> str:
+    """Return how far an element is above the greatest of its row, as C++."""
+    return f"Total{number}(FEED{number}(p, q)) - total{number}[COLUMN(q)]"
 
 
 def _fold(number: int, kind: type[Op], node: Node) -> Iterator[str]:

@@ -53,10 +53,10 @@ DOWN, WORD, MAX_SIDE = 4, 16, 5
 def _stores_windows(node: Node) -> bool:
     """Whether a kernel with an epilogue computes a node.
 
-    Those of whole images, of positions, and of many windows that overlap have none.
+    Those of whole images, and of many windows that overlap, have none.
     """
     op, x, y = node.op, Tensor(node.operands[0]), Tensor(node.output)
-    if not isinstance(op, MaxPool | AveragePool) or x.dtype not in FLOATS or any(node.outputs[1:]):
+    if not isinstance(op, MaxPool | AveragePool) or x.dtype not in FLOATS:
         return False
     view = window(op, x.dims[2:], op.kernel_shape)
     overlap = isinstance(op, MaxPool) and y.size >= MUCH and max(view.kernel) <= MAX_SIDE

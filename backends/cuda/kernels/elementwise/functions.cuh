@@ -127,10 +127,11 @@ __device__ __noinline__ float far_sine(float x) { return sinf(x); }
 __device__ __noinline__ float far_cosine(float x) { return cosf(x); }
 
 // The sine of x, or its cosine, with a relative error of 4e-6 but for 1e-7 near zeros: k pi is subtracted in three parts
-// for a whole k, of a cosine one and a half, and a polynomial has the rest.
-template <bool COSINE> __device__ __forceinline__ float quick_wave(float x)
+// for a whole k, of a cosine one and a half, and a polynomial has the rest. NEAR: |x| is at most 65536. Where products
+// store sines, the registers that a call might change take as long as the sines.
+template <bool COSINE, bool NEAR> __device__ __forceinline__ float quick_wave(float x)
 {
-    if (fabsf(x) > 65536.0f) return COSINE ? far_cosine(x) : far_sine(x);
+    if (!NEAR && fabsf(x) > 65536.0f) return COSINE ? far_cosine(x) : far_sine(x);
     constexpr float half = COSINE ? 0.5f : 0.0f;
     const float whole = rintf(fmaf(x, 0.3183098862f, -half)), k = whole + half;
     const float rest = fmaf(k, -1.509957991e-7f, fmaf(k, -9.675025939e-4f, fmaf(k, -3.140625f, x))), square = rest * rest;
@@ -139,8 +140,10 @@ template <bool COSINE> __device__ __forceinline__ float quick_wave(float x)
     return ((int)whole & 1) != COSINE ? -sine : sine;
 }
 
-__device__ __forceinline__ float quick_sin(float x) { return quick_wave<false>(x); }
-__device__ __forceinline__ float quick_cos(float x) { return quick_wave<true>(x); }
+__device__ __forceinline__ float quick_sin(float x) { return quick_wave<false, false>(x); }
+__device__ __forceinline__ float quick_cos(float x) { return quick_wave<true, false>(x); }
+__device__ __forceinline__ float near_sin(float x) { return quick_wave<false, true>(x); }
+__device__ __forceinline__ float near_cos(float x) { return quick_wave<true, true>(x); }
 
 // 1 / (1 + exp(-x)), with a relative error of 5e-7; results below 1e-38 are 0.
 __device__ __forceinline__ float quick_sigmoid(float x)
