@@ -132,7 +132,7 @@ CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[s
     "rotated": (rotated, (2, 10, 4), ["elementwise"]),
     "gates": (gates, (2, 2, 8, 1, 1), ["moved"]),
     "corners": (corners, (3, 7, 4), ["moved"]),
-    "product": (behind_a_product, (8, 8, 8), ["copy_strided", "multiply_few_terms"]),
+    "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
 }
 
 
