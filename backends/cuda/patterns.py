@@ -56,6 +56,7 @@ def _function(module: str, name: str) -> Any:
 _AVERAGED = Finder("conv.averaged", "averaged_conv_at", ("tail",))
 _CHANNELS = Finder("attention.channels", "channel_attention_at")
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
+_MEASURED = Finder("gemm.measured", "measured_products_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _NORMALIZED = Finder("gemm.normalized", "normalized_product_at", ("tail",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
@@ -103,13 +104,14 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     MatMul: (
         _CHANNELS,
         Finder("attention.weighted", "weighted_heads_at"),
+        _MEASURED,
         _FEW_ROWS,
         _GATED,
         _NORMALIZED,
         Finder("gemm.chosen", "chosen_matrices_at"),
     ),
-    Gemm: (_FEW_ROWS, _GATED, _NORMALIZED),
-    MatMulNBits: (_FEW_ROWS, _GATED),
+    Gemm: (_MEASURED, _FEW_ROWS, _GATED, _NORMALIZED),
+    MatMulNBits: (_MEASURED, _FEW_ROWS, _GATED),
     **dict.fromkeys((GRU, LSTM, RNN), (_MOVED_LAYER,)),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),
     ScatterElements: (_PLACED,),

@@ -27,6 +27,7 @@ from ..kernels import (
     packed_samples,
     test_decode_attention,
     test_gemv,
+    test_measured_rows,
     test_mixed_input,
     test_rotate_append,
     test_swap_ab,
@@ -102,6 +103,16 @@ def test_packed_products(
 def test_small_gated_layers(gated: Gated) -> None:
     (backend,) = open_backends("cuda", OPTIONS)
     compare(gated.sample(), backend, error=ERROR[gated.dtype])
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [*test_measured_rows.TOGETHER, *test_measured_rows.MORE, *test_measured_rows.APART],
+    ids=str,
+)
+def test_rows_normalized_between_products(chain: test_measured_rows.Chain) -> None:
+    (backend,) = open_backends("cuda", OPTIONS)
+    compare(chain.sample(), backend, error=ERROR[chain.dtype])
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)

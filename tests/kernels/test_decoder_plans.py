@@ -51,6 +51,7 @@ def following(
     sampling: SamplingSettings,
     patch: pytest.MonkeyPatch,
     precision: Precision = "float32",
+    batch: int = 1,
 ) -> Iterator[Plan]:
     """Yield the plan of a step that feeds itself, on an H200 that does nothing."""
     patch.setattr(stepping, "bind_launch", lambda *_, **__: lambda stream: None)
@@ -60,9 +61,9 @@ def following(
         graph, layout = host.imported.clone(), DecoderLayout.of(host.imported)
     with (
         Model(graph, [CudaBackend(device)], Options(precision=precision), evaluate) as model,
-        static_decoder(model, layout, 1, 64) as decoder,
+        static_decoder(model, layout, batch, 64) as decoder,
     ):
-        next(decoder.follow(np.array([1]), 1, sampling=sampling))
+        next(decoder.follow(np.ones(batch, np.int64), 1, sampling=sampling))
         (chain,) = decoder.store._chained.values()
         assert not chain._moves, "everything is written in its place"
         yield chain._plan
@@ -133,9 +134,25 @@ def test_a_layer_with_normalized_heads_is_five_kernels(
     with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
         found = kernels(plan)
         first, second = (i for i, kernel in enumerate(found) if "attention_decode" in kernel)
-        layer = [kernel.split()[0] for kernel in found[first + 1 : second]]
-        assert layer == ["gemv_packed"] * 4
+        layer = " + ".join(found[first + 1 : second]).split(" + ")
+        assert [kernel.split()[0] for kernel in layer] == ["gemv_packed"] * 4
         assert sum("after RMSNormalization" in kernel for kernel in found) == 5  # and the scores
+
+
+@pytest.mark.parametrize("bits", [16, 4])
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_rows_are_normalized_between_no_products(
+    batch: int, bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products in front leave what those behind need, with any number of sequences."""
+    path = tmp_path / "decoder.onnx"
+    write(path, DecoderSizes(2048, 2048, 2, 32, 8, 2048), Packing(bits, 32))
+    with following(path, SamplingSettings(), monkeypatch, batch=batch) as plan:
+        found = " + ".join(kernels(plan)).split(" + ")
+    assert sum(kernel.startswith("normalize_rows") for kernel in found) <= 1  # of embeddings
+    count = 1 if batch <= 8 and bits == 4 else 4  # few rows are normalized as they are multiplied
+    assert sum(", measured" in kernel for kernel in found) == count
+    assert sum("in front" in kernel for kernel in found) == count
 
 
 def test_positions_and_lengths_are_one_kernel(

@@ -144,6 +144,7 @@ def _best_swapped(product: swap_ab.SwapAb, setting: Setting) -> TimedConfig | No
     """Return the best tile of `swap_ab.cu`."""
     gemm = product.gemm
     key = ("swap_ab", gemm.shape, gemm.ldb, gemm.a.vector, product.products)
+    key = (*key, product.between.measured is None)
     if key not in setting.tiles:
         setting.tiles[key] = product.choose(setting.target)
     return setting.tiles[key]

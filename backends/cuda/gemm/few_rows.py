@@ -20,9 +20,11 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue
+from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Stored
+from .between import Measured
 from .gemv import MAX_ROWS, RowNorm, multiply_rows
 from .linear import TILED, linear_of
 from .multiplication import multiplication
@@ -163,8 +165,14 @@ def few_rows_at(
 
 
 def few_rows(
-    found: FewRows, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
-) -> Answer:
+    found: FewRows,
+    y: Tensor,
+    operand: Callable[[Value], Tensor],
+    setting: Setting,
+    *,
+    measured: Measured | None = None,
+    left: Measured | None = None,
+) -> Launch | str:
     """Return the launch of fused products, or why they are computed separately.
 
     Args:
@@ -172,13 +180,15 @@ def few_rows(
         y: the last result.
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
+        measured: what the product in front has left of the rows to normalize; None if nothing.
+        left: what is stored for a product behind; None if nothing.
     """
     epilogue = epilogue_of(found.epilogue, y, *(node.output for node in found.products))
     if isinstance(epilogue, str):
         return epilogue
     if found.norm is not None and setting.for_node(found.norm).asked:
         return f"algorithm '{setting.for_node(found.norm).asked[0]}'"
-    norm = None if found.norm is None else _row_norm(found.norm, operand)
+    norm = None if found.norm is None else _row_norm(found.norm, operand, measured)
     source = found.products[0].inputs[0] if found.norm is None else found.norm.inputs[0]
     contexts = [
         RecipeContext(
@@ -191,22 +201,23 @@ def few_rows(
         for node in found.products
     ]
     if any(isinstance(node.op, MatMulNBits) for node in found.products):
-        return _packed(contexts, epilogue, setting, norm)
+        return _packed(contexts, epilogue, setting, norm, left)
     layers: list[Linear] = []
     for node, context in zip(found.products, contexts, strict=True):
         layer = _linear(context, Tensor(node.output))
         if isinstance(layer, str):
             return layer
         layers.append(layer)
-    return multiply_rows(layers, epilogue, setting.target, norm)
+    return multiply_rows(layers, epilogue, setting.target, norm, left)
 
 
-def _row_norm(norm: Node, operand: Callable[[Value], Tensor]) -> RowNorm:
+def _row_norm(norm: Node, operand: Callable[[Value], Tensor], measured: Measured | None) -> RowNorm:
     """Return a normalization of rows as kernels take it."""
     _, scale, *shift = (operand(value) for value in norm.operands)
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     centred = isinstance(norm.op, LayerNormalization)
-    return RowNorm(scale, shift[0] if shift else None, norm.op.epsilon, centred, norm.kind)
+    by, epsilon = shift[0] if shift else None, norm.op.epsilon
+    return RowNorm(scale, by, epsilon, centred, norm.kind, measured)
 
 
 def _linear(context: RecipeContext, own: Tensor) -> Linear | str:
@@ -223,8 +234,12 @@ def _linear(context: RecipeContext, own: Tensor) -> Linear | str:
 
 
 def _packed(
-    contexts: Sequence[RecipeContext], epilogue: Epilogue, setting: Setting, norm: RowNorm | None
-) -> Answer:
+    contexts: Sequence[RecipeContext],
+    epilogue: Epilogue,
+    setting: Setting,
+    norm: RowNorm | None,
+    left: Measured | None,
+) -> Launch | str:
     layers: list[PackedLinear] = []
     for context in contexts:
         assert isinstance(context.op, MatMulNBits)
@@ -233,4 +248,4 @@ def _packed(
         if isinstance(layer, str):
             return layer
         layers.append(layer)
-    return multiply_packed_rows(layers, epilogue, setting.target, norm)
+    return multiply_packed_rows(layers, epilogue, setting.target, norm, left)

@@ -6,7 +6,7 @@ that a thread has the sums of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -112,9 +112,36 @@ def gated_products(
         return "an algorithm that was asked for"
     if isinstance(found.products[0].op, MatMulNBits):
         return _packed_pair(found, y, operand, epilogue, setting)
+    gemm = gemm_of_pair(found.products, y, operand, setting)
+    if isinstance(gemm, str):
+        return gemm
+    target = setting.target
+    if few := f16.swapped(SwapAb(gemm, products=2), epilogue, setting):
+        return few
+    best = tma_persistent.choose(gemm, epilogue, target, 2)
+    (m, both, k), plain = gemm.shape, no_epilogue(gemm.dtype)
+    one = replace(gemm, shape=(m, both // 2, k))
+    along = replace(plain, operands=(y,), kinds=(ALONG,), is_cheap=epilogue.is_cheap)
+    apart = sum(f16.time_from_workspace(one, each, target) for each in (plain, along))
+    if best is None or best.microseconds >= apart:
+        return "estimated to take as long as two products"
+    return tma_persistent.multiply(gemm, epilogue, best.tile, target, 2)
+
+
+def gemm_of_pair(
+    products: Sequence[Node], y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> GemmArguments | str:
+    """Return two products as one with the columns of both in turns, or why there is none.
+
+    Args:
+        products: alike, with weights of floats.
+        y: what their epilogue stores.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+    """
     layers: list[Linear] = []
-    for node in found.products:
-        layer = _layer(node, operand, setting)
+    for node in products:
+        layer = tiled_layer(node, operand, setting)
         if isinstance(layer, str):
             return layer
         layers.append(layer)
@@ -122,7 +149,7 @@ def gated_products(
     m, n, k = first.shape
     if k % INTERLEAVE or n % INTERLEAVE:
         return f"{n} columns of {k} terms, not multiples of {INTERLEAVE}"
-    gemm = GemmArguments(
+    return GemmArguments(
         a=Matrix(first.a, k, INTERLEAVE),
         b=interleaved(*(_rows(layer) for layer in layers)),
         c=y,
@@ -132,19 +159,9 @@ def gated_products(
         bias=interleaved_biases([layer.bias for layer in layers], n, first.a.dtype),
         dtype=first.a.dtype,
     )
-    target = setting.target
-    if few := f16.swapped(SwapAb(gemm, products=2), epilogue, setting):
-        return few
-    best = tma_persistent.choose(gemm, epilogue, target, 2)
-    one, plain = replace(gemm, shape=first.shape), no_epilogue(first.a.dtype)
-    along = replace(plain, operands=(y,), kinds=(ALONG,), is_cheap=epilogue.is_cheap)
-    apart = sum(f16.time_from_workspace(one, each, target) for each in (plain, along))
-    if best is None or best.microseconds >= apart:
-        return "estimated to take as long as two products"
-    return tma_persistent.multiply(gemm, epilogue, best.tile, target, 2)
 
 
-def _layer(node: Node, operand: Callable[[Value], Tensor], setting: Setting) -> Linear | str:
+def tiled_layer(node: Node, operand: Callable[[Value], Tensor], setting: Setting) -> Linear | str:
     """Return one of the products, if tensor cores would compute it."""
     inputs = tuple(value and operand(value) for value in node.inputs)
     own = Tensor(node.output)

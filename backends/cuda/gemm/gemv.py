@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
+from .between import Between, Measured
 from .pack import padded
 from .problem import Linear, Shape, packed_matrix
 
@@ -95,6 +97,8 @@ class RowNorm:
         epsilon: added to the variance.
         centred: whether the mean is subtracted.
         kind: the operator, for reports.
+        measured: what the product in front has left of the rows; None if the kernel has to
+            normalize them.
     """
 
     scale: Tensor
@@ -102,6 +106,7 @@ class RowNorm:
     epsilon: float
     centred: bool
     kind: str
+    measured: Measured | None = None
 
 
 @record
@@ -126,6 +131,13 @@ def prologue_of(norm: RowNorm | None, k: int, dtype: DType) -> Prologue:
     if norm is None:
         flags = (("ROW", k), ("NORMALIZED", False), ("CENTRED", False), ("SHIFTED", False))
         return Prologue({"scale": None, "shift": None, "epsilon": 0.0}, flags)
+    if norm.measured is not None:
+        plain = prologue_of(None, k, dtype)
+        return replace(
+            plain,
+            args={**plain.args, "epsilon": norm.epsilon},
+            note=f"after {norm.kind} in front, ",
+        )
     row = ceil_div(k * dtype.itemsize, LINE) * LINE // dtype.itemsize
     shifted = norm.shift is not None
     return Prologue(
@@ -177,7 +189,11 @@ def _warps_of(nbytes: int) -> int:
 
 
 def multiply_rows(
-    layers: Sequence[Linear], epilogue: Epilogue, target: Target, norm: RowNorm | None = None
+    layers: Sequence[Linear],
+    epilogue: Epilogue,
+    target: Target,
+    norm: RowNorm | None = None,
+    left: Measured | None = None,
 ) -> Launch:
     """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`.
 
@@ -187,9 +203,11 @@ def multiply_rows(
         epilogue: computes what is stored.
         target: the GPU.
         norm: the normalization of `a`, if any.
+        left: what is stored for one of the results, if any.
     """
     first, count = layers[0], len(layers)
     x, (m, n, k) = first.a, first.shape
+    between = Between(norm and norm.measured, left)
     prologue = prologue_of(norm, k, x.dtype)
     tile = choose(first.shape, x.dtype, target, count)
     # Tensor cores read 16-bit weights in the same order, so that both share them.
@@ -203,8 +221,8 @@ def multiply_rows(
         grid=(tile.blocks(n * count), 1, 1),
         block=32 * tile.warps,
         args={
-            **{**by_product("w", weights), "x": x, **prologue.args, "y": first.y},
-            **{**by_product("bias", biases), **epilogue.args, "n": n},
+            **{**by_product("w", weights), "x": between.rows_or(x), **prologue.args, "y": first.y},
+            **{**by_product("bias", biases), **epilogue.args, **between.args, "n": n},
         },
         types=epilogue.types,
         constants=(
@@ -212,11 +230,11 @@ def multiply_rows(
             *(("K", k), ("PITCH", ceil_div(k, words) * words)),
             ("EDGE", tile.is_uneven(n, count)),
             *epilogue.flags(next(filter(None, biases), None)),
-            *prologue.constants,
+            *(*prologue.constants, *between.constants),
         ),
         code=f"{atom_of(x.dtype if x.dtype in HALVES else float32).code()}\n{epilogue.code}",
         shared=prologue.shared,
-        note=f"{prologue.note}{tile.note(m, count)} {epilogue.title}".strip(),
+        note=f"{prologue.note}{tile.note(m, count)}{between.note} {epilogue.title}".strip(),
     )
 
 

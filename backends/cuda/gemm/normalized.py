@@ -28,7 +28,7 @@ from ..recipe.setting import PLAIN, Stored
 from ..recipe.targets import Target
 from . import f16, in_halves
 from .atoms import HALVES
-from .few_rows import norm_of_rows
+from .few_rows import PRODUCTS, norm_of_rows
 from .findings import is_finite
 from .linear import linear_of
 from .multiplication import Multiplication, multiplication
@@ -111,7 +111,7 @@ def normalized_product_at(
     if product not in free or norm is None or norm not in free:
         return None
     x = norm.operands[0]
-    first = _product_of(x)
+    first = product_of(x)
     if first is None or first not in free or not _is_of_some_rows(first):
         return None
     before = tail(graph, first, free)
@@ -139,7 +139,7 @@ def _is_of_some_rows(product: Node) -> bool:
     return constant and few <= prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
 
 
-def _product_of(x: Value) -> Node | None:
+def product_of(x: Value) -> Node | None:
     """Return the product whose elementwise nodes compute a value, if there is a single one."""
     todo, found = [x], list[Node]()
     while todo:
@@ -148,7 +148,7 @@ def _product_of(x: Value) -> Node | None:
             continue
         if node.output is not x and len(node.output.consumers) > 1:
             continue
-        if isinstance(node.op, MatMul | Gemm):
+        if isinstance(node.op, PRODUCTS):
             found.append(node)
         elif in_chains(node):
             todo += node.distinct_reads

@@ -21,6 +21,7 @@ from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from . import f16, f32
 from .atoms import atom_of
+from .between import ON_ITS_OWN, Between, Measured
 from .gemv import EIGHT, MANY, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of, scaled_prologue
 from .interleaved import INTERLEAVE, interleaved_biases
 from .linear import TILED
@@ -182,25 +183,26 @@ def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -
     weights, target, gemm = layer.weights, setting.target, _unpacked_gemm(layer)
     if layer.a.dtype != float32:
         unpacked = time_unpacked(gemm, weights, epilogue, target)
-        found = _unpacking_in_registers(replace(gemm, b=weights.words), weights, epilogue, target)
+        found = unpacking_in_registers(replace(gemm, b=weights.words), weights, epilogue, target)
         if found is not None and found[0] < unpacked:
             return found[1]
     return _unpacked(gemm, weights, epilogue, setting)
 
 
-def _unpacking_in_registers(
+def unpacking_in_registers(
     gemm: GemmArguments,
     weights: PackedWeights,
     epilogue: Epilogue,
     target: Target,
     products: int = 1,
+    between: Between = ON_ITS_OWN,
 ) -> tuple[float, tuple[Launch, ...]] | None:
     """Return a product whose kernel unpacks weights, with its estimate; None if there is none."""
-    swapped = swap_ab.SwapAb(gemm, weights, products)
-    mixed = mixed_input.MixedInput(gemm, weights, products)
-    many = gemm.shape[0] > MIXED_ROWS
-    fast = swapped.choose(target) if many or weights.op.bits == COMPARED else None
-    found = mixed.choose(target) if fast is None or not many else None
+    swapped = swap_ab.SwapAb(gemm, weights, products, between=between)
+    mixed = mixed_input.MixedInput(gemm, weights, products, between.left)
+    many, divides = gemm.shape[0] > MIXED_ROWS, between.measured is not None
+    fast = swapped.choose(target) if many or divides or weights.op.bits == COMPARED else None
+    found = mixed.choose(target) if not divides and (fast is None or not many) else None
     if found and (fast is None or found.microseconds < fast.microseconds):
         return found.microseconds, mixed.launches(epilogue, found.config, target)
     return fast and (fast.microseconds, (swapped.launch(epilogue, fast.config, target),))
@@ -211,6 +213,7 @@ def multiply_packed_rows(
     epilogue: Epilogue,
     target: Target,
     norm: RowNorm | None = None,
+    left: Measured | None = None,
 ) -> Launch | str:
     """Return the launch for few rows and constant weights, or why there is none.
 
@@ -220,8 +223,10 @@ def multiply_packed_rows(
         epilogue: computes what is stored.
         target: the GPU.
         norm: the normalization of `a`, if any.
+        left: what is stored for one of the results, if any.
     """
     first, count = layers[0], len(layers)
+    between = Between(left=left)
     a, weights, rows, planes = first.a, first.weights, first.rows, first.planes
     op = weights.op
     if rows > MAX_ROWS:
@@ -244,6 +249,8 @@ def multiply_packed_rows(
     tile = with_scales(tile, per_row, beside, target, count)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
+    if left is not None and tile.persistent:
+        return "blocks that take several tiles"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
     biases = [layer.bias for layer in layers]
     return Launch(
@@ -254,8 +261,8 @@ def multiply_packed_rows(
         args={
             **by_product("w", [layer.weights.row_words for layer in layers]),
             **by_product("scales", [layer.weights.factors for layer in layers]),
-            **{"x": a, **prologue.args, "y": first.y, **by_product("bias", biases)},
-            **{**epilogue.args, "n": op.N},
+            **{"x": a, **prologue.args, "y": first.y},
+            **{**by_product("bias", biases), **epilogue.args, **between.left_args, "n": op.N},
         },
         types=(("T", fragment), ("X", a.dtype), ("R", epilogue.stored)),
         constants=(
@@ -265,10 +272,14 @@ def multiply_packed_rows(
             *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
             *(*epilogue.flags(next(filter(None, biases), None)), *prologue.constants),
             *(("SCALED", scaled is not None), ("AHEAD", _reads_ahead(tile, rows))),
+            *between.constants,
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
         shared=prologue.shared + tiles * tile.eights * EIGHT * pitch,
-        note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
+        note=(
+            f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits{between.note} "
+            f"{epilogue.title}"
+        ).strip(),
     )
 
 
@@ -292,24 +303,11 @@ def multiply_packed_pair(
         epilogue: combines both results.
         target: the GPU.
     """
-    first, second = layers
-    gemm, n = _unpacked_gemm(first), first.weights.op.N
-    if first.a.dtype == float32 or n % INTERLEAVE:
-        return (
-            f"{n} columns in {first.a.dtype.name}; expected a multiple of {INTERLEAVE} in 16 bits"
-        )
-    if not first.rows or max(first.y.size, first.a.size) >= 2**31:
-        return f"{first.rows} rows"
-    weights = replace(first.weights, other=second.weights)
-    if not weights.are_constant:
-        return "computed weights"
-    gemm = replace(
-        gemm,
-        b=weights.words,
-        shape=(first.rows, 2 * n, first.weights.op.K),
-        bias=interleaved_biases([layer.bias for layer in layers], n, first.a.dtype),
-    )
-    found = _unpacking_in_registers(gemm, weights, epilogue, target, products=2)
+    product = gemm_of(layers)
+    if isinstance(product, str):
+        return product
+    gemm, weights = product
+    found = unpacking_in_registers(gemm, weights, epilogue, target, products=2)
     if found is None:
         return "no tile fits"
     if found[0] >= sum(_time(layer, epilogue, target) for layer in layers):
@@ -317,11 +315,34 @@ def multiply_packed_pair(
     return found[1]
 
 
+def gemm_of(layers: Sequence[PackedLinear]) -> tuple[GemmArguments, PackedWeights] | str:
+    """Return one product, or two as one with the columns of both, or why there is none.
+
+    Args:
+        layers: with the same `a`, weights of one kind, and the last result as `y`.
+    """
+    first, gemm, n = layers[0], _unpacked_gemm(layers[0]), layers[0].weights.op.N
+    if first.a.dtype == float32 or (len(layers) > 1 and n % INTERLEAVE):
+        return (
+            f"{n} columns in {first.a.dtype.name}; expected a multiple of {INTERLEAVE} in 16 bits"
+        )
+    if not first.rows or max(first.y.size, first.a.size) >= 2**31:
+        return f"{first.rows} rows"
+    weights = first.weights
+    if len(layers) > 1:
+        weights = replace(weights, other=layers[1].weights)
+        biases = interleaved_biases([layer.bias for layer in layers], n, first.a.dtype)
+        gemm = replace(gemm, shape=(first.rows, 2 * n, first.weights.op.K), bias=biases)
+    if not weights.are_constant:
+        return "computed weights"
+    return replace(gemm, b=weights.words), weights
+
+
 def _time(layer: PackedLinear, epilogue: Epilogue, target: Target) -> float:
     """Return the estimate for one product in 16-bit floats."""
     gemm, weights = _unpacked_gemm(layer), layer.weights
     packed = replace(gemm, b=weights.words)
-    found = _unpacking_in_registers(packed, weights, epilogue, target)
+    found = unpacking_in_registers(packed, weights, epilogue, target)
     unpacked = time_unpacked(gemm, weights, epilogue, target)
     return unpacked if found is None else min(unpacked, found[0])
 

@@ -15,6 +15,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Scratch, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
+from ..between import Between, Measured
 from ..packed_weights import STEP, PackedWeights
 from ..problem import GemmArguments, Problem
 from ..reduce_splits import reduction
@@ -133,11 +134,13 @@ class MixedInput:
         weights: the packed weights.
         products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
+        left: what it leaves of its results for a product behind; None if nothing.
     """
 
     gemm: GemmArguments
     weights: PackedWeights
     products: int = 1
+    left: Measured | None = None
 
     @property
     def problem(self) -> Problem:
@@ -210,6 +213,7 @@ class MixedInput:
         cluster = config.splits if split is SplitK.CLUSTER else 1
         block = resources(tile, weights, config.splits, cluster)
         pair = f", {self.products} products" if self.products > 1 else ""
+        between = Between(left=self.left)
         return Launch(
             "gemm/mixed_input.cu",
             "mixed_input",
@@ -218,7 +222,7 @@ class MixedInput:
             args={
                 **{"a": gemm.a.data, "w": weights.words, "scales": weights.factors, "c": gemm.c},
                 **{"bias": gemm.bias, **epilogue.args},
-                **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
+                **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm), **between.left_args},
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
@@ -229,10 +233,10 @@ class MixedInput:
                 *(("EDGE", n % tile.bn != 0), ("VECTOR", gemm.a.vector)),
                 *(("PRODUCTS", self.products), ("INBOX", block.ring), ("SPLIT", int(split))),
                 ("VECTOR_C", gemm.vector_c(8)),
-                *epilogue.flags(gemm.bias),
+                *(*epilogue.flags(gemm.bias), *between.constants),
             ),
             code=f"{atom_of(gemm.dtype).code()}\n{epilogue.code}",
             shared=block.shared,
             cluster=(1, cluster, 1),
-            note=f"{config}{pair}, {weights.op.bits} bits {epilogue.title}".strip(),
+            note=f"{config}{pair}, {weights.op.bits} bits{between.note} {epilogue.title}".strip(),
         )

@@ -17,6 +17,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Operand, Packed, Scratch, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
+from ..between import ON_ITS_OWN, Between
 from ..packed_weights import CHUNK, STRIP, PackedWeights
 from ..problem import GemmArguments
 from ..resources import REGISTERS, Resources
@@ -76,8 +77,9 @@ AROUND_FEW, OF_ROW, OF_PROCESSOR, OF_CACHE = 0.95, 0.016, 105e3, 11e6
 #: more than few rows all, or, of large weights, fewer, as memory takes longer to deliver them than
 #: the kernel before still runs: ViT-B's first product of the feed-forward layer takes 0.25 us less.
 EARLY_PACKED, EARLY, EARLY_LARGE, SMALL_WEIGHTS = 2, 6, 2, 2 << 20
-#: Bytes of the mean and the deviation of a row that is normalized.
-MOMENTS = 8
+#: Bytes of the mean and the deviation of a row that is normalized; of the inverse of its root mean
+#: square, if the product in front has left its squares, of which terms have a word.
+MOMENTS, INVERSE, MEASURED_WORDS = 8, 4, 128
 #: Share of the clusters that would fit which start together: other blocks are in their way.
 STARTING = 0.9
 
@@ -183,6 +185,7 @@ class SwapAb:
             stored; None if nowhere.
         products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
+        between: what is known of its rows, and what it leaves of its results.
     """
 
     gemm: GemmArguments
@@ -190,6 +193,7 @@ class SwapAb:
     products: int = 1
     norm: RowsNorm | None = None
     moments: Scratch | None = None
+    between: Between = ON_ITS_OWN
 
     @property
     def weights(self) -> Weights:
@@ -215,9 +219,16 @@ class SwapAb:
                 *(rows, 64 * groups, weights.terms, stages, warps, "wgmma", resident, cost),
                 slices=slices,
             )
-            if fits(resources(tile, weights, splits), target):
+            block = resources(tile, weights, splits)
+            if fits(block, target) and block.shared + self._of_rows(tile) <= target.room(resident):
                 return tile
         return None
+
+    def _of_rows(self, tile: CtaTile) -> int:
+        """Return the bytes of shared memory for what is known of the rows of a block."""
+        if self.norm is not None:
+            return tile.bm * MOMENTS
+        return 0 if self.between.measured is None else tile.bm * INVERSE
 
     def _shapes(self, steps: int) -> set[tuple[int, int]]:
         """Return how many warpgroups have rows of their own, and in how many slices of K.
@@ -246,6 +257,8 @@ class SwapAb:
         if not target.has_wgmma or self.gemm.a.vector < VECTOR:
             return
         steps = ceil_div(k, weights.terms)
+        if self.between.measured is not None and k % MEASURED_WORDS:
+            return
         for groups, slices in sorted(self._shapes(steps)):
             blocks = ceil_div(m, MAX_ROWS) * ceil_div(n, 64 * groups)
             for resident in (1, 2) if blocks > target.processors else (1,):
@@ -352,13 +365,14 @@ class SwapAb:
         """Return the launch of the product, with `epilogue` applied to every result."""
         gemm, weights, tile = self.gemm, self.weights, config.tile
         block, tiles = resources(tile, weights, config.splits), tile.count(*gemm.shape[:2])
-        norm, moments = self.norm, tile.bm * MOMENTS if self.norm else 0
+        norm, shared = self.norm, block.shared + self._of_rows(tile)
         alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
         pair = f", {self.products} products" if self.products > 1 else ""
         measured = norm is None and self.moments is not None
         after = f"after {norm.kind}, " if norm else ""
-        before = ", moments" if measured else ""
+        before = ", moments" if measured else self.between.note
+        after = "after a norm in front, " if self.between.measured else after
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
         if packed is None:
             w = factors = TensorMap(gemm.b, gemm.dtype, (k, n), (gemm.ldb,), (SLAB, tile.bn))
@@ -375,7 +389,7 @@ class SwapAb:
                 "factors": factors,
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
-                **{"moments": self.moments, **self._norm_args},
+                **{"moments": self.moments, **self._norm_args, **self.between.args},
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
@@ -387,6 +401,7 @@ class SwapAb:
                 ("PRODUCTS", self.products),
                 *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
                 *(("MEASURED", measured), ("KEPT", bool(norm and norm.kept))),
+                *(("MOMENTS", block.shared), *self.between.constants),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
             ),
             code="\n".join(
@@ -396,7 +411,7 @@ class SwapAb:
                     epilogue.code,
                 )
             ),
-            shared=target.alone(block.shared + moments) if alone else block.shared + moments,
+            shared=target.alone(shared) if alone else shared,
             cluster=(1, config.splits, 1),
             note=f"{after}{config}{pair}{before}, {weights.bits} bits {epilogue.title}".strip(),
         )

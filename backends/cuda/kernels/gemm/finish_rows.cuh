@@ -55,12 +55,12 @@ __device__ __forceinline__ Beside beside_of(unsigned i, const Y* bias0, const Y*
     return places_beside(i, bias0, bias1, z0, z1, n0, n).read();
 }
 
-// Adds up the sums, times `scale_of(m)`, and stores results. A thread has read what its first result needs while products
-// were computed.
+// Adds up the sums, times `scale_of(m)`, and stores results, also as `left` says. A thread has read what its first result
+// needs while products were computed.
 template <typename ScaleOf>
 __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Beside& first,
                                             const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n,
-                                            const ScaleOf& scale_of)
+                                            const Left& left, const ScaleOf& scale_of)
 {
     __syncthreads();
 #pragma unroll
@@ -78,12 +78,8 @@ __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS]
 #pragma unroll
             for (int p = 0; p < PRODUCTS; ++p) sums[p] += float(beside.bias[p]);
         }
-        y[(long long)m * n + column] = result_of(sums, 0, 0, 0, beside.z, beside.z + 1);
+        const R stored = result_of(sums, 0, 0, 0, beside.z, beside.z + 1);
+        y[(long long)m * n + column] = stored;
+        left(stored, m, column, base == 0);
     }
-}
-
-__device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][SUMS], R* y, const Beside& first,
-                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1, int n0, int n)
-{
-    finish_rows(parts, y, first, bias0, bias1, z0, z1, n0, n, [](int) { return 1.0f; });
 }

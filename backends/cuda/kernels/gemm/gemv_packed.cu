@@ -5,12 +5,14 @@
 // x once, and requests weights of the next tile while it adds up the sums of one.
 //
 // Further compile-time constants: AHEAD, whether weights behind those in registers are brought into the second cache before x
-// is there.
+// is there; DIVIDES, which it does not, and LEAVES, see measured_rows.cuh.
 
 #include "gemm/gemv_integers.cuh"
+#include "gemm/measured_rows.cuh"
 #include "gemm/scaled_rows.cuh"
 #include "gemm/finish_rows.cuh"
 
+static_assert(!LEAVES || !PERSISTENT, "a block has results of one tile");
 static_assert(!SCALED || (M > 1 && !PERSISTENT), "a single row is normalized before it is multiplied");
 
 constexpr int LENGTH = (K + STRIDE - 1) / STRIDE * STRIDE;  // of a row in whole strides of a block
@@ -60,9 +62,11 @@ __device__ __forceinline__ auto rows_to_multiply(const X* from)
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
-            const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
+            const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1,
+            R* rows_left, const R* factors_left, float* squares_left, int n)
 {
-    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][SUMS], squares[WARPS][8], squares_of_row[WARPS];
+    __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][SUMS], squares_of_row[WARPS];
+    __shared__ Squares squares;
     const int warp = threadIdx.x / 32, first = warp * (STEPS * STEP);
     Step now = {int(blockIdx.x) * RESULTS, 0}, later = now;
     grid_dependency_launch();
@@ -80,6 +84,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     else parameters.keep(scale, shift);
     if constexpr (AHEAD) prefetch_later(w0, w1, now.n0, n);
     BesidePlaces places = places_beside(threadIdx.x, bias0, bias1, z0, z1, now.n0, n);
+    const Left left(rows_left, factors_left, squares_left, now.n0, n);
     if constexpr (Z0) pin(places.z[0]);
     if constexpr (Z1) pin(places.z[1]);
     cp_async_wait<0>();
@@ -108,9 +113,9 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     const auto finish_tile = [&] {
         if constexpr (DEFERS) scale_sums(sums, back);
         leave_fragments(parts[half][warp], sums);
-        if constexpr (SCALED) leave_squares(squares[warp], values);
+        if constexpr (SCALED) leave_squares(squares, values);
         cp_async_wait<0>();
-        finish_rows(parts[half], y, beside, bias0, bias1, z0, z1, now.n0, n, [&](int m) {
+        finish_rows(parts[half], y, beside, bias0, bias1, z0, z1, now.n0, n, left, [&](int m) {
             if constexpr (DEFERS) return rsqrtf(mean_of(squares_of_row) + epsilon);
             else if constexpr (!SCALED) return 1.0f;
             else return inverse_root(squares, m, epsilon);

@@ -8,7 +8,8 @@
 //
 // Types, besides those of mixed_input.cuh: Z, of the epilogue's operands; R, of results. Compile-time: RESIDENT; EDGE,
 // whether blocks extend past the last row of weights; PRODUCTS, one, or two whose weights take turns, see store_tile.cuh;
-// INBOX, where that of inbox.cuh begins; SPLIT and the constants of the epilogue, see multistage.cu.
+// INBOX, where that of inbox.cuh begins; SPLIT and the constants of the epilogue, see multistage.cu; LEAVES and DIVIDES,
+// which it does not, see measured_tiles.cuh.
 
 #include "gemm/mixed_input.cuh"
 
@@ -29,6 +30,7 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 #include "gemm/gather_slices.cuh"
+#include "gemm/measured_tiles.cuh"
 
 // Where a lane reads: its first row, and how many rows follow it.
 struct Rows {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales,
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const Z* bias, const Z* z0, const Z* z1,
-            int m, int n, int tiles_m)
+            int m, int n, int tiles_m, R* rows_left, const R* factors_left, float* squares_left)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -96,6 +98,7 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
         cp_async_commit();  // also an empty group, so that counting groups counts stages
     };
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
+    const Measuring measuring(nullptr, rows_left, factors_left, squares_left, block.n0, n);
     grid_dependency_launch();
     if constexpr (SPLIT == CLUSTER) inbox.open();
     copy_factors(factors, scales, block.n0, n, first, end);
@@ -126,5 +129,9 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
     cp_async_wait<0>();
     __syncthreads();
     gather((float*)shared, sums, slice, own_n);
-    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, inbox, block);
+    const FinishProducts<PRODUCTS> finish{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0};
+    if constexpr (LEAVES) {
+        typename FinishProducts<PRODUCTS>::Several some;
+        finish.template store<true>(some, shared, inbox, block, measuring);
+    } else finish.store(shared, inbox, block);
 }

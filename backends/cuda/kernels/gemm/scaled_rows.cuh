@@ -77,17 +77,7 @@ __device__ __forceinline__ void copy_factors(const X* factors)
 }
 
 // Stores the sums of squares of a warp's terms.
-template <typename Rows>
-__device__ __forceinline__ void leave_squares(float (&to)[8], const Rows& rows)
+template <typename Rows> __device__ __forceinline__ void leave_squares(Squares& to, const Rows& rows)
 {
-    if (threadIdx.x % 4 == 0) to[threadIdx.x % 32 / 4] = rows.squares;
-}
-
-// The inverse of the root mean square of row m, when all warps have stored theirs.
-__device__ __forceinline__ float inverse_root(const float (&squares)[WARPS][8], int m, float epsilon)
-{
-    float sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) sum += squares[warp][m];
-    return rsqrtf(sum / K + epsilon);
+    if (threadIdx.x % 4 == 0) to.of[threadIdx.x % 32 / 4][threadIdx.x / 32] = rows.squares;
 }

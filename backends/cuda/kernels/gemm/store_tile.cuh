@@ -69,8 +69,9 @@ template <int PRODUCTS> struct FinishProducts {
                     for (int q = 0; q < 8; ++q)
                         if (column + q < n) to[q] = values[0][q];
                 } else {
+#pragma unroll
+                    for (int p = 0; p < PRODUCTS; ++p) around.before(values[p], row_of_item(item * PRODUCTS));
                     if constexpr (PRODUCTS > 1 && BIAS) add_biases(values, bias + column * PRODUCTS);
-                    if constexpr (PRODUCTS == 1) around.before(values[0], row_of_item(item));
                     const auto results = with_epilogue(values, some.of[i]);
                     around.after(results, row_of(item, block), column);
                     keep((R*)c + some.at[i], results, n - column);

@@ -10,7 +10,7 @@
 // sixteen rows has, of some terms, a word of 16 bytes for each lane of a warp, and for each block of terms the scales of
 // upper and lower rows side by side. Two fragments are unpacked while the two before are multiplied.
 //
-// If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_rows.cuh.
+// If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_rows.cuh; if DIVIDES, see measured_rows.cuh.
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
@@ -19,7 +19,8 @@
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
 // consumers with rows of their own; SLICES; STAGES; EARLY, steps whose weights are requested first; RESIDENT, blocks per multiprocessor; LAUNCHES, whether the next kernel may start before this one stops waiting; WIDTH, bytes of a row of weights
 // in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
-// whose weights take turns, see store_tile.cuh; those of normalized_rows.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
+// whose weights take turns, see store_tile.cuh; those of normalized_rows.cuh and
+// measured_tiles.cuh; MOMENTS, where what is known of rows is in shared memory; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
 // BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
 #include "ptx/pdl.cuh"
@@ -51,12 +52,13 @@ constexpr int BARRIERS = ((BYTES_STAGES > BYTES_SUMS ? BYTES_STAGES : BYTES_SUMS
 // Parities tell adjacent phases apart. Copies may end in another order than they begin, so a slice that shared barriers with
 // others could be two phases ahead of one. So each is a single slice's: the steps take turns among that many.
 constexpr int PHASED = (STAGES + SLICES - 1) / SLICES * SLICES;
-constexpr int INBOX = BARRIERS + PHASED * 16, MOMENTS = INBOX;  // of rows that are normalized, whose tile is one block's
+constexpr int INBOX = BARRIERS + PHASED * 16;
 
 #include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 #include "gemm/normalized_rows.cuh"
+#include "gemm/measured_tiles.cuh"
 
 // Operands of the epilogue are read before the products, if registers are left.
 constexpr bool EARLY_OPERANDS = FinishProducts<PRODUCTS>::ONCE && !PACKED;
@@ -259,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
         const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
         int tiles_m, float2* moments, const float* columns, const T* rows, const T* scale, const T* shift, T* kept,
-        float epsilon)
+        float epsilon, const float* measured, float unit, R* rows_left, const R* factors_left, float* squares_left)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -275,6 +277,7 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         requests.begin();
     }
     const Around around(columns, (const float2*)(shared + MOMENTS), moments, block.n0, n);
+    const Measuring measuring((const float*)(shared + MOMENTS), rows_left, factors_left, squares_left, block.n0, n / PRODUCTS);
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
     if constexpr (SPLIT == CLUSTER) inbox.open();
     __syncthreads();
@@ -287,6 +290,8 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
             const Kept all{rows, scale, shift, kept, block.n0 / BN, (n + BN - 1) / BN};
             RowMoments<CONSUMERS + 32, 96>::find((float2*)(shared + MOMENTS), moments, block.m0, m, epsilon, all);
         }
+        if constexpr (DIVIDES)
+            find_inverses<CONSUMERS + 32, 96>((float*)(shared + MOMENTS), measured, block.m0, m, epsilon, unit);
         if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
     } else {
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
@@ -294,5 +299,6 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         if constexpr (EARLY_OPERANDS) finish.begin(some, inbox, block);
         multiply(shared, block);
     }
-    finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block, around);
+    if constexpr (LEAVES || DIVIDES) finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block, measuring);
+    else finish.template store<!EARLY_OPERANDS>(some, shared, inbox, block, around);
 }
