@@ -61,6 +61,7 @@ _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
 _NORMALIZED = Finder("gemm.normalized", "normalized_product_at", ("tail",))
 _GATHERED_ROWS = Finder("norm.gathered_rows", "gathered_rows_at", ("tail",))
 _HEAD_ROWS = Finder("norm.head_rows", "head_rows_at", ("tail",))
+_TWICE = Finder("norm.norm_twice", "normalized_twice_at", ("tail",))
 _HEADS_APART = Finder("norm.head_rows", "heads_apart_at", ("tail",))
 _PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
@@ -99,8 +100,8 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("codegen.gathered", "gathered_chain_at", ("chain", "takes_epilogue")),
     ),
     GlobalAveragePool: (_AVERAGED,),
-    LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS),
-    RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS),
+    LayerNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS, _TWICE),
+    RMSNormalization: (_ROTATED_HEADS, _HEAD_ROWS, _GATHERED_ROWS, _TWICE),
     MatMul: (
         _CHANNELS,
         Finder("attention.weighted", "weighted_heads_at"),

@@ -28,6 +28,7 @@ from ..kernels import (
     test_epilogue_operands,
     test_few_terms,
     test_gathered,
+    test_norm_twice,
     test_pad_channels,
     test_placed_chains,
     test_places_first,
@@ -42,7 +43,7 @@ from ..kernels import (
     test_softmax_chains,
 )
 from ..kernels.edge_samples import edges
-from ..kernels.samples import OPTIONS, Sample, compare, sample_of, samples
+from ..kernels.samples import ERROR, OPTIONS, Sample, compare, sample_of, samples
 
 pytestmark = pytest.mark.gpu
 
@@ -80,6 +81,11 @@ def test_kernels_of_softmax(name: str) -> None:
 @pytest.mark.parametrize("sample", test_pool.samples())
 def test_kernels_of_pooling(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
+
+
+@pytest.mark.parametrize("twice", [*test_norm_twice.TOGETHER, *test_norm_twice.APART], ids=str)
+def test_kernels_of_rows_normalized_twice(twice: test_norm_twice.Twice) -> None:
+    compare(twice.sample(), *open_backends("cuda", OPTIONS), error=ERROR[twice.dtype])
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)

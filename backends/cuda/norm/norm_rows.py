@@ -105,6 +105,24 @@ class RowPlaces:
         return ("GATHERED", gathered), ("MOVED", self.moved is not None)
 
 
+@record
+class NormAgain:
+    """A second normalization of the results.
+
+    Attributes:
+        y: what it stores.
+        scale, shift: as in `ScaleShift`, one element per element of a row.
+        epsilon: added to the variance.
+        centred: whether the mean is subtracted.
+    """
+
+    y: Tensor
+    scale: Tensor
+    shift: Tensor | None
+    epsilon: float
+    centred: bool
+
+
 #: No scale and shift; all rows, in order.
 _PLAIN, _IN_ORDER = ScaleShift(), RowPlaces()
 
@@ -119,6 +137,7 @@ def normalize_rows(
     *,
     affine: ScaleShift = _PLAIN,
     gathered: RowPlaces = _IN_ORDER,
+    again: NormAgain | None = None,
 ) -> Launch | None:
     """Return the launch for rows of the axes from `axis` on; None if it does not apply.
 
@@ -131,6 +150,8 @@ def normalize_rows(
         target: the GPU over which blocks are spread; None if this does not matter.
         affine: one element per element of a row, unless heads have their own.
         gathered: the rows.
+        again: what normalizes the results, if they are rows of 16-bit floats, or None; `y` is not
+            stored if the epilogue is not plain.
     """
     whole, scale, shift, places = prod(x.dims[axis:]), affine.scale, affine.shift, gathered.places
     count = whole // how.heads
@@ -168,6 +189,9 @@ def normalize_rows(
             **{"halves": epilogue.halves, **epilogue.args},
             **{"rows": rows, "row_x": distance, "count": count, "epsilon": how.epsilon},
             **{"multiple": how.factor, "places": places, "moved": gathered.moved},
+            **{"scale_again": again and again.scale, "shift_again": again and again.shift},
+            "epsilon_again": 0.0 if again is None else again.epsilon,
+            "again": again and again.y,
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
@@ -178,12 +202,14 @@ def normalize_rows(
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == how.heads else 2) if how.apart else 0),
-            *gathered.flags,
+            *(*gathered.flags, ("TWICE", again is not None)),
+            ("MEAN_AGAIN", again is not None and again.centred),
+            ("SHIFTED_AGAIN", again is not None and again.shift is not None),
             ("LAUNCHES", rows // how.heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),
         shared=_spread(blocks, y.dtype, target),
-        note=f"{rows} x {count} {epilogue.title}".strip(),
+        note=f"{rows} x {count} {epilogue.title}".strip() + (", twice" if again else ""),
         pitched=(*epilogue.pitched, *((x,) if whole == x.dims[-1] else ())),
     )
 

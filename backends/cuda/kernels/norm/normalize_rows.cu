@@ -6,6 +6,7 @@
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
 // Rows may be those of `x` at `places`, and of the epilogue's operands as well; and be stored in `moved` as they are.
+// Results may be rows that are normalized once more, and stored in `again`.
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
@@ -14,7 +15,8 @@
 // Z0 and Z1, how these operands are indexed, see epilogue.cuh; LAUNCHES, whether the next kernel may start, and load
 // its weights, while this one waits; GATHERED, whether there are `places`, 2 if they
 // are also those of operands; MOVED, whether there is `moved`; IN_HALVES and PLAIN, see
-// store_halves.cuh.
+// store_halves.cuh; TWICE, whether there is `again`, MEAN_AGAIN, whether a mean is subtracted then, SHIFTED_AGAIN, whether
+// there is a shift.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -47,9 +49,52 @@ template <bool FIRST> __device__ __forceinline__ float over_row(float value)
     return value;
 }
 
+// Normalizes the results in a thread's registers, of which a row has `own`.
+__device__ __forceinline__ void normalize_again(float (&values)[PER][VECTOR], R* to, const S* scale, const S* shift,
+                                                float epsilon, int own, int lane, int count)
+{
+    static_assert(!TWICE || (HEADS == 1 && !GATHERED && !IN_HALVES), "whole rows, in order");
+    float mean = 0, square = 0;
+    Words<S> factors[PER] = {}, more[PER] = {};
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * OF_ROW) * VECTOR;
+        if (at >= own) break;
+        factors[i] = *(const Words<S>*)(scale + at);
+        if (SHIFTED_AGAIN) more[i] = *(const Words<S>*)(shift + at);
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) mean += values[i][e];
+    }
+    mean = MEAN_AGAIN ? over_row<false>(mean) / count : 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        if ((lane + i * OF_ROW) * VECTOR >= own) break;
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            values[i][e] -= mean;
+            square += values[i][e] * values[i][e];
+        }
+    }
+    const float variance = over_row<false>(square) / count + epsilon;
+    const float by = sizeof(R) == 2 ? rsqrtf(variance) : 1 / sqrtf(variance);
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * OF_ROW) * VECTOR;
+        if (at >= own) break;
+        Words<R> words;
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            const float value = values[i][e] * by * float(factors[i].at[e]);
+            words.at[e] = R(SHIFTED_AGAIN ? value + float(more[i].at[e]) : value);
+        }
+        *(Words<R>*)(to + at) = words;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
-               long long rows, long long row_x, int count, float epsilon, float multiple, const long long* places, X* moved)
+               long long rows, long long row_x, int count, float epsilon, float multiple, const long long* places, X* moved,
+               const S* scale_again, const S* shift_again, float epsilon_again, R* again)
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
@@ -57,6 +102,8 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
     constexpr bool ALONG = PARAMETERS != 1;  // whether elements of a row have separate scales
     if constexpr (EARLY && SCALED && ALONG) prefetch_l2(scale, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
     if constexpr (EARLY && SHIFTED && ALONG) prefetch_l2(shift, PARAMETERS ? HEADS * count : count, threadIdx.x, OF_ROW * ROWS);
+    if constexpr (TWICE) prefetch_l2(scale_again, count, threadIdx.x, OF_ROW * ROWS);
+    if constexpr (TWICE && SHIFTED_AGAIN) prefetch_l2(shift_again, count, threadIdx.x, OF_ROW * ROWS);
     const long long from = !GATHERED ? row / HEADS : row < rows ? places[row] : 0;  // a constant
     grid_dependency_sync();
     if (LANES == 32 && row >= rows) return;
@@ -123,13 +170,13 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
             if (SHIFTED) value += ALONG ? float(more[EARLY ? i : 0].at[e]) : addend;
             words.at[e] = epilogue(value, e, e, e, first[EARLY ? i : 0].at, second[EARLY ? i : 0].at);
         }
-#if IN_HALVES
+        if constexpr (IN_HALVES || TWICE) {
 #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) values[i][e] = words.at[e];
-        if (PLAIN)
-#endif
-            *(Words<R>*)(y + at) = words;
+            for (int e = 0; e < VECTOR; ++e) values[i][e] = words.at[e];
+        }
+        if (PLAIN) *(Words<R>*)(y + at) = words;
     }
+    if constexpr (TWICE) normalize_again(values, again + row * count, scale_again, shift_again, epsilon_again, own, lane, count);
 #if IN_HALVES
     float most[PER];
 #pragma unroll

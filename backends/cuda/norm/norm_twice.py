@@ -1,0 +1,138 @@
+"""Rows that are normalized, added to others, and normalized again as one kernel.
+
+So begins what follows a normalized layer, in decoders with norms behind layers as well as in front
+of them (Gemma 2, Gemma 3, GLM-4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+from math import prod
+
+from ....runtime.base.record import record
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
+from ..algorithms.registry import Answer
+from ..codegen.elementwise import in_chains
+from ..codegen.epilogue import Tail, epilogue_of
+from ..recipe.operands import Tensor
+from ..recipe.pattern import Operand, Whole
+from ..recipe.setting import Setting, Stored
+from .norm_rows import NormAgain, RowStatistic, ScaleShift, normalize_rows
+
+_NORMS = LayerNormalization | RMSNormalization
+
+
+@record
+class NormalizedTwice(Whole):
+    """Two normalizations with elementwise nodes in between.
+
+    Attributes:
+        first: the normalization in front.
+        tail: the elementwise nodes behind it, in topological order.
+        second: the normalization of their result.
+        stores_rows: whether something else reads this result.
+    """
+
+    first: Node
+    tail: tuple[Node, ...]
+    second: Node
+    stores_rows: bool
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset((self.first, *self.tail, self.second))
+
+    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+        """Return its recipe; see `Pattern`."""
+        return normalized_twice(self, y, operand, setting)
+
+
+def normalized_twice_at(
+    graph: Graph, norm: Node, free: Set[Node], tail: Tail
+) -> NormalizedTwice | None:
+    """Return two normalizations of which this node is the second, if it is one.
+
+    Not in float32, where norms store their results in halves for products; nor of a single row,
+    which products normalize themselves.
+
+    Args:
+        graph: the graph.
+        norm: a LayerNormalization or RMSNormalization.
+        free: nodes that may be taken.
+        tail: returns the epilogue of a node.
+    """
+    x = norm.operands[0]
+    if norm not in free or not _is_of_rows(graph, norm) or prod(x.tensor.dims[:-1]) < 2:
+        return None
+    first = _norm_of(x)
+    if first is None or first not in free or not _is_of_rows(graph, first):
+        return None
+    between = tail(graph, first, free - {norm})
+    if not between or between[-1].output is not x:
+        return None
+    return NormalizedTwice(first, between, norm, len(x.consumers) > 1 or graph.is_output(x))
+
+
+def _is_of_rows(graph: Graph, norm: Node) -> bool:
+    """Whether a node normalizes rows of 16-bit floats by constants, and has one result."""
+    assert isinstance(norm.op, _NORMS)
+    x, *parameters = norm.operands
+    dims = x.tensor.dims
+    alone = not any(map(graph.is_read, norm.outputs[1:])) and x.tensor.dtype != float32
+    last = norm.op.axis in (-1, len(dims) - 1)
+    constant = all(v.is_constant for v in parameters)
+    return (
+        alone and last and constant and are_of_rows(dims, -1, *(v.tensor.dims for v in parameters))
+    )
+
+
+def _norm_of(x: Value) -> Node | None:
+    """Return the normalization behind which elementwise nodes compute a value, if it is one."""
+    todo, found = [x], list[Node]()
+    while todo:
+        value = todo.pop()
+        node = value.producer
+        if node is None or (value is not x and len(value.consumers) > 1):
+            continue
+        if isinstance(node.op, _NORMS):
+            found.append(node)
+        elif in_chains(node):
+            todo += node.distinct_reads
+    return found[0] if len(found) == 1 else None
+
+
+def normalized_twice(
+    found: NormalizedTwice, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> Answer:
+    """Return the launch, or why there is none."""
+    first, second = found.first, found.second
+    if any(setting.for_node(node).asked for node in (first, second)):
+        return "an algorithm that was asked for"
+    rows, x = operand(second.operands[0]), operand(first.operands[0])
+    epilogue = epilogue_of(found.tail, rows, first.output)
+    if isinstance(epilogue, str):
+        return epilogue
+    if epilogue.stored != x.dtype or rows.dtype != x.dtype:
+        return f"rows of {epilogue.stored.name}"
+    parameters = [
+        (*(operand(value) for value in node.operands[1:]), None)[:2] for node in (first, second)
+    ]
+    (scale, shift), (scale_again, shift_again) = parameters
+    if scale is None or scale_again is None or scale.dtype != scale_again.dtype:
+        return "scales of different types"
+    assert isinstance(first.op, _NORMS)
+    assert isinstance(second.op, _NORMS)
+    centred = isinstance(second.op, LayerNormalization)
+    launch = normalize_rows(
+        *(rows, x, x.rank - 1),
+        RowStatistic(first.op.epsilon, centred=isinstance(first.op, LayerNormalization)),
+        epilogue if found.stores_rows else replace(epilogue, plain=False),
+        setting.target,
+        affine=ScaleShift(scale, shift),
+        again=NormAgain(y, scale_again, shift_again, second.op.epsilon, centred),
+    )
+    return launch or "rows that do not fit into registers, or are not contiguous"
