@@ -25,7 +25,7 @@ from tercet.runtime.ops.packed import MatMulNBits
 from .cubins import assert_plans_compile
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, Sample, compare
+from .samples import ERROR, Sample, compare, results_of
 
 COMPILES = {"gemm/gemv.cu", "gemm/gemv_packed.cu"}
 
@@ -191,3 +191,26 @@ def test_kernels(chain: Chain, emulated: CudaBackend) -> None:
 @pytest.mark.parametrize("chain", MORE, ids=str)
 def test_kernels_of_more_rows(chain: Chain, hopper: CudaBackend) -> None:
     compare(chain.sample(), hopper, error=ERROR[chain.dtype])
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("magnitude", [1e-3, 1e-2, 1.0, 1e3, 6e3])
+@pytest.mark.parametrize("bits", [(4, 16), (16, 16)], ids=str)
+def test_rows_of_any_magnitude_keep_their_digits(
+    bits: tuple[int, int], magnitude: float, emulated: CudaBackend
+) -> None:
+    """Factors are at most one before rows are divided: nothing overflows, and little is lost."""
+    sample = Chain(4, (256, 512, 96), bits=bits, magnitude=magnitude).sample()
+    assert "measured" in launches(planned(sample.graph))[0].title
+    y, read = results_of(sample, [emulated])
+    (norm,) = (node for node in sample.graph.nodes if node.kind == "RMSNormalization")
+    (product,) = (node for node in norm.output.consumers if node.kind == "MatMul")
+    factors, weights = (node.operands[1].data for node in (norm, product))
+    assert factors is not None
+    assert weights is not None
+    rows = -read.astype(np.float64)
+    rows /= np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-12)
+    exact = (rows * factors.astype(np.float64)) @ weights.astype(np.float64)
+    off = np.linalg.norm(y - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert off.max() < 6e-4
