@@ -12,6 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.attention import flash, flash_mma
+from tercet.backends.cuda.attention.flash_short import MAX_KEYS
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
@@ -49,6 +50,8 @@ SIZES = [
     ((1, 2, 2), (64, 5000), (64, 64)),
     ((784, 12, 12), (8, 8), (64, 64)),
     ((1, 8, 8), (4096, 15), (80, 80)),
+    ((1, 12, 12), (128, 128), (32, 32)),
+    ((2, 6, 3), (197, 257), (40, 56)),
     ((1024, 8, 8), (16, 16), (96, 96)),
     ((1024, 8, 8), (24, 32), (64, 64)),
 ]
@@ -70,8 +73,9 @@ def test_heads_that_become_rows(case: Joined) -> None:
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("kind", tuple(kinds(float32)))
-def test_few_keys(kind: str, dtype: DType) -> None:
+def test_few_keys(kind: str, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their scores are in registers; see attention_short.cu."""
+    monkeypatch.setattr(flash, "FEW_KEYS", MAX_KEYS)
     compare(kinds(dtype)[kind], *open_backends("cuda", OPTIONS))
 
 

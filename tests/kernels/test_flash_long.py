@@ -45,7 +45,7 @@ def launch_of(
         ((4, 8, 8), 64, 128, "attention_mma"),
         ((4, 8, 8), 2048, 16, "attention_mma"),
         ((4, 12, 12), 197, 48, "attention_long"),
-        ((1, 12, 12), 197, 48, "attention_mma"),
+        ((1, 12, 12), 197, 48, "attention_wgmma"),
     ],
     ids=str,
 )

@@ -31,9 +31,15 @@ COMPILES = {"attention/attention_windows.cu"}
         ((512, 6, 6), (64, 64), 16, "attention_windows"),
         ((512, 6, 6), (49, 49), 32, "attention_windows"),
         ((512, 6, 6), (200, 20), 48, "attention_windows"),
+        ((512, 6, 6), (32, 32), 64, "attention_windows"),
+        ((1024, 6, 6), (16, 16), 96, "attention_windows"),
+        ((1024, 6, 6), (8, 8), 64, "attention_windows"),
+        ((1024, 6, 6), (7, 7), 64, "attention_short"),
         ((64, 3, 3), (49, 49), 32, "attention_mma"),  # which are not two for each block
         ((512, 6, 6), (65, 65), 16, "attention_mma"),
         ((512, 6, 6), (64, 64), 56, "attention_mma"),
+        ((512, 6, 6), (33, 33), 64, "attention_wgmma"),
+        ((1024, 6, 6), (17, 17), 96, "attention_mma"),
     ],
     ids=str,
 )
@@ -73,6 +79,8 @@ def test_masks(mask: str, dtype: DType, hopper: CudaBackend) -> None:
     [
         ((64, 64), (10, 10), {}),
         ((33, 16), (12, 7), {"is_causal": 1}),
+        ((16, 16), (96, 80), {"is_causal": 1}),
+        ((24, 30), (64, 64), {}),
         ((140, 50), (30, 48), {"left_window_size": 20, "right_window_size": 3, "softcap": 2.0}),
     ],
     ids=str,

@@ -178,13 +178,14 @@ def test_few_queries_of_few_keys_are_a_small_block(
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("sizes", [(64, 64), (32, 32), (24, 56)], ids=str)
 def test_idle_rows_of_small_blocks(
-    causal: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int], causal: int, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler: Any = hopper.device.compiler
     monkeypatch.setattr(compiler, "target", H200)
     heads, lengths = (2, 3, 3), (21, 30)
-    short = transformer_samples.attention(heads, lengths, (64, 64), float16, is_causal=causal)
+    short = transformer_samples.attention(heads, lengths, sizes, float16, is_causal=causal)
     compare(short, hopper)
     assert [source.file for source in compiler.sources] == ["attention/attention_wgmma.cu"]
 

@@ -65,7 +65,7 @@ HOPPER_SHAPES = {
     2: (HopperShape(1, 64, 1), HopperShape(2, 64, 1)),
 }
 #: The share of multiprocessors that must have a block of these shapes.
-HOPPER_MINIMUM = (0.45, 0.6)
+HOPPER_MINIMUM = (0.5, 0.6)
 
 Shape = WarpShape | HopperShape
 

@@ -10,8 +10,9 @@ from ..recipe.targets import Target
 from .flash_long import GROUP, NARROW_BOXES, long, suits_long
 from .heads import AttentionTask
 
-#: Head size of `attention_wgmma.cu`, each block of which processes one group of rows.
-SIZE = 64
+#: Head size of `attention_wgmma.cu`, each block of which processes one group of rows; and the
+#: minimum of those that are padded to it with zeros.
+SIZE, MIN_SIZE = 64, 24
 #: Maximum keys per tile, limited by registers for scores.
 MAX_KEYS = 208
 #: Fixed cost of a step, in keys; and where several blocks of a multiprocessor hide it.
@@ -50,10 +51,13 @@ def _suits_groups(task: AttentionTask, target: Target) -> bool:
     1.3 to 1.5 times with 512 keys and up to 16 queries.
     """
     batch, heads, length, size = task.q.dims
-    if not size == task.v.dims[3] == SIZE or length < MIN_ROWS:
+    sizes = size, task.v.dims[3]
+    if max(sizes) > SIZE or min(sizes) < MIN_SIZE or length < MIN_ROWS:
         return False
     blocks, is_idle = ceil_div(length, GROUP) * heads * batch, length <= GROUP // 2
     few_suit = not task.is_mask_of_rows and task.seen <= (MAX_SEEN_IDLE if is_idle else MAX_SEEN)
+    if min(sizes) < SIZE:
+        return few_suit and blocks <= target.processors
     return few_suit or (not is_idle and blocks >= 0.9 * target.processors)
 
 

@@ -9,8 +9,8 @@ from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .heads import AttentionTask
 
-#: Maximum number of keys, and elements of a head.
-MAX_KEYS, MAX_SIZE = 64, 48
+#: Maximum elements of a head by the maximum number of keys, with which registers suffice.
+MAX_SIZES = {16: 96, 32: 64, 64: 48}
 #: Warps of a block, with 16 rows each, at most; and warps per multiprocessor.
 MAX_WARPS, RESIDENT = 8, 16
 #: Minimum number of samples of a block.
@@ -20,7 +20,8 @@ SAMPLES = 2
 def suits_windows(task: AttentionTask, target: Target) -> bool:
     """Return whether `attention_windows.cu` supports these heads, and blocks have enough to do."""
     simple = task.past == (None, None) and task.lengths is None
-    small = task.total <= MAX_KEYS and max(task.q.dims[3], task.v.dims[3]) <= MAX_SIZE
+    size = next((size for keys, size in MAX_SIZES.items() if task.total <= keys), 0)
+    small = max(task.q.dims[3], task.v.dims[3]) <= size
     return simple and small and task.q.dims[0] >= SAMPLES * _at_a_time(task, target)
 
 
