@@ -334,8 +334,10 @@ def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None
     "case",
     [
         *CASES.values(),
-        *(Case((1, rows), columns=3072, inner=768) for rows in (17, 32, 64, 197)),
-        *(Case((1, rows), columns=2304, inner=3072) for rows in (17, 50, 128, 256)),
+        *(Case((1, rows), columns=3072, inner=768) for rows in (17, 32, 64, 197, 257)),
+        *(Case((1, rows), columns=2304, inner=3072) for rows in (17, 50, 128, 256, 394)),
+        *(Case((1, rows), columns=1152, terms=384, inner=1536) for rows in (197, 512)),
+        *(Case((1, rows), columns=4096, terms=1024, inner=4096) for rows in (128, 257)),
         Case((2, 20), columns=2304, inner=3072, ends=False, is_read=True),
         Case((1, 24), columns=512, inner=1024, centred=False, shifted=False),
     ],

@@ -53,7 +53,7 @@ def test_every_tile(
     check_product(normal(m, k) * powers(-60, 60, m, 1), normal(k, n))
 
 
-@pytest.mark.parametrize("m", [128, 197])
+@pytest.mark.parametrize("m", [128, 197, 257, 394])
 @pytest.mark.parametrize(("n", "k"), [(2304, 768), (768, 768), (3072, 768), (768, 3072)])
 def test_few_rows(m: int, n: int, k: int) -> None:
     """Weights are the left operand; see swap_f16x3.cu."""
@@ -101,6 +101,8 @@ def test_attention(rows: int, read_elsewhere: bool) -> None:
         in_halves((1, 197), columns=3072, inner=768, follows=True),
         in_halves((1, 197), columns=2304, inner=3072, follows=True),
         in_halves((1, 50), columns=3072, inner=768, follows=True),  # ViT-B/32's
+        in_halves((1, 257), columns=768, terms=384, inner=1536, follows=True),  # DINOv2's of ViT-S
+        in_halves((2, 197), columns=576, terms=192, inner=768, follows=True),
         in_halves((1, 32), columns=2304, inner=3072, ends=False, is_read=True, follows=True),
         in_halves((1, 128), columns=3072, inner=768, ends=False, is_read=True, follows=True),
     ],

@@ -38,15 +38,18 @@ CASES = {
     "factor, transposed": Case((130,), columns=64, gemm=True, ends=False),
     "small weights": Case((1, 70), size=1e-3, shifted=False, bias=False),
     "sums of several blocks": Case((1, 80), columns=768, inner=1536, ends=False),
+    "few terms": Case((1, 130), terms=192, inner=192),
+    "many terms": Case((1, 70), terms=1024, inner=1024),
     "normalized rows are read as well": Case((2, 40), ends=False, is_read=True),
     "both are, without a shift": Case((1, 150), columns=1536, shifted=False, is_read=True),
 }
 OTHERS = {
     "few rows": Case((1, 16)),
     "large weights of few rows": Case((1, 64), columns=6144),
-    "many rows": Case((1, 257)),
+    "many rows": Case((1, 513)),
     "terms that are no parts": Case((1, 70), terms=776),
-    "few terms": Case((1, 70), terms=128),
+    "fewer terms": Case((1, 130), terms=128),
+    "few terms of few rows": Case((1, 128), terms=384),
 }
 
 
@@ -85,7 +88,11 @@ def test_results(
         (Case((1, 197), columns=3072, inner=768, ends=False, is_read=True), True),
         (Case((1, 128), columns=3072, inner=768), True),  # BERT-base's
         (Case((1, 50), columns=3072, inner=768), True),  # ViT-B/32's
-        (Case((1, 256), columns=3072, inner=768), False),
+        (Case((1, 257), columns=3072, inner=768), True),  # DINOv2's
+        (Case((1, 394), columns=2304, inner=3072), True),
+        (Case((1, 128), columns=4096, terms=1024, inner=1024), True),  # BERT-large's
+        (Case((1, 197), columns=1536, terms=384, inner=384), True),  # ViT-S's
+        (Case((1, 600), columns=3072, inner=768), False),
     ],
 )
 def test_layers(case: Case, fused: bool) -> None:

@@ -46,7 +46,7 @@ CASES = {
 }
 OTHERS = {
     "few rows": in_halves((1, 16)),
-    "many rows": in_halves((1, 257)),
+    "many rows": in_halves((1, 513)),
     "terms that are no parts": in_halves((1, 70), terms=776),
     "columns that are none": in_halves((1, 70), columns=72),
     "scales that hide large terms": in_halves((1, 70), exponents=30.0),

@@ -257,7 +257,7 @@ def test_convolutions_of_more_pixels_take_other_kernels() -> None:
 
 
 def test_more_rows_take_other_kernels() -> None:
-    graph = sample("MatMul", [normal(300, 768), weights(768, 768)], (1,)).graph
+    graph = sample("MatMul", [normal(600, 768), weights(768, 768)], (1,)).graph
     *_, last = launches(planned(graph, algorithms={"MatMul": "in_halves"}))
     assert last.entry == "multiply_halves"
 

@@ -60,8 +60,10 @@ from .tma_choice import fed_by_tma, persistent
 SWAP_MARGIN, ROWS_OF_PAIRS = 1.2, 32
 #: Maximum rows of A for `swap_ab.cu` where these are more than few: its blocks have up to 128, so
 #: that products of many terms can be split more often. On an H200 at batch 1, ViT-B takes 3 % less
-#: time with it, layers 1024 wide with 160 and 197 rows 22 and 13 %, 2048 wide with 128 rows 7 %.
-MORE_ROWS = 256
+#: time with it, layers 1024 wide with 160 and 197 rows 22 and 13 %, 2048 wide with 128 rows 7 %;
+#: with normalizations in products transformers 768 and 1024 wide take 22 and 27 % less with 257
+#: rows, 768 wide 14 % with 394.
+MORE_ROWS = 512
 #: How much longer convolutions of packed images take than estimated, as their windows have few
 #: terms. With it, `few_channels_mma` is chosen in 24 first layers on an H200 (1 and 32 images, 1 to
 #: 4 channels, 16 to 320 filters): it takes up to 25 % less time in 23, and 2 % more in one.

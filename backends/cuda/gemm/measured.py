@@ -26,10 +26,11 @@ from ..recipe.setting import Setting, Stored
 from .atoms import HALVES
 from .between import Measured
 from .few_rows import PRODUCTS, FewRows, few_rows, few_rows_at, has_few_rows, norm_of_rows
+from .findings import is_finite
 from .gated import GatedProducts, gated_products_at, has_many_rows
 from .gemv import MAX_ROWS
 from .measured_tiles import some_rows
-from .normalized import ALIGNED, is_finite, product_of
+from .normalized import ALIGNED, product_of
 
 #: Results whose squares are added up by the kernel in front, and such sums that the one behind
 #: reads at a time; see `measured_rows.cuh`.
@@ -162,7 +163,7 @@ def measured_products(
     part, make = (OF_PART, few_rows) if m <= MAX_ROWS else (OF_PART_OF_MORE, some_rows)
     if n % (part * WORD) or x.row != n:
         return f"rows of {n} elements"
-    if not is_finite(scale):
+    if scale.data is None or not is_finite(scale.data):
         return "infinities or NaNs among the factors"
     rows = Scratch(ceil_div(m * n // part * 4, ALIGNED) * ALIGNED)
     end = rows.offset + ceil_div(m * n * x.dtype.itemsize, ALIGNED) * ALIGNED

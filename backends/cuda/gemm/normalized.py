@@ -1,7 +1,7 @@
 """Two products with a normalization of rows in between, as two kernels: `swap_ab.cu`.
 
 The first one stores its results and their moments, and the second one normalizes rows as it
-multiplies them, where both have 65 to 256 rows of 16-bit floats. Those of float32 are in
+multiplies them, where both have 17 to 512 rows of 16-bit floats. Those of float32 are in
 `normalized_halves`.
 """
 

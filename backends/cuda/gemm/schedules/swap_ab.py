@@ -14,7 +14,7 @@ from .....runtime.base.record import record
 from .....runtime.ir.dtypes import uint8
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Operand, Packed, Scratch, Tensor, TensorMap, ceil_div
+from ...recipe.operands import Ints, Operand, Packed, Scratch, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..between import ON_ITS_OWN, Between
@@ -66,12 +66,15 @@ JOIN_MORE, ALONE_MEMORY = 1.1, 150e3
 PACKED_MEMORY, PACKED_CACHED = 2.9e6, 85e3
 QUARTER, QUARTER_ROW, FITTED = 0.0068, 0.000117, 4
 AROUND, SLICED, JOIN = (1.85, 1.35), 0.16, 0.31
-#: Tiles of fewer rows than there are: warpgroups with weights of their own, and slices; shared
-#: memory beside which a neighbour finds room; steps per stage, at most; and terms, at least: with
-#: sums of 384 ViT-S takes 10 % more time. Microseconds of a block
-#: besides what it reads, at first and per row; bytes per microsecond that one multiprocessor reads,
-#: and that all read of the L2 cache, fitted to 18 products of ViT-B and BERT-base on an H200.
-WIDE, ROOMY, NEARLY, LONG = ((1, 3), (2, 2), (3, 1)), 160 << 10, 1.25, 768
+#: Tiles of fewer rows than there are: warpgroups with weights of their own, and slices, of which
+#: split sums have the first; shared memory beside which a neighbour finds room; steps per stage,
+#: and steps, at most; and terms, at least, of more than `MAX_ROWS` rows beside a normalization
+#: without a kernel, and else: with sums of 384 ViT-S takes 10 % more time alone, MiniLM (128 rows)
+#: 2 % with both normalizations. Microseconds of a block besides what it reads, at first and per
+#: row; bytes per microsecond that one multiprocessor reads, and that all read of the L2 cache,
+#: fitted to 18 products of ViT-B and BERT-base on an H200.
+WIDE, ROOMY = ((1, 3), (2, 2), (3, 1)), 160 << 10
+NEARLY, MOST_STEPS, SHORT, LONG = 2.0, 16, 192, 768
 AROUND_FEW, OF_ROW, OF_PROCESSOR, OF_CACHE = 0.95, 0.016, 105e3, 11e6
 #: Steps whose weights are requested before the kernel waits: packed ones, 16-bit floats, and with
 #: more than few rows all, or, of large weights, fewer, as memory takes longer to deliver them than
@@ -274,25 +277,41 @@ class SwapAb:
                     yield Config(tile, splits)
 
     def few_rows(self, target: Target) -> Iterator[Config]:
-        """Yield tiles of fewer rows than there are, whose blocks run at once, without splits.
+        """Yield tiles of fewer rows than there are, whose blocks run at once.
 
         What a block loads after it has stopped waiting is little, then. With up to `MAX_ROWS`
-        rows, neighbours are as small, and find room beside such a block.
+        rows, neighbours are as small, and find room beside such a block; and of more than
+        `FEW_ROWS`, half of them for each of the blocks that share long sums are worth trying.
         """
-        m, n, k = self.gemm.shape
-        if k < LONG:
+        m, _, k = self.gemm.shape
+        beside = self.norm is not None or self.moments is not None
+        if k < (SHORT if beside and m > MAX_ROWS else LONG):
             return
+        room = ROOMY if m <= MAX_ROWS and self.norm is None else target.shared
         for parts in range(2, ceil_div(m, 8) + 1):
             rows = ceil_div(ceil_div(m, parts), 8) * 8
-            for groups, slices in WIDE:
-                blocks = ceil_div(m, rows) * ceil_div(n, 64 * groups)
-                if blocks > target.processors or rows > MAX_ROWS:
-                    continue
-                tile = self._fitted(groups, slices, 1, 1, target, rows)
-                room = ROOMY if m <= MAX_ROWS and self.norm is None else target.shared
-                whole = tile is not None and ceil_div(k, tile.bk) <= NEARLY * tile.stages
-                if tile and whole and resources(tile, self.weights, 1).shared <= room:
-                    yield Config(tile)
+            if rows <= MAX_ROWS and rows * (parts - 1) < m:  # else fewer parts are as large
+                yield from self._of_rows(rows, WIDE, 1, room, target)
+        if FEW_ROWS < m <= MAX_ROWS:
+            rows = ceil_div(ceil_div(m, 2), 8) * 8
+            for splits in range(2, min(self._most_splits, k // LONG) + 1):
+                yield from self._of_rows(rows, WIDE[:1], splits, target.shared, target)
+
+    def _of_rows(
+        self, rows: int, shapes: tuple[Ints, ...], splits: int, room: int, target: Target
+    ) -> Iterator[Config]:
+        """Yield tiles of so many rows that most steps of a block fit, in this much memory."""
+        (m, n, k), weights = self.gemm.shape, self.weights
+        steps = ceil_div(ceil_div(k, weights.terms), splits)
+        together = target.processors if splits == 1 else STARTING * clusters_of(splits, target)
+        for groups, slices in shapes:
+            blocks = ceil_div(m, rows) * ceil_div(n, 64 * groups)
+            if blocks > together or steps > MOST_STEPS:
+                continue
+            tile = self._fitted(groups, slices, 1, splits, target, rows)
+            whole = tile is not None and steps <= NEARLY * tile.stages
+            if tile and whole and resources(tile, weights, splits).shared <= room:
+                yield Config(tile, splits)
 
     def holds_moments(self, config: Config, target: Target) -> bool:
         """Whether one block has all terms of its rows, and room for what normalizes them."""
@@ -314,9 +333,10 @@ class SwapAb:
     def _expected_of_few(self, config: Config) -> float:
         """Return the estimate for one of `few_rows`, which waits for what it reads."""
         (m, n, k), tile = self.gemm.shape, config.tile
-        nbytes = ceil_div(k, tile.bk) * (tile.bm + tile.bn) * WIDTH
-        reading = max(nbytes / OF_PROCESSOR, tile.count(m, n) * nbytes / OF_CACHE)
-        return AROUND_FEW + OF_ROW * tile.bm + reading
+        splits = config.splits
+        nbytes = ceil_div(ceil_div(k, tile.bk), splits) * (tile.bm + tile.bn) * WIDTH
+        reading = max(nbytes / OF_PROCESSOR, tile.count(m, n) * splits * nbytes / OF_CACHE)
+        return AROUND_FEW + OF_ROW * tile.bm + reading + (JOIN_MORE if splits > 1 else 0.0)
 
     def expected(self, config: Config, target: Target) -> float:
         """Return the estimate for a configuration in microseconds."""

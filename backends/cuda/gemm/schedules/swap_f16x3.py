@@ -38,8 +38,9 @@ from .swap_ab import MOMENTS, RowsNorm
 PREFIX = "swap "
 #: How many of them are tried.
 MOST = 3
-#: Maximum rows of A, and windows of images. (Estimates are fitted to 49 to 197, and to 3136.)
-MAX_ROWS, MAX_WINDOWS = 256, 4096
+#: Maximum rows of A in halves, of those that are cut, and windows of images. (Estimates are fitted
+#: to 49 to 197, and to 3136.)
+MAX_ROWS, MAX_CUT_ROWS, MAX_WINDOWS = 512, 256, 4096
 #: Columns of a block, which are rows of weights; bytes of the two halves of a step of one.
 COLUMNS, STEP_BYTES = 64, 4 * HALVES_BLOCK
 #: Warpgroups that share the steps of a block, and for each number the maximum rows of a block with
@@ -103,7 +104,7 @@ def refusal(gemm: GemmArguments, target: Target, *, ready: bool = False) -> str:
     (m, _, k), a = gemm.shape, gemm.a
     if not target.has_wgmma:
         return "no wgmma"
-    most = MAX_WINDOWS if ready and a.rows is RowKind.WINDOWS else MAX_ROWS
+    most = _most_rows(ready=ready, windows=a.rows is RowKind.WINDOWS)
     if m > most or k % HALVES_BLOCK or not k or gemm.batch.count > 1:
         return f"{m} rows of {k} terms"
     if not gemm.constant or not isinstance(a.data, Tensor):
@@ -112,6 +113,12 @@ def refusal(gemm: GemmArguments, target: Target, *, ready: bool = False) -> str:
         return "squares, or frames of a volume"
     strided = isinstance(a, Image) and prod(a.view.strides) > 1
     return "windows" if not ready and (a.rows is RowKind.WINDOWS or strided) else ""
+
+
+def _most_rows(*, ready: bool, windows: bool) -> int:
+    if not ready:
+        return MAX_CUT_ROWS
+    return MAX_WINDOWS if windows else MAX_ROWS
 
 
 def choose(gemm: GemmArguments, target: Target, *, ready: bool = False) -> TimedConfig | None:
@@ -218,7 +225,7 @@ def _ways(problem: Problem, target: Target, *, ready: bool) -> tuple[TimedConfig
     (m, n, k), windows = (problem.m, problem.n, problem.k), problem.windows
     if (windows and not ready) or problem.batch > 1 or k % HALVES_BLOCK or not target.has_wgmma:
         return ()
-    if m > (MAX_WINDOWS if windows else MAX_ROWS):
+    if m > _most_rows(ready=ready, windows=windows):
         return ()
     return ways_of((m, n, k), target, ready=ready, windows=windows)
 
