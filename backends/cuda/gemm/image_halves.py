@@ -31,9 +31,9 @@ CUTTING = 2e6
 #: pixels, which memory limits. With less for pixels, ResNet-50 at batch 32 takes 1 to 3 % longer
 #: on an H100, although its kernels alone take 7 to 10 % less.
 MARGIN, MARGIN_PIXELS = 1.1, 1.25
-#: Share of the estimate of `image_halves.cu` below which forms of `swap_f16x3.cu` are taken. Within
-#: ResNet-50 at batch 1 on an H200 they save 0.3 to 3 us of each of 16 convolutions.
-MARGIN_SWAPPED = 0.95
+#: Microseconds that forms of `swap_f16x3.cu` whose blocks share sums take longer than estimated,
+#: beside those of `image_halves.cu`: as measured in 13 convolutions of ResNet-50 on an H200.
+LONGER = 1.0
 #: Microseconds from which on they are considered, windows and others. On an H100 at batch 1,
 #: ResNet-50 takes 7 % less with images of its windows in halves, and 12 % more with all of them;
 #: GoogLeNet, where convolutions run beside others, 1 % more, as does MobileNetV2 at batch 32.
@@ -64,10 +64,7 @@ def formats(conv: ConvProblem) -> Formats | str:
 
 def time(conv: ConvProblem) -> float:
     """Return the estimate in microseconds."""
-    problem, target = _problem(conv), conv.setting.target
-    found = ways_of(problem, target)[0].microseconds
-    few = swap_f16x3.time_of(problem, target, ready=True)
-    return few if few < MARGIN_SWAPPED * found else found
+    return ways_of(_problem(conv), conv.setting.target)[0].microseconds
 
 
 def gain(conv: ConvProblem, apart: float) -> float:
@@ -136,11 +133,16 @@ def make(conv: ConvProblem, variant: str = "") -> Answer:
     whole = epilogue.halves is not None or conv.pooled is not None
     best = ways_of(problem, target, whole=whole)[0]
     few = swap_f16x3.choose(gemm, target, ready=True)
-    if swapped is None and few and few.microseconds < MARGIN_SWAPPED * best.microseconds:
+    if swapped is None and few and compared(few) < best.microseconds:
         swapped = few.config
     if swapped is not None:
         return swap_f16x3.launch(gemm, epilogue, swapped, target, ready=True)
     return image_halves.multiply(gemm, epilogue, best.config, target)
+
+
+def compared(few: TimedConfig) -> float:
+    """Return the estimate of a form of `swap_f16x3.cu` beside those of `image_halves.cu`."""
+    return few.microseconds + (LONGER if few.config.splits > 1 else 0.0)
 
 
 def _image(conv: ConvProblem) -> Image:

@@ -38,9 +38,9 @@ from .swap_ab import MOMENTS, RowsNorm
 PREFIX = "swap "
 #: How many of them are tried.
 MOST = 3
-#: Maximum rows of A in halves, of those that are cut, and windows of images. (Estimates are fitted
-#: to 49 to 197, and to 3136.)
-MAX_ROWS, MAX_CUT_ROWS, MAX_WINDOWS = 512, 256, 4096
+#: Maximum rows of A in halves, of those that are cut, windows of images, and of these in a block.
+#: (Estimates are fitted to 49 to 197 rows, and to 49 to 3136 windows in blocks of 24 to 56.)
+MAX_ROWS, MAX_CUT_ROWS, MAX_WINDOWS, WINDOWS_OF_BLOCK = 512, 256, 4096, 64
 #: Columns of a block, which are rows of weights; bytes of the two halves of a step of one.
 COLUMNS, STEP_BYTES = 64, 4 * HALVES_BLOCK
 #: Warpgroups that share the steps of a block, and for each number the maximum rows of a block with
@@ -144,7 +144,9 @@ def ways_of(
     def time(config: Config) -> float:
         return expected(shape, config, target, ready=ready, windows=windows)
 
-    return tuple(ranked(configs(shape, target, ready=ready), time))
+    found = configs(shape, target, ready=ready)
+    usable = (c for c in found if not windows or c.tile.bm <= WINDOWS_OF_BLOCK)
+    return tuple(ranked(usable, time))
 
 
 def configs(shape: Ints, target: Target, *, ready: bool) -> Iterator[Config]:
