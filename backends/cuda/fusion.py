@@ -466,7 +466,8 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) ->
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
     """Return the max pooling that is the sole reader of a convolution.
 
-    Of 2 x 2 pixels, or any behind a first layer.
+    Of 2 x 2 pixels, or any behind a first layer. One of channels that are no whole words keeps what
+    follows it.
     """
     follower = graph.sole_consumer(value)
     if not isinstance(head.op, Conv) or value.tensor.dtype not in STORED or follower is None:
@@ -477,6 +478,8 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
 
     fits = _is_packed(head) or pools_squares(follower.op, Tensor(value))
     unread = not any(map(graph.is_read, follower.outputs[1:]))
+    if value.tensor.dims[1] * value.tensor.dtype.itemsize % 16 and _takes_epilogue(follower):
+        unread = unread and not _tail(graph, follower, free)
     return (follower,) if fits and unread else ()
 
 

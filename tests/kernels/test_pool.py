@@ -23,7 +23,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Sub
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sub
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
 from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
@@ -151,6 +151,22 @@ def test_what_follows_a_maximum_is_its_epilogue(
         got = model.run({"x": x})["y"].astype(float64)
     error = {float16: 4e-3, float32: 1e-6, float64: 1e-12}[dtype]
     np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+def test_what_follows_the_pooling_of_a_layer(dtype: DType, emulated: CudaBackend) -> None:
+    """Of channels that are no whole words, as in PyTorch's example for MNIST."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(dtype, (2, 3, 10, 8)))
+    weights = graph.constant((normal(10, 3, 3, 3) / 5).astype(dtype))
+    image = graph.insert(Conv(pads=(1, 1, 1, 1)), [x, weights]).output
+    pooled = graph.insert(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), [image]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [pooled]).output})
+    infer(graph)
+    assert "elementwise" not in entries_of(graph)
+    sample = Sample(graph, {"x": normal(2, 3, 10, 8).astype(dtype)})
+    compare(sample, emulated, error=4e-3 if dtype == float16 else 5e-6)
 
 
 @needs_compiler
