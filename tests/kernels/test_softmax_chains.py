@@ -87,14 +87,14 @@ BUILDS: dict[str, Callable[[Net], Value]] = {
     ),
     "twice": lambda net: twice(net, 6, 10),
     "read in 16 bits": lambda net: net.apply(
-        Mul(), net.apply(Softmax(), net.input(6, 24, dtype=float16)), np.float16(3)
+        Mul(), net.apply(Softmax(), net.input(6, 24, dtype=float16)), np.array(3, np.float16)
     ),
     "of 16 bits": lambda net: after(net, Softmax(), 6, 96, dtype=float16),
     "of bfloat16": lambda net: after(net, Softmax(), 6, 96, dtype=bfloat16),
     "of 64 bits": lambda net: after(net, Softmax(), 6, 30, dtype=float64),
     "logarithms": lambda net: after(net, LogSoftmax(), 6, 30),
     "logarithms read in 16 bits": lambda net: net.apply(
-        Mul(), net.apply(LogSoftmax(), net.input(6, 24, dtype=float16)), np.float16(3)
+        Mul(), net.apply(LogSoftmax(), net.input(6, 24, dtype=float16)), np.array(3, np.float16)
     ),
     "transposed": transposed,
 }
@@ -150,7 +150,9 @@ def test_rows_that_are_hidden_are_nan(emulated: CudaBackend) -> None:
         lambda net: net.apply(
             Softmax(),
             net.apply(
-                Mul(), net.apply(MatMul(), net.input(64, 32), net.input(32, 64)), np.float32(2)
+                Mul(),
+                net.apply(MatMul(), net.input(64, 32), net.input(32, 64)),
+                np.array(2, np.float32),
             ),
         ),
     ],
