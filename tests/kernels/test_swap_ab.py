@@ -114,7 +114,12 @@ def test_packed_weights(
 @needs_compiler
 @pytest.mark.parametrize(
     ("gated", "way"),
-    [(Gated(17, 1040, 64), (1, 2, 2)), (Gated(32, 712, 72, bfloat16, geglu), (1, 3, 1))],
+    [
+        (Gated(17, 1040, 64), (1, 2, 2)),
+        (Gated(32, 712, 72, bfloat16, geglu), (1, 3, 1)),
+        (Gated(150, 392, 72), (1, 2, 1)),  # two blocks of rows
+        (Gated(150, 392, 136), (2, 2, 1)),
+    ],
     ids=str,
 )
 def test_pairs_of_16_bits(

@@ -127,7 +127,7 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> La
     few = not product.more_rows
     if few and n * k * gemm.dtype.itemsize < swap_ab.LARGE_WEIGHTS:
         return None
-    if not few and (m > MORE_ROWS or product.products > 1):
+    if not few and (m > MORE_ROWS or (product.products > 1 and m <= swap_ab.MAX_ROWS)):
         return None
     best = _best_swapped(product, setting)
     if best is None:
