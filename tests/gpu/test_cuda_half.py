@@ -282,6 +282,11 @@ def test_gated_products(gated: Gated, tile: CtaTile, monkeypatch: pytest.MonkeyP
     compare(gated.sample(), backend, error=ERROR[gated.dtype])
 
 
+@pytest.mark.parametrize("gated", [gated for gated, _ in test_gated.SOME_ROWS], ids=str)
+def test_gated_products_of_some_rows(gated: Gated) -> None:
+    compare(gated.sample(), *open_backends("cuda", OPTIONS), error=ERROR[gated.dtype])
+
+
 @pytest.mark.parametrize("name", half_sums.graphs())
 def test_sums_in_float16(name: str) -> None:
     """They are told from sums in float32 by their errors, which are greater."""

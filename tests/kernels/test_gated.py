@@ -34,6 +34,13 @@ TOGETHER = [
     Gated(1024, 2048, 4096, kind="Gemm", bias="both"),
     Gated(2048, 512, 1536, bfloat16, reglu, kind="Gemm", bias="second"),
 ]
+#: Those of some rows, and which kernel they become.
+SOME_ROWS = [
+    (Gated(197, 1024, 2816), "swap_ab"),
+    (Gated(257, 768, 2048, bfloat16, geglu, bias="added"), "swap_ab"),
+    (Gated(128, 896, 4864), "mma_linear"),
+    (Gated(600, 1024, 2816), "mma_linear"),
+]
 #: Those of small size, for the emulator.
 SMALL = [
     Gated(300, 136, 200),
@@ -78,6 +85,13 @@ def titles(gated: Gated) -> list[str]:
 def test_two_products_are_one_kernel(gated: Gated) -> None:
     (title,) = titles(gated)
     assert title.startswith("mma_linear")
+    assert "2 products" in title
+
+
+@pytest.mark.parametrize(("gated", "entry"), SOME_ROWS, ids=str)
+def test_some_rows_are_those_of_the_right_operand(gated: Gated, entry: str) -> None:
+    (title,) = titles(gated)
+    assert title.startswith(entry)
     assert "2 products" in title
 
 
