@@ -223,11 +223,13 @@ class SwapAb:
                 slices=slices,
             )
             block = resources(tile, weights, splits)
-            if fits(block, target) and block.shared + self._of_rows(tile) <= target.room(resident):
+            if fits(block, target) and block.shared + self._row_bytes(tile) <= target.room(
+                resident
+            ):
                 return tile
         return None
 
-    def _of_rows(self, tile: CtaTile) -> int:
+    def _row_bytes(self, tile: CtaTile) -> int:
         """Return the bytes of shared memory for what is known of the rows of a block."""
         if self.norm is not None:
             return tile.bm * MOMENTS
@@ -385,7 +387,7 @@ class SwapAb:
         """Return the launch of the product, with `epilogue` applied to every result."""
         gemm, weights, tile = self.gemm, self.weights, config.tile
         block, tiles = resources(tile, weights, config.splits), tile.count(*gemm.shape[:2])
-        norm, shared = self.norm, block.shared + self._of_rows(tile)
+        norm, shared = self.norm, block.shared + self._row_bytes(tile)
         alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
         pair = f", {self.products} products" if self.products > 1 else ""
