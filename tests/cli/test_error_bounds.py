@@ -467,7 +467,7 @@ RIGHT = np.array([1.0, -2.0, np.inf])
 def test_no_result_hides_behind_nan(found: np.ndarray, distance: float) -> None:
     """`bench --assert-error` and `bisect --tolerance` measure what is not finite, too."""
     assert accuracy.distance({"y": found}, {"y": RIGHT}) == pytest.approx(distance)
-    assert bool(precision._error({"y": found}, {"y": RIGHT}) == 0) == (distance == 0)
+    assert bool(precision._error({"y": found}, {"y": RIGHT}, {}) == 0) == (distance == 0)
     texts = np.array(["a", "b"], object)
     assert accuracy.distance({"y": texts[::-1]}, {"y": texts}) == np.inf
     assert accuracy.distance({"y": texts}, {"y": texts}) == 0

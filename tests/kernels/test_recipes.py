@@ -180,7 +180,7 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
         ),
         (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
         (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["swap_f16x3"]),
-        (single("MatMul", [normal(300, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
+        (single("MatMul", [normal(600, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
         (single("MatMul", [normal(8, 64, 32), normal(8, 32, 64)]), ["gemm"]),
     ],
     ids=lambda value: value if isinstance(value, list) else None,

@@ -74,7 +74,7 @@ def device_for(target: Target) -> DryDevice:
         (conv(64, 3, 7, 7, x=(8, 3, 224, 224)), H200, ["pack_image", "split_wgmma"]),
         (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), A100, ["mma"]),
         (conv(32, 1, 3, 3, x=(32, 32, 56, 56), group=32), H200, ["depthwise"]),
-        (single("Gemm", [normal(512, 512), normal(512, 512)], (1,)), H200, ["split_wgmma"]),
+        (single("Gemm", [normal(600, 512), normal(512, 512)], (1,)), H200, ["split_wgmma"]),
         (
             single("MatMul", [normal(2048, 1024), normal(1024, 1024)]),
             H200,

@@ -94,7 +94,7 @@ def simplify(
 
     Examples:
         tercet simplify model.onnx out.onnx
-        tercet simplify model.onnx out.onnx --precision float16
+        tercet simplify model.onnx half.onnx --precision float16
     """
     from ..common.console import progress
     from ..export.export import simplify as simplify_model
