@@ -138,6 +138,9 @@ def test_peers_of_an_earlier_run(tmp_path: Path) -> None:
     known, origin = zoo.read_peers(file, "one")
     assert known == {("a", "float16", 1): peers}
     assert origin == "torch 2.11, 2026-11-26, beside 0.1.0"
+    again = {**about, "date": "2026-11-28", "peers measured": origin}
+    (tmp_path / "again.json").write_text(to_json(again, results=[zoo.asdict(row)]))
+    assert zoo.read_peers(tmp_path / "again.json", "one") == (known, origin)
     with pytest.raises(UsageError, match=r"zoo\.json: measured on one; this GPU is another"):
         zoo.read_peers(file, "another")
     with pytest.raises(UsageError, match="No such file"):

@@ -245,7 +245,7 @@ def _said(worker: subprocess.Popen[str], last: str) -> Iterator[str]:
 
 
 def read_peers(file: Path, gpu: str) -> tuple[dict[Key, tuple[ZooPeer, ...]], str]:
-    """Return PyTorch's figures from the file of an earlier run, and which run that was.
+    """Return PyTorch's figures from the file of an earlier run, and which run measured them.
 
     Args:
         file: a ``zoo.json``.
@@ -262,10 +262,8 @@ def read_peers(file: Path, gpu: str) -> tuple[dict[Key, tuple[ZooPeer, ...]], st
     with saved_by("zoo"):
         rows = [ZooRow.from_dict(entry) for entry in data["results"]]
         run = data["environment"]
-        measured, origin = (
-            run["GPU"],
-            f"torch {run['torch']}, {run['date']}, beside {run['tercet']}",
-        )
+        measured, own = run["GPU"], f"torch {run['torch']}, {run['date']}, beside {run['tercet']}"
+        origin = run.get("peers measured", own)  # it may have them from another file
     if measured != gpu:
         raise UsageError(f"--peers {file}: measured on {measured}; this GPU is {gpu}")
     return {row.key: row.peers for row in rows}, origin
