@@ -15,21 +15,16 @@ from ...runtime.base.record import record
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Add, Cast
-from ...runtime.ops.matmul import MatMul
-from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.elementwise import Cast
 from ...runtime.ops.norm import LogSoftmax, Softmax
 from ...runtime.ops.pool import GlobalAveragePool, GlobalMaxPool, MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
 from ...runtime.ops.signal import DFT
-from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
 from .codegen.elementwise import (
     MAX_CHAINED,
-    closed_after,
     in_chains,
     is_worth_repeating,
-    reads_reduced,
 )
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
@@ -40,6 +35,7 @@ from .codegen.shared_chains import (
     operands_of,
     shared_chain_at,
 )
+from .epilogue_nodes import STORED, meeting, tail, takes_epilogue
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .joined_moves import may_join_all
@@ -52,8 +48,6 @@ if TYPE_CHECKING:
     from .codegen.row_chains import RowChain
     from .codegen.scans import ScanChain
 
-#: Float types with float32 accumulators, which kernels may store in place of one another.
-STORED = HALVES | {float32}
 #: Operators whose kernels read 16-bit floats for results of float32.
 _WIDENING = Reduce | DFT
 
@@ -185,7 +179,7 @@ class _PlainGroups:
 
     def of_every_kind(self) -> Iterator[FusionGroup]:
         """Yield all groups."""
-        yield from self._headed(node for node in self.heads if _takes_epilogue(node))
+        yield from self._headed(node for node in self.heads if takes_epilogue(node))
         if self.moves:
             yield from self._folded()
         yield from self._headed(self.heads)
@@ -230,7 +224,7 @@ class _PlainGroups:
         rows = row_chain_at(self.graph, node, self.left, moved, self.formed)
         if rows or isinstance(node.op, Softmax | LogSoftmax):
             return rows
-        helpers = {"chain": _chain, "takes_epilogue": _takes_epilogue}
+        helpers = {"chain": _chain, "takes_epilogue": takes_epilogue}
         return chain_reduction_at(self.graph, node, self.left, moved, **helpers)
 
     def _ordered(self, moved: Sequence[Movement]) -> Iterator[FusionGroup]:
@@ -293,14 +287,9 @@ class _PlainGroups:
         return FusionGroup(self.graph.in_order(chain), None, moves=moves)
 
 
-def _takes_epilogue(node: Node) -> bool:
-    registered = kernel_of(node.op)
-    return registered is not None and registered.chains_for(node)
-
-
 def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
     """Return the group of an anchor, whose nodes are no longer left."""
-    epilogue = _tail(graph, node, left) if _takes_epilogue(node) else ()
+    epilogue = tail(graph, node, left) if takes_epilogue(node) else ()
     left.difference_update((node, *epilogue))
     cast = _cast_before(graph, node, left)
     pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
@@ -340,127 +329,11 @@ def _is_packed(conv: Node) -> bool:
     return x.tensor.rank in (4, 5) and is_packed(w.tensor.dims[1])
 
 
-def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes that combine two products, which have no other readers.
-
-    At most as many as an epilogue supports.
-    """
-    first, *others = (node.output for node in products)
-    stored = STORED if first.tensor.dtype in STORED else {first.tensor.dtype}
-    fitting = tuple[Node, ...]()
-    for found in closed_after(graph, (first, *others), free):
-        if found[-1].output.tensor.dtype in stored:
-            if isinstance(epilogue_of(found, Tensor(found[-1].output), first, *others), str):
-                break
-            fitting = found
-    return fitting
-
-
-def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes after an anchor, each reading the previous one.
-
-    The last of them has the anchor's dtype, or another float type that the kernel can store; in
-    between there may be any. Each is preceded by nodes that only it reads, and there may be several
-    where branches meet again, x + f(x). What an epilogue cannot compute is left to chains and to
-    other anchors.
-    """
-    found: list[Node] = []
-    fitting = 0
-    value = anchor.output
-    own = value.tensor.dtype
-    stored = STORED if own in STORED else {own}
-    while (nodes := next(closed_after(graph, (value,), free), None)) is not None:
-        *branches, follower = nodes
-        if found and _is_left(graph, anchor, tuple(found), follower, free):
-            break
-        found += nodes
-        if not branches:
-            found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
-        if not _is_epilogue(tuple(found), anchor):
-            break
-        value = follower.output
-        if value.tensor.dtype in stored:
-            fitting = len(found)
-    return tuple(found[:fitting])
-
-
 def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:
     """Return the pattern that a finder finds at a node, if there is one."""
-    helpers: dict[str, Callable[..., object]] = {"tail": _tail, "meeting": _meeting}
-    helpers |= {"chain": _chain, "takes_epilogue": _takes_epilogue, "cast_before": _cast_before}
+    helpers: dict[str, Callable[..., object]] = {"tail": tail, "meeting": meeting}
+    helpers |= {"chain": _chain, "takes_epilogue": takes_epilogue, "cast_before": _cast_before}
     return finder.function(graph, node, left, **{name: helpers[name] for name in finder.needs})
-
-
-def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
-    """Whether an epilogue computes these nodes, in any format of an image."""
-    y = nodes[-1].output
-    formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (len(y.tensor.dims) > 2)]
-    return any(
-        not isinstance(epilogue_of(nodes, Tensor(y, format), anchor.output), str)
-        for format in formats
-    )
-
-
-def _is_left(
-    graph: Graph, anchor: Node, epilogue: tuple[Node, ...], follower: Node, free: Set[Node]
-) -> bool:
-    """Whether the sum after an epilogue is left to that of the other product in it.
-
-    A product that adds one tensor already is faster without a second one.
-    """
-    value = epilogue[-1].output
-    others = [v for v in follower.distinct_reads if v is not value]
-    if not isinstance(anchor.op, MatMul) or not isinstance(follower.op, Add) or len(others) != 1:
-        return False
-    node = others[0].producer
-    if node is not None and isinstance(node.op, Add):  # its bias
-        node = next((v.producer for v in node.distinct_reads if not v.is_constant), None)
-    if node is None or node not in free or not isinstance(node.op, MatMul):
-        return False
-    so_far = epilogue_of(epilogue, Tensor(value), anchor.output)
-    alone = graph.sole_consumer(others[0]) is follower
-    return alone and not isinstance(so_far, str) and so_far.reads_along
-
-
-def _sides(
-    graph: Graph, anchor: Node, value: Value, epilogue: list[Node], free: Set[Node]
-) -> list[Node]:
-    """Return the other operands of an epilogue's last node that can be fused as well.
-
-    Nodes in the epilogue of another kernel stay there, with reductions of the rows that they read
-    (x - max(x)) as well, and nodes that read part of a tensor read it in place, which an epilogue
-    cannot.
-    """
-    found: list[Node] = []
-    todo = [v for v in epilogue[-1].distinct_reads if v is not value]
-    while todo:
-        source = todo.pop().producer
-        if source is None or source not in free or not in_chains(source):
-            continue
-        own = anchor.output.tensor
-        joins = source.output.tensor.dtype == own.dtype and is_worth_repeating(source, own.dims)
-        joins = joins and graph.sole_consumer(source.output) is not None
-        joins = joins and not reads_reduced(source)
-        is_whole = source.output.tensor.dims == own.dims
-        if not joins or any(_stays_apart(graph, v, free, is_whole) for v in source.distinct_reads):
-            continue
-        if _is_epilogue((*epilogue[:-1], source, *found, epilogue[-1]), anchor):
-            found.insert(0, source)
-            todo += source.distinct_reads
-    return found
-
-
-def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) -> bool:
-    """Whether the sole reader of a value is in its producer's kernel, or reads part of a tensor.
-
-    A part that all rows of a sample share is read where it is, or costs little to copy.
-    """
-    node = value.producer
-    if is_whole and node is not None and isinstance(node.op, (Slice, Split)):
-        return True
-    if node is None or node not in free or not _takes_epilogue(node):
-        return False
-    return graph.sole_consumer(value) is not None
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
@@ -478,8 +351,8 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
 
     fits = _is_packed(head) or pools_squares(follower.op, Tensor(value))
     unread = not any(map(graph.is_read, follower.outputs[1:]))
-    if value.tensor.dims[1] * value.tensor.dtype.itemsize % 16 and _takes_epilogue(follower):
-        unread = unread and not _tail(graph, follower, free)
+    if value.tensor.dims[1] * value.tensor.dtype.itemsize % 16 and takes_epilogue(follower):
+        unread = unread and not tail(graph, follower, free)
     return (follower,) if fits and unread else ()
 
 

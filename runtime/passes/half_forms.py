@@ -450,3 +450,9 @@ def _judged(numbers: Array, half: DType, divides: bool, first: int) -> _Judged:
             part, narrow = (np.where(is_finite, each, 0) for each in (part, narrow))
         whole = bool((np.rint(part) == part).all())
         return _Judged(survives, whole, norm_of(narrow - part), norm_of(part))
+
+
+def chooses_alike(one_hot: Node, half: DType) -> bool:
+    """Whether both constants between which a OneHot chooses are numbers of half precision."""
+    data = one_hot.operands[2].data
+    return data is not None and np.array_equal(data, rounded(data, half).astype(data.dtype))

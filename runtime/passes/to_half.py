@@ -59,6 +59,7 @@ from .editing import Builder, drop, unviewed
 from .half_first import first_layer
 from .half_forms import (
     HalfLimits,
+    chooses_alike,
     fits,
     fragile_nodes,
     holds_computed,
@@ -362,7 +363,7 @@ class _Narrow:
             return True
         leads = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
         if isinstance(node.op, gather.OneHot):
-            return _chooses_alike(node, self._half)
+            return chooses_alike(node, self._half)
         if isinstance(node.op, movement.Concat):
             return leads and sum(not self._is_stored(v) for v in set(node.operands)) <= 1
         if isinstance(node.op, gather.Gather | gather.GatherND):
@@ -458,12 +459,6 @@ def _moved_inputs(node: Node) -> set[Value]:
     if isinstance(node.op, movement.Concat):
         return set(node.operands)
     return {node.operands[2 if isinstance(node.op, gather.OneHot) else 0]}
-
-
-def _chooses_alike(one_hot: Node, half: DType) -> bool:
-    """Whether both constants between which a OneHot chooses are numbers of half precision."""
-    data = one_hot.operands[2].data
-    return data is not None and np.array_equal(data, rounded(data, half).astype(data.dtype))
 
 
 def _module_of(node: Node) -> str:

@@ -37,6 +37,7 @@ from tercet.tools.profile.trace_events import trace_events
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
 from .conftest import Tercet
+from .fake_events import Driver, Recorder
 
 QUICK = {"peaks": False, "repeat": 3}
 
@@ -419,12 +420,12 @@ def test_events_surround_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "tercet.backends.cuda.driver.events", reason="CUDA's packages not here"
     )
     calls: list[tuple[Any, ...]] = []
-    driver = _Driver(calls)
+    driver = Driver(calls)
     monkeypatch.setattr(events, "driver", driver)
     monkeypatch.setattr(
         events, "check", lambda call, answer: answer[1] if len(answer) > 1 else None
     )
-    watch = events.Stopwatch(_Recorder())
+    watch = events.Stopwatch(Recorder())
     run = watch.around(lambda stream: calls.append(("work",)), recorded=True)
     assert [call[0] for call in calls] == ["create", "create", "record", "work", "record"]
     assert [call[2] for call in calls if call[0] == "record"] == [1, 1]
@@ -471,38 +472,3 @@ class _Watch:
 
     def close(self) -> None:
         self.closed = True
-
-
-class _Recorder:
-    def record(self, run: Any) -> str:
-        run(_Stream())
-        return "replay"
-
-
-class _Stream:
-    handle = 7
-
-
-class _Driver:
-    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
-        self._calls = calls
-
-    class CUevent_flags:
-        CU_EVENT_DEFAULT = 0
-
-    def cuEventCreate(self, flags: int) -> tuple[int, int]:
-        self._calls.append(("create", flags))
-        return 0, len(self._calls)
-
-    def cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> tuple[int]:
-        self._calls.append(("record", event, flags))
-        assert stream == _Stream.handle
-        return (0,)
-
-    def cuEventElapsedTime(self, begin: int, end: int) -> tuple[int, float]:
-        assert (begin, end) == (1, 2)
-        return 0, 2.5
-
-    def cuEventDestroy(self, event: int) -> tuple[int]:
-        self._calls.append(("destroy", event))
-        return (0,)

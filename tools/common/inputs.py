@@ -486,9 +486,6 @@ def _inputs_in(file: Path, infos: Infos) -> dict[str, Array]:
     return found
 
 
-# ── test data ────────────────────────────────────────────────────────────────────────────────────
-
-
 def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
     by_name = {info.name: info for info in infos}
     if folder.is_dir():
