@@ -339,7 +339,7 @@ def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
 def _takes_along(node: Node) -> bool:
     provide(type(node.op))
     registered = KERNELS.get(type(node.op))
-    return registered is not None and registered.epilogue
+    return registered is not None and registered.chains_for(node)
 
 
 def wanted(chain: PointwiseChain, options: Options) -> NodeGroup | str:

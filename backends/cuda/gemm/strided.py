@@ -183,7 +183,7 @@ def _is_stored_wide(graph: Graph, node: Node) -> bool:
     if maker is None or not isinstance(node.op, Cast) or node.output.tensor.size > FEW_WIDENED:
         return False
     registered = kernel_of(maker.op)
-    stores = in_chains(maker) or (registered is not None and registered.epilogue)
+    stores = in_chains(maker) or (registered is not None and registered.chains_for(maker))
     return stores and graph.sole_consumer(node.operands[0]) is node
 
 
