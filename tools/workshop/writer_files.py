@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from .converter_files import Made, drawn, write
 
@@ -81,10 +82,18 @@ def from_torch() -> Iterator[Made]:
             dynamo=True,
         )
         model = program.model_proto
-        for node in model.graph.node:
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
+        _drop_origins(model.graph)
         yield name, model, feeds
+
+
+def _drop_origins(graph: onnx.GraphProto) -> None:
+    """Drop the lines and files that nodes come from, also those of bodies."""
+    for node in graph.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _drop_origins(attribute.g)
 
 
 MAKERS: dict[str, Callable[[], Iterator[Made]]] = {"spox": from_spox, "torch": from_torch}
