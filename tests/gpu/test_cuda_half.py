@@ -32,7 +32,7 @@ from ..kernels import test_gated
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
 from ..kernels.few_rows_samples import Gated
-from ..kernels.normalized_cases import Case, graph_of
+from ..kernels.normalized_cases import Case, exact_of, graph_of
 from ..kernels.samples import ERROR, OPTIONS, compare
 from ..kernels.test_normalized import CASES
 from .test_cuda_convolutions import random_case
@@ -355,10 +355,7 @@ def test_normalized_rows(case: Case, dtype: DType, monkeypatch: pytest.MonkeyPat
     with Model(graph, open_backends("cuda", OPTIONS), OPTIONS, evaluate) as model:
         assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
         got, again = model.run(feeds), model.run(feeds)
-    wide, _ = graph_of(case, float64, dtype)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({name: data.astype(float64) for name, data in feeds.items()})
-    for name, expected in want.items():
+    for name, expected in exact_of(case, dtype, feeds).items():
         np.testing.assert_array_equal(got[name].view(np.uint16), again[name].view(np.uint16))
         limit = ERROR[dtype] * np.abs(expected).max()
         np.testing.assert_allclose(got[name].astype(float64), expected, rtol=0, atol=limit)

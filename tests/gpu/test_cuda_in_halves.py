@@ -14,13 +14,13 @@ from tercet.backends.cuda.gemm import normalized_halves
 from tercet.backends.cuda.gemm.tables.f16x3 import HALVES
 from tercet.backends.cuda.gemm.tile import CtaTile
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import float32, float64
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..kernels.dry import normal
-from ..kernels.normalized_cases import Case, graph_of
+from ..kernels.normalized_cases import Case, exact_of, graph_of
 from ..kernels.test_f16x3 import powers
 from ..kernels.test_in_halves import WAYS, attended, force, layers
 from ..kernels.test_normalized_halves import CASES, in_halves
@@ -116,10 +116,7 @@ def test_normalized_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     with Model(graph, open_backends("cuda", options), options, evaluate) as model:
         assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
         got, again = model.run(feeds), model.run(feeds)
-    wide, _ = graph_of(case, float64, float32)
-    with Model(wide, open_backends("numpy", options), options, evaluate) as model:
-        want = model.run({name: data.astype(float64) for name, data in feeds.items()})
-    for name, expected in want.items():
+    for name, expected in exact_of(case, float32, feeds).items():
         np.testing.assert_array_equal(got[name], again[name])
         error = np.linalg.norm(got[name] - expected)
         assert error <= BOUND * (1 + abs(case.offset)) * np.linalg.norm(expected)

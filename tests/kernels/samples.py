@@ -27,7 +27,7 @@ from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
 from ..kept import keep
-from .dry import Net, normal, single
+from .dry import Net, launches, normal, planned, single
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,16 @@ def compare(
             np.testing.assert_array_equal(a.astype(float32), b.astype(float32))
         else:
             np.testing.assert_array_equal(a, b)
+
+
+def compare_one_kernel(
+    build: Callable[[Net], Value], file: str, backend: Backend, error: float
+) -> None:
+    """Compare what a net is as one launch of a file with what numpy gives; see `compare`."""
+    sample = sample_of(build)
+    (launch,) = launches(planned(sample.graph))
+    assert launch.file == file
+    compare(sample, backend, error=error)
 
 
 def results_of(

@@ -14,12 +14,12 @@ from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Sin
-from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.matmul import Gemm
 
 from .cubins import assert_plans_compile
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
+from .layer_samples import layer as layer_of
 from .samples import ERROR, Sample, compare
 
 COMPILES = {"gemm/few_terms.cu"}
@@ -30,25 +30,7 @@ SIZES = ((64, 3), (24, 2), (7, 3), (2056, 4), (1, 1), (100, 4))
 def layer(
     n: int, k: int, end: str = "", dtype: DType = float32, rows: tuple[int, ...] = (2, 37)
 ) -> Sample:
-    """Return a layer with a bias; behind it a Gelu, a residual, or a Cast to float16 and a Sin."""
-    graph = Graph(f"{n}x{k} {dtype.name} {end}")
-    feeds = {"x": normal(*rows, k).astype(dtype)}
-    value = graph.add_input("x", TensorType(dtype, (*rows, k)))
-    weights = graph.constant(normal(k, n).astype(dtype))
-    value = graph.insert(MatMul(), [value, weights]).output
-    value = graph.insert(Add(), [value, graph.constant(normal(n, 2)[:, 1].astype(dtype))]).output
-    if end == "gelu":
-        value = graph.insert(Gelu(), [value]).output
-    if end == "residual":
-        feeds["z"] = normal(*rows, n).astype(dtype)
-        other = graph.add_input("z", TensorType(dtype, (*rows, n)))
-        value = graph.insert(Add(), [value, other]).output
-    if end == "cast":
-        value = graph.insert(Cast(to=float16), [value]).output
-        value = graph.insert(Sin(), [value]).output
-    graph.set_outputs({"y": value})
-    infer(graph)
-    return Sample(graph, feeds)
+    return layer_of(n, k, end, dtype, rows)
 
 
 def gemm(trans_b: int, dtype: DType = float32) -> Sample:
@@ -69,14 +51,14 @@ def samples() -> list[Sample]:
     ends, dtypes = ("", "gelu", "residual"), (float32, float16, bfloat16)
     made = [layer(n, k, end, dtype) for n, k in SIZES for end in ends for dtype in dtypes]
     many = layer(64, 2, rows=(70001,)), layer(4, 4, rows=(300001,))
-    return [*made, layer(64, 3, "cast"), *many, gemm(0), gemm(1)]
+    return [*made, layer(64, 3, "sine"), *many, gemm(0), gemm(1)]
 
 
 @pytest.mark.parametrize(
     ("sample", "entry"),
     [
         (layer(64, 3), "multiply_few_terms"),
-        (layer(64, 3, "cast"), "multiply_few_terms"),
+        (layer(64, 3, "sine"), "multiply_few_terms"),
         (layer(256, 4, "gelu", float16, (4096,)), "multiply_few_terms"),
         (gemm(1), "multiply_few_terms"),
         (layer(64, 3, rows=(4,)), "gemv"),
@@ -111,7 +93,7 @@ def test_results(n: int, k: int, dtype: DType, emulated: CudaBackend) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "sample", [layer(64, 3, "cast"), gemm(0), gemm(1)], ids=lambda each: each.graph.name
+    "sample", [layer(64, 3, "sine"), gemm(0), gemm(1)], ids=lambda each: each.graph.name
 )
 def test_forms(sample: Sample, emulated: CudaBackend) -> None:
     compare(sample, emulated, error=ERROR[float16])

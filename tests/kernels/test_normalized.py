@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import normalized
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
@@ -22,7 +21,7 @@ from tercet.runtime.session.model import Model
 from .cubins import assert_arguments
 from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
-from .normalized_cases import Case, graph_of
+from .normalized_cases import Case, exact_of, graph_of
 from .samples import ERROR, OPTIONS
 
 if TYPE_CHECKING:
@@ -72,10 +71,7 @@ def test_results(
         (kernel,) = (row.kernel for row in model.prepare().rows if row.kind == "step")
         assert "after" in kernel
         found = model.run(feeds)
-    wide, _ = graph_of(case, float64, dtype)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        exact = model.run({name: data.astype(float64) for name, data in feeds.items()})
-    for result, want in exact.items():
+    for result, want in exact_of(case, dtype, feeds).items():
         got = found[result].astype(float64)
         np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
 

@@ -12,17 +12,16 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import normalized_halves
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import float32, float64
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_arguments
 from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
-from .normalized_cases import Case, graph_of
+from .normalized_cases import Case, exact_of, graph_of
 from .samples import OPTIONS
 
 if TYPE_CHECKING:
@@ -70,10 +69,7 @@ def test_results(name: str, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch) 
     with Model(graph, [h200], OPTIONS, evaluate) as model:
         assert any("after" in row.kernel for row in model.prepare().rows if row.kind == "step")
         found = model.run(feeds)
-    wide, _ = graph_of(case, float64, float32)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        exact = model.run({name: data.astype(float64) for name, data in feeds.items()})
-    for result, want in exact.items():
+    for result, want in exact_of(case, float32, feeds).items():
         error = np.linalg.norm(found[result] - want) / np.linalg.norm(want)
         assert error < ERROR * (1 + abs(case.offset)), result
 

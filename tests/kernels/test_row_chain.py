@@ -43,7 +43,7 @@ from tercet.runtime.ops.reduce import (
 from .cubins import all_compile
 from .dry import Net, launches, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare, sample_of
+from .samples import Sample, compare, compare_one_kernel, sample_of
 
 FILE = "reduce/row_chain.cu"
 #: Kernels that this module compiles.
@@ -167,10 +167,7 @@ def limit(name: str) -> float:
 @needs_compiler
 @pytest.mark.parametrize("name", BUILDS)
 def test_one_kernel(name: str, emulated: CudaBackend) -> None:
-    sample = sample_of(BUILDS[name])
-    (launch,) = launches(planned(sample.graph))
-    assert launch.file == FILE
-    compare(sample, emulated, error=limit(name))
+    compare_one_kernel(BUILDS[name], FILE, emulated, limit(name))
 
 
 @needs_compiler

@@ -11,16 +11,16 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Cast, Gelu
-from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.matmul import Gemm
 
 from .cubins import assert_plans_compile
 from .dry import entries_of, launches, normal, planned
 from .emulator import needs_compiler
+from .layer_samples import layer as layer_of
 from .samples import ERROR, Sample, compare
 
 COMPILES = {"gemm/short.cu"}
@@ -30,25 +30,7 @@ ROWS = (2, 1 << 13)
 def layer(
     n: int, k: int, end: str = "", dtype: DType = float16, rows: tuple[int, ...] = ROWS
 ) -> Sample:
-    """Return a layer with a bias, and a Gelu, a residual, or a Cast to float32 behind it."""
-    graph = Graph(f"{n}x{k} {end}")
-    x = normal(*rows, k).astype(dtype)
-    feeds = {"x": x}
-    value = graph.add_input("x", TensorType(dtype, x.shape))
-    weights = graph.constant(normal(k, n).astype(dtype))
-    value = graph.insert(MatMul(), [value, weights]).output
-    value = graph.insert(Add(), [value, graph.constant(normal(n, 2)[:, 1].astype(dtype))]).output
-    if end == "gelu":
-        value = graph.insert(Gelu(), [value]).output
-    if end == "residual":
-        feeds["z"] = normal(*rows, n).astype(dtype)
-        other = graph.add_input("z", TensorType(dtype, (*rows, n)))
-        value = graph.insert(Add(), [value, other]).output
-    if end == "cast":
-        value = graph.insert(Cast(to=float32), [value]).output
-    graph.set_outputs({"y": value})
-    infer(graph)
-    return Sample(graph, feeds)
+    return layer_of(n, k, end, dtype, rows)
 
 
 def samples() -> list[Sample]:

@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Log, Mul, Neg, Sub, Tanh, Where
@@ -24,7 +24,7 @@ from tercet.runtime.ops.reduce import ReduceMax, ReduceSum
 from .cubins import all_compile
 from .dry import Net, launches, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare, sample_of
+from .samples import Sample, compare, compare_one_kernel, sample_of
 
 FILE = "reduce/row_chain.cu"
 #: Kernels that this module compiles.
@@ -63,9 +63,9 @@ def twice(net: Net, *dims: int) -> Value:
     return net.apply(Softmax(), net.apply(Softmax(), net.input(*dims)))
 
 
-def after(net: Net, op: Softmax | LogSoftmax, *dims: int, dtype: object = float32) -> Value:
+def after(net: Net, op: Softmax | LogSoftmax, *dims: int, dtype: DType = float32) -> Value:
     """Attention pooling of Tanh, or logarithms of it."""
-    return net.apply(op, net.apply(Tanh(), net.input(*dims, dtype=dtype)))  # type: ignore[arg-type]
+    return net.apply(op, net.apply(Tanh(), net.input(*dims, dtype=dtype)))
 
 
 def transposed(net: Net) -> Value:
@@ -108,10 +108,7 @@ def limit(name: str) -> float:
 @needs_compiler
 @pytest.mark.parametrize("name", BUILDS)
 def test_one_kernel(name: str, emulated: CudaBackend) -> None:
-    sample = sample_of(BUILDS[name])
-    (launch,) = launches(planned(sample.graph))
-    assert launch.file == FILE
-    compare(sample, emulated, error=limit(name))
+    compare_one_kernel(BUILDS[name], FILE, emulated, limit(name))
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
