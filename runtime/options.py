@@ -44,7 +44,8 @@ class Options:
         keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
             the integers that the file has; `export` and `simplify` write them so.
         integers: compute layers of quantized tensors on their integers, as onnxruntime does, rather
-            than as layers of floats between conversions; None for what the first backend is made
+            than as layers of floats between conversions, where these can be exact and a kernel
+            gains by it (see the pass `multiply_integers`); None for what the first backend is made
             for: ``cuda`` has kernels for them.
         finite: assume that all values are finite: products with zero weights may be removed, which
             then no longer propagate NaN and infinity.
