@@ -42,6 +42,7 @@ class Chain:
         zeros: whether packed weights have zero points.
         gated: whether two products are behind, combined as in SwiGLU.
         residual: whether something is added in front of the normalization.
+        scaled: whether products have a bias, an activation and factors.
         reader: whether something else reads the rows: as they are, "normalized", or not at all.
         norm: the operator.
         magnitude: of the rows.
@@ -57,6 +58,7 @@ class Chain:
     reader: str = "as they are"
     norm: type[RMSNormalization | LayerNormalization] = RMSNormalization
     magnitude: float = 1.0
+    scaled: bool = False
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, self.sizes))
@@ -64,6 +66,7 @@ class Chain:
         more = (
             "gated" * self.gated,
             "" if self.residual else "plain",
+            "scaled" * self.scaled,
             self.reader,
             self.norm.__name__,
         )
@@ -75,14 +78,14 @@ class Chain:
         feeds = {"x": normal(self.rows, k), "r": normal(self.rows, n + 1)[:, :n]}
         data = {name: (self.magnitude * each).astype(self.dtype) for name, each in feeds.items()}
         x, r = (graph.add_input(name, TensorType(d.dtype, d.shape)) for name, d in data.items())
-        first = self._product(graph, x, k, n, 0)
+        first = self._scaled(graph, self._product(graph, x, k, n, 0))
         rows = graph.insert(ops.Add(), [first, r]).output if self.residual else first
         infer(graph)
         factors = (20 * normal(n)[:n]).astype(self.dtype)
         y = graph.insert(self.norm(epsilon=1e-12), [rows, graph.constant(factors)]).output
         infer(graph)
         behind = [self._product(graph, y, n, last, i) for i in (1, 2)[: 1 + self.gated]]
-        result = behind[0]
+        result = behind[0] if self.gated else self._scaled(graph, behind[0])
         if self.gated:
             gate = graph.insert(ops.Swish(), [behind[0]]).output
             result = graph.insert(ops.Mul(), [gate, behind[1]]).output
@@ -93,6 +96,17 @@ class Chain:
         graph.set_outputs(outputs)
         infer(graph)
         return Sample(graph, data)
+
+    def _scaled(self, graph: Graph, x: Value) -> Value:
+        """Return swish(x + bias) * factors if `scaled`, else x."""
+        if not self.scaled:
+            return x
+        infer(graph)
+        n = x.tensor.dims[-1]
+        bias, factors = (graph.constant(normal(n + i)[:n].astype(self.dtype)) for i in (1, 2))
+        x = graph.insert(ops.Add(), [x, bias]).output
+        x = graph.insert(ops.Swish(), [x]).output
+        return graph.insert(ops.Mul(), [x, factors]).output
 
     def _product(self, graph: Graph, x: Value, k: int, n: int, number: int) -> Value:
         bits, block = self.bits[number > 0], 32
@@ -123,6 +137,7 @@ TOGETHER = (
     Chain(6, (1024, 32, 24), bits=(2, 16), reader="", residual=False),
     Chain(4, (256, 128, 24), bits=(4, 16), magnitude=1e-2),
     Chain(4, (256, 128, 24), bits=(4, 16), magnitude=2e3),
+    Chain(4, (256, 128, 24), bits=(16, 16), scaled=True),
 )
 #: The same on Hopper, of more than a few rows.
 MORE = (
@@ -131,6 +146,7 @@ MORE = (
     Chain(33, (512, 384, 192), bfloat16),
     Chain(64, (256, 128, 256), reader=""),
     Chain(9, (2048, 128, 64), residual=False),
+    Chain(24, (768, 768, 64), bits=(16, 16), scaled=True),
 )
 #: Those with a normalization in a kernel of its own, or in the kernel behind.
 APART = (

@@ -25,12 +25,13 @@ from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .atoms import HALVES
 from .between import Measured
-from .few_rows import PRODUCTS, FewRows, few_rows, few_rows_at, has_few_rows, norm_of_rows
+from .few_rows import few_rows, few_rows_at, has_few_rows
 from .findings import is_finite
-from .gated import GatedProducts, gated_products_at, has_many_rows
+from .fused_products import PRODUCTS, InTurn, Products, in_turn, norm_of_rows
+from .gated import gated_products_at, has_many_rows
 from .gemv import MAX_ROWS
 from .measured_tiles import some_rows
-from .normalized import ALIGNED, product_of
+from .normalized import ALIGNED
 
 #: Results whose squares are added up by the kernel in front, and such sums that the one behind
 #: reads at a time; see `measured_rows.cuh`.
@@ -44,31 +45,25 @@ class MeasuredProducts(Whole):
     """Products of rows that another one has computed, normalized in between.
 
     Attributes:
-        first: the product in front.
-        tail: the elementwise nodes behind it, in topological order.
-        behind: the products behind, with the normalization.
-        apart: what is tried for these instead.
-        stores_rows: whether something else reads the rows as they are.
+        found: the products.
+        apart: what is tried for those behind, and the normalization, instead.
     """
 
-    first: Node
-    tail: tuple[Node, ...]
-    behind: FewRows
+    found: InTurn
     apart: tuple[Pattern | Rest, ...]
-    stores_rows: bool
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset((self.first, *self.tail)) | self.behind.nodes
+        return self.found.nodes
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
-        return measured_products(self, y, operand, setting)
+        return measured_products(self.found, y, operand, setting)
 
     def instead(self) -> tuple[Pattern | Rest, ...]:
         """Return the products apart from the one in front; see `Pattern`."""
-        return Rest(frozenset((self.first, *self.tail))), *self.apart
+        return Rest(self.found.front.nodes), *self.apart
 
 
 def measured_products_at(
@@ -85,28 +80,18 @@ def measured_products_at(
     """
     if product not in free or not (_has_some_rows(product) and _divides(product)):
         return None
-    found = _behind(graph, product, free, tail, meeting)
-    norm = found.norm or norm_of_rows(graph, found.products)
-    if norm is None or norm not in free or not isinstance(norm.op, RMSNormalization):
+    alone = few_rows_at(graph, product, free, tail, meeting)
+    alone = alone or gated_products_at(graph, product, free, meeting)
+    behind: Products = alone or Products((product,), tail(graph, product, free))
+    norm = behind.norm or norm_of_rows(graph, behind.products)
+    if norm is None or not isinstance(norm.op, RMSNormalization):
         return None
-    apart: tuple[Pattern | Rest, ...] = (found,)
-    if found.norm is None:
-        without = Rest(found.nodes) if len(found.products) == 1 else _gated(found)
-        apart = (Rest(frozenset({norm})), without)
-    x = norm.operands[0]
-    first = product_of(x)
-    if first is None or first not in free - found.nodes or not _has_some_rows(first):
-        return None
-    before = tail(graph, first, free - found.nodes)
-    if (first, *before)[-1].output is not x:
-        return None
-    behind = replace(found, norm=norm)
-    made = {node.output for node in behind.nodes}
-    others = {v for node in behind.epilogue for v in node.distinct_reads} - made
-    if not all(v.is_constant for v in others):  # they might wait for what reads x elsewhere
-        return None
-    stores = len(x.consumers) > 1 or graph.is_output(x)
-    return MeasuredProducts(first, before, behind, apart, stores)
+    apart = (alone or Rest(behind.nodes),)
+    if behind.norm is None:
+        apart = Rest(frozenset({norm})), *apart
+    behind = Products(behind.products, behind.epilogue, norm)
+    found = in_turn(graph, behind, free, tail, _has_some_rows)
+    return found and MeasuredProducts(found, apart)
 
 
 def _has_some_rows(product: Node) -> bool:
@@ -126,25 +111,7 @@ def _divides(product: Node) -> bool:
     return not (has_few_rows(product) and isinstance(product.op, MatMulNBits))
 
 
-def _behind(graph: Graph, product: Node, free: Set[Node], tail: Tail, meeting: Meeting) -> FewRows:
-    """Return a product, with another one if a kernel computes both, and with what it normalizes."""
-    found = few_rows_at(graph, product, free, tail, meeting)
-    if found is None and (pair := gated_products_at(graph, product, free, meeting)):
-        found = FewRows(pair.products, pair.epilogue)
-    return found or FewRows((product,), tail(graph, product, free))
-
-
-def _gated(found: FewRows) -> Pattern:
-    """Return two products without a normalization."""
-    if has_few_rows(found.products[0]):
-        return found
-    one, other = found.products
-    return GatedProducts((one, other), found.epilogue)
-
-
-def measured_products(
-    found: MeasuredProducts, y: Tensor, operand: Operand, setting: Setting
-) -> Answer:
+def measured_products(found: InTurn, y: Tensor, operand: Operand, setting: Setting) -> Answer:
     """Return the launches, or why the rows are normalized by a kernel.
 
     The workspace has the squares, the rows times their factors, and the rows as they are if nothing
@@ -156,9 +123,7 @@ def measured_products(
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
     """
-    norm = found.behind.norm
-    assert norm is not None
-    x, scale = (operand(value) for value in norm.operands[:2])
+    x, scale = (operand(value) for value in found.norm.operands[:2])
     m, n = prod(x.dims[:-1]), x.dims[-1]
     part, make = (OF_PART, few_rows) if m <= MAX_ROWS else (OF_PART_OF_MORE, some_rows)
     if n % (part * WORD) or x.row != n:
@@ -170,8 +135,7 @@ def measured_products(
     exponent = _exponent(scale.data)
     factors = Packed((scale.value,), ("factors of at most one",), _factors)
     measured = Measured(rows, Scratch(0), factors, 2.0**exponent)
-    front = FewRows((found.first,), found.tail)
-    first = make(front, x, operand, setting, left=measured)
+    first = make(found.front, x, operand, setting, left=measured)
     second = make(found.behind, y, operand, setting, measured=measured)
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)

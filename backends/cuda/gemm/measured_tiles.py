@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Setting
-from ..codegen.epilogue import Epilogue, epilogue_of
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand
 from . import f16
 from .between import Between, Measured
-from .few_rows import FewRows
-from .gated import gemm_of_pair, tiled_layer
-from .packed import PackedLinear, gemm_of, packed_linear, unpacking_in_registers
+from .fused_products import Products, layers_of, packed_layers_of
+from .gated import gemm_of_pair
+from .packed import PackedLinear, gemm_of, unpacking_in_registers
 from .problem import GemmArguments
 from .schedules.swap_ab import SwapAb
 
@@ -25,7 +24,7 @@ SLOWER = "estimated to be slower than products that exchange nothing"
 
 
 def some_rows(
-    found: FewRows,
+    found: Products,
     y: Tensor,
     operand: Operand,
     setting: Setting,
@@ -43,35 +42,32 @@ def some_rows(
         measured: what the product in front has left of the rows; None if nothing.
         left: what is stored for a product behind; None if nothing.
     """
-    epilogue = epilogue_of(found.epilogue, y, *(node.output for node in found.products))
+    epilogue = found.epilogue_to(y)
     if isinstance(epilogue, str):
         return epilogue
-    nodes = (*found.products, *([found.norm] if found.norm else ()))
-    if any(setting.for_node(node).asked or setting.for_node(node).choices for node in nodes):
+    if any(own.asked or own.choices for own in found.settings(setting)):
         return "an algorithm that was asked for, or is measured"
     if epilogue.stored != y.dtype or epilogue.stored.itemsize != 2:
         return f"results of {epilogue.stored.name}"
     between = Between(measured, left)
-
-    def not_normalized(value: Value) -> Tensor:
-        if found.norm is not None and value is found.norm.output:
-            return operand(found.norm.operands[0])
-        return operand(value)
-
-    products = found.products
-    first, *others = products
-    if any(isinstance(node.op, MatMulNBits) for node in products):
-        return _packed(products, y, not_normalized, epilogue, setting, between)
-    if others:
-        gemm = gemm_of_pair(products, y, not_normalized, setting)
-    else:
-        layer = tiled_layer(first, not_normalized, setting)
-        gemm = layer if isinstance(layer, str) else replace(f16.gemm_of(layer), c=y)
+    if isinstance(found.products[0].op, MatMulNBits):
+        packed = packed_layers_of(found, y, operand, setting)
+        return packed if isinstance(packed, str) else _packed(packed, epilogue, setting, between)
+    gemm = _gemm_of(found, y, operand, setting, epilogue)
     if isinstance(gemm, str):
         return gemm
-    product = SwapAb(_of_rows(gemm, between), products=len(products), between=between)
-    few = f16.swapped(product, epilogue, setting)
-    return few or SLOWER
+    product = SwapAb(_of_rows(gemm, between), products=len(found.products), between=between)
+    return f16.swapped(product, epilogue, setting) or SLOWER
+
+
+def _gemm_of(
+    found: Products, y: Tensor, operand: Operand, setting: Setting, epilogue: Epilogue
+) -> GemmArguments | str:
+    """Return one or two products as one, or why there is none."""
+    if len(found.products) > 1:
+        return gemm_of_pair(found, y, operand, setting, epilogue)
+    layers = layers_of(found, y, operand, setting, epilogue, "tensor_cores")
+    return layers if isinstance(layers, str) else f16.gemm_of(layers[0])
 
 
 def _of_rows(gemm: GemmArguments, between: Between) -> GemmArguments:
@@ -82,22 +78,9 @@ def _of_rows(gemm: GemmArguments, between: Between) -> GemmArguments:
 
 
 def _packed(
-    products: tuple[Node, ...],
-    y: Tensor,
-    operand: Operand,
-    epilogue: Epilogue,
-    setting: Setting,
-    between: Between,
+    layers: tuple[PackedLinear, ...], epilogue: Epilogue, setting: Setting, between: Between
 ) -> Launch | str:
     """Return the launch of products with weights of a few bits, or why there is none."""
-    layers: list[PackedLinear] = []
-    for node in products:
-        assert isinstance(node.op, MatMulNBits)
-        inputs = [value and operand(value) for value in node.inputs]
-        layer = packed_linear(node.op, y, inputs, setting.for_node(node))
-        if isinstance(layer, str):
-            return layer
-        layers.append(layer)
     product, count, target = gemm_of(layers), len(layers), setting.target
     if isinstance(product, str):
         return product

@@ -20,16 +20,15 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.elementwise import in_chains
-from ..codegen.epilogue import Epilogue, Tail, epilogue_of
+from ..codegen.epilogue import Epilogue, Tail
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import PLAIN, Stored
 from ..recipe.targets import Target
 from . import f16, in_halves
 from .atoms import HALVES
-from .few_rows import PRODUCTS, norm_of_rows
 from .findings import is_finite
+from .fused_products import InTurn, Products, in_turn, norm_of_rows
 from .linear import linear_of
 from .multiplication import Multiplication, multiplication
 from .pack_scaled import ScaledColumns, ScaledRows
@@ -50,41 +49,29 @@ class NormalizedProduct(Whole):
     """A product of rows that another one has computed, normalized in between.
 
     Attributes:
-        first: the product in front.
-        tail: the elementwise nodes behind it, in topological order, whose result may be read
-            elsewhere as well.
-        norm: the normalization of its rows.
-        product: the product behind.
-        epilogue: its elementwise nodes in topological order.
-        stores_rows: whether something else reads the rows as they are.
-        keeps_rows: whether something else reads the normalized rows.
+        found: the products.
     """
 
-    first: Node
-    tail: tuple[Node, ...]
-    norm: Node
-    product: Node
-    epilogue: tuple[Node, ...]
-    stores_rows: bool
-    keeps_rows: bool
+    found: InTurn
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset((self.first, *self.tail, self.norm, self.product, *self.epilogue))
+        return self.found.nodes
 
     @property
     def in_halves(self) -> tuple[Node, ...]:
         """The products of float32, of which rows arrive and results leave in halves."""
-        return (self.first, self.product) if self._is_wide else ()
+        products = (*self.found.front.products, *self.found.behind.products)
+        return products if self._is_wide else ()
 
     @property
     def _is_wide(self) -> bool:
-        return self.norm.output.tensor.dtype == float32
+        return self.found.norm.output.tensor.dtype == float32
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return halves for the rows in front, if a kernel can store these so; see `Pattern`."""
-        rows = self.first.operands[0]
+        rows = self.found.front.products[0].operands[0]
         return {rows: Format.HALVES} if self._is_wide and setting.cuts(rows) else {}
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
@@ -92,8 +79,8 @@ class NormalizedProduct(Whole):
         if self._is_wide:
             from .normalized_halves import normalized_halves  # with the kernels of float32
 
-            return normalized_halves(self, y, operand, setting, stored)
-        return normalized_product(self, y, operand, setting)
+            return normalized_halves(self.found, y, operand, setting, stored)
+        return normalized_product(self.found, y, operand, setting)
 
 
 def normalized_product_at(
@@ -107,24 +94,14 @@ def normalized_product_at(
         free: nodes that may be taken.
         tail: returns the epilogue of a node.
     """
-    norm = norm_of_rows(graph, (product,), alone=False) if _is_of_some_rows(product) else None
-    if product not in free or norm is None or norm not in free:
+    if product not in free or not _is_of_some_rows(product):
         return None
-    x = norm.operands[0]
-    first = product_of(x)
-    if first is None or first not in free or not _is_of_some_rows(first):
+    norm = norm_of_rows(graph, (product,), alone=False)
+    if norm is None:
         return None
-    before = tail(graph, first, free)
-    if (first, *before)[-1].output is not x:
-        return None
-    epilogue = tail(graph, product, free)
-    made = {node.output for node in (product, *epilogue)}
-    others = {v for node in epilogue for v in node.distinct_reads} - made
-    if not all(v.is_constant for v in others):  # they might wait for what reads x elsewhere
-        return None
-    stores = len(x.consumers) > 1 or graph.is_output(x)
-    keeps = len(norm.output.consumers) > 1 or graph.is_output(norm.output)
-    return NormalizedProduct(first, before, norm, product, epilogue, stores, keeps)
+    behind = Products((product,), tail(graph, product, free), norm)
+    found = in_turn(graph, behind, free, tail, _is_of_some_rows)
+    return found and NormalizedProduct(found)
 
 
 def _is_of_some_rows(product: Node) -> bool:
@@ -137,22 +114,6 @@ def _is_of_some_rows(product: Node) -> bool:
     few = few_rows_of(w.tensor.nbytes) + 1 if x.tensor.dtype in HALVES else in_halves.MIN_ROWS
     constant = all(v.is_constant for v in (w, *others))
     return constant and few <= prod(x.tensor.dims[:-1]) <= f16.MORE_ROWS
-
-
-def product_of(x: Value) -> Node | None:
-    """Return the product whose elementwise nodes compute a value, if there is a single one."""
-    todo, found = [x], list[Node]()
-    while todo:
-        node = todo.pop().producer
-        if node is None:
-            continue
-        if node.output is not x and len(node.output.consumers) > 1:
-            continue
-        if isinstance(node.op, PRODUCTS):
-            found.append(node)
-        elif in_chains(node):
-            todo += node.distinct_reads
-    return found[0] if len(found) == 1 else None
 
 
 @record
@@ -174,9 +135,7 @@ class _Layer:
     microseconds: float
 
 
-def normalized_product(
-    found: NormalizedProduct, y: Tensor, operand: Operand, setting: Setting
-) -> Answer:
+def normalized_product(found: InTurn, y: Tensor, operand: Operand, setting: Setting) -> Answer:
     """Return the launches of both products, or why the normalization is a kernel of its own.
 
     Args:
@@ -196,11 +155,11 @@ def normalized_product(
 
 
 def both_layers(
-    found: NormalizedProduct,
+    found: InTurn,
     y: Tensor,
     operand: Operand,
     setting: Setting,
-    layer: Callable[[Node, tuple[Node, ...], Tensor, Operand, Setting], L | str],
+    layer: Callable[[Products, Tensor, Operand, Setting], L | str],
 ) -> tuple[L, L] | str:
     """Return both products, the one behind of rows as they are, or why there are none.
 
@@ -209,42 +168,34 @@ def both_layers(
         y: the result.
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
-        layer: returns a product with its elementwise nodes and its result, or why it is none.
+        layer: returns a product with what its epilogue stores, or why it is none.
     """
     x = operand(found.norm.operands[0])
     if setting.for_node(found.norm).asked:
         return "an algorithm that was asked for"
     if x.row != x.dims[-1]:
         return "rows that are apart"
-
-    def not_normalized(value: Value) -> Tensor:
-        return x if value is found.norm.output else operand(value)
-
-    first = layer(found.first, found.tail, x, operand, setting)
-    second = layer(found.product, found.epilogue, y, not_normalized, setting)
+    first = layer(found.front, x, operand, setting)
+    second = layer(found.behind, y, operand, setting)
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)
     return first, second
 
 
 def task_of(
-    product: Node,
-    nodes: tuple[Node, ...],
-    y: Tensor,
-    operand: Operand,
-    setting: Setting,
-    stored: Stored = PLAIN,
+    found: Products, y: Tensor, operand: Operand, setting: Setting, stored: Stored = PLAIN
 ) -> tuple[Multiplication, Linear] | str:
     """Return a product with its epilogue, and its matrices, unless another algorithm is wanted."""
-    own = setting.for_node(product)
+    (product,) = found.products
+    own, read = setting.for_node(product), found.reading(operand)
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
-    epilogue = epilogue_of(nodes, y, product.output)
+    epilogue = found.epilogue_to(y)
     if isinstance(epilogue, str):
         return epilogue
     halves = Tensor(y.value, y.format.halves) if stored.halves else None
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
-    inputs = tuple(value and operand(value) for value in product.inputs)
+    inputs = tuple(value and read(value) for value in product.inputs)
     task = multiplication(RecipeContext(product.op, y, inputs, own, epilogue=epilogue))
     if isinstance(task, str):
         return task
@@ -258,15 +209,13 @@ def task_of(
     return task, layer
 
 
-def _layer(
-    product: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
-) -> _Layer | str:
+def _layer(found: Products, y: Tensor, operand: Operand, setting: Setting) -> _Layer | str:
     """Return a product and its epilogue, if tensor cores would compute it."""
-    found = task_of(product, nodes, y, operand, setting)
+    matrices, (product,) = task_of(found, y, operand, setting), found.products
     selector = SELECTORS.get(type(product.op))
-    if isinstance(found, str) or selector is None:
-        return found if isinstance(found, str) else f"{product.kind} has one algorithm"
-    task, layer = found
+    if isinstance(matrices, str) or selector is None:
+        return matrices if isinstance(matrices, str) else f"{product.kind} has one algorithm"
+    task, layer = matrices
     taken = selector.pick(task).algorithm
     if taken != "tensor_cores":
         return f"algorithm '{taken}'"
@@ -275,18 +224,25 @@ def _layer(
     return _Layer(gemm, layer.form, layer.b, end, microseconds)
 
 
-def _norm_of(found: NormalizedProduct, behind: _Layer, operand: Operand) -> RowsNorm | str:
+def _norm_of(found: InTurn, behind: _Layer, operand: Operand) -> RowsNorm | str:
     """Return the normalization as the kernel of the product behind it takes it."""
-    norm = found.norm
-    assert isinstance(norm.op, LayerNormalization | RMSNormalization)
-    scale, *shift = (operand(value) for value in norm.operands[1:])
-    constants = (behind.b, scale, *shift)
+    constants = (behind.b, *(operand(value) for value in found.norm.operands[1:]))
     if not all(each.data is not None and is_finite(each.data) for each in constants):
         return "infinities or NaNs among the weights"
     values, form = tuple(each.value for each in constants), behind.form
+    weights = Packed(values[:2], ("scaled columns in eights", *form), ScaledRows(*form))
+    columns = Packed(values, ("columns of a norm", *form), ScaledColumns(*form))
+    return norm_of(found, operand, weights, columns)
+
+
+def norm_of(found: InTurn, operand: Operand, weights: Packed, columns: Packed) -> RowsNorm:
+    """Return the normalization, with the weights of the product behind it; see `RowsNorm`."""
+    norm = found.norm
+    assert isinstance(norm.op, LayerNormalization | RMSNormalization)
+    scale, *shift = (operand(value) for value in norm.operands[1:])
     return RowsNorm(
-        weights=Packed(values[:2], ("scaled columns in eights", *form), ScaledRows(*form)),
-        columns=Packed(values, ("columns of a norm", *form), ScaledColumns(*form)),
+        weights=weights,
+        columns=columns,
         scale=scale,
         shift=shift[0] if shift else None,
         kept=operand(norm.output) if found.keeps_rows else None,

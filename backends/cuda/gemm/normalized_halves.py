@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from ....runtime.base.record import record
-from ....runtime.ir.graph import Node, Value
-from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ir.graph import Value
 from ....runtime.plan.format import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
@@ -23,7 +22,8 @@ from . import in_halves
 from .f16x3 import in_halves as cut_rows
 from .f16x3 import scaled_refusal, scales_of
 from .findings import is_finite
-from .normalized import ALIGNED, NormalizedProduct, both_layers, task_of
+from .fused_products import InTurn, Products
+from .normalized import ALIGNED, both_layers, norm_of, task_of
 from .pack_rows import MatrixPacking, Order, SumPacking
 from .problem import Form, GemmArguments, Linear, Problem
 from .schedules import swap_f16x3
@@ -56,7 +56,7 @@ class _Layer:
 
 
 def normalized_halves(
-    found: NormalizedProduct, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+    found: InTurn, y: Tensor, operand: Operand, setting: Setting, stored: Stored
 ) -> Answer:
     """Return the launches of both products, or why the normalization is a kernel of its own.
 
@@ -67,18 +67,17 @@ def normalized_halves(
         setting: the GPU and the user's options.
         stored: how the result is stored.
     """
-    if operand(found.first.operands[0]).format is not Format.HALVES:
+    (first_product,) = found.front.products
+    if operand(first_product.operands[0]).format is not Format.HALVES:
         return "rows that are not in halves"
     halves = Tensor(found.norm.operands[0], Format.HALVES)
     ways = {
-        found.first: Stored(True, found.stores_rows or found.keeps_rows),
-        found.product: stored,
+        found.front: Stored(True, found.stores_rows or found.keeps_rows),
+        found.behind: stored,
     }
 
-    def layer(
-        node: Node, nodes: tuple[Node, ...], y: Tensor, operand: Operand, setting: Setting
-    ) -> _Layer | str:
-        return _layer(node, nodes, y, operand, setting, ways[node])
+    def layer(each: Products, y: Tensor, operand: Operand, setting: Setting) -> _Layer | str:
+        return _layer(each, y, operand, setting, ways[each])
 
     layers = both_layers(found, y, operand, setting, layer)
     if isinstance(layers, str):
@@ -98,18 +97,13 @@ def normalized_halves(
 
 
 def _layer(
-    product: Node,
-    nodes: tuple[Node, ...],
-    y: Tensor,
-    operand: Operand,
-    setting: Setting,
-    stored: Stored,
+    found: Products, y: Tensor, operand: Operand, setting: Setting, stored: Stored
 ) -> _Layer | str:
     """Return a product and its epilogue, if it may read rows in halves."""
-    found = task_of(product, nodes, y, operand, setting, stored)
-    if isinstance(found, str):
-        return found
-    task, layer = found
+    matrices = task_of(found, y, operand, setting, stored)
+    if isinstance(matrices, str):
+        return matrices
+    task, layer = matrices
     if refused := in_halves.refusal(task):
         return refused
     m, n, k = layer.shape
@@ -121,28 +115,19 @@ def _layer(
     return _Layer(in_halves.arguments_of(layer), layer, task.epilogue, ways[0], alone)
 
 
-def _norm_of(found: NormalizedProduct, behind: Linear, operand: Operand) -> RowsNorm | str:
+def _norm_of(found: InTurn, behind: Linear, operand: Operand) -> RowsNorm | str:
     """Return the normalization as the kernel of the product behind it takes it."""
-    norm, form = found.norm, behind.form
-    assert isinstance(norm.op, LayerNormalization | RMSNormalization)
-    scale, *shift = (operand(value) for value in norm.operands[1:])
-    if not all(each.data is not None and is_finite(each.data) for each in (scale, *shift)):
+    constants, form = [operand(value) for value in found.norm.operands[1:]], behind.form
+    if not all(each.data is not None and is_finite(each.data) for each in constants):
         return "infinities or NaNs among scales or shifts"
     assert behind.b.data is not None
-    assert scale.data is not None
-    if refused := scaled_refusal(behind.b.data, *form, scale.data):  # of infinite weights, too
+    assert constants[0].data is not None
+    if refused := scaled_refusal(behind.b.data, *form, constants[0].data):  # of infinite weights
         return refused
-    values = tuple(each.value for each in (behind.b, scale, *shift))
-    return RowsNorm(
-        weights=_packed(values[:2], form, "scaled columns in halves", cut_rows),
-        columns=Packed(values, ("columns of rows in halves", *form), SumPacking(*form)),
-        scale=scale,
-        shift=shift[0] if shift else None,
-        kept=operand(norm.output) if found.keeps_rows else None,
-        epsilon=norm.op.epsilon,
-        centred=isinstance(norm.op, LayerNormalization),
-        kind=norm.kind,
-    )
+    values = tuple(each.value for each in (behind.b, *constants))
+    weights = _packed(values[:2], form, "scaled columns in halves", cut_rows)
+    columns = Packed(values, ("columns of rows in halves", *form), SumPacking(*form))
+    return norm_of(found, operand, weights, columns)
 
 
 def _launches(

@@ -294,12 +294,12 @@ def _unscalable(norm: RowNorm, layer: PackedLinear) -> str | None:
 
 
 def multiply_packed_pair(
-    layers: tuple[PackedLinear, PackedLinear], epilogue: Epilogue, target: Target
+    layers: tuple[PackedLinear, ...], epilogue: Epilogue, target: Target
 ) -> Answer:
     """Return the launch of two products, or why they are computed separately.
 
     Args:
-        layers: with the same `a`, weights of one kind, and the last result as `y`.
+        layers: both, with the same `a`, weights of one kind, and the last result as `y`.
         epilogue: combines both results.
         target: the GPU.
     """
