@@ -43,7 +43,7 @@ def _cut_of(slot: Slot, axis: int) -> _Cut | None:
     dims, itemsize = slot.type.dims, slot.type.dtype.itemsize
     if not slot.nbytes:
         return None
-    last = slot.format is Format.CHANNELS_LAST and len(dims) > 2
+    last = (slot.format is Format.CHANNELS_LAST or _is_pixel(dims)) and len(dims) > 2
     axes = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))
     place = axes.index(axis)
     row = slot.pitch or dims[axes[-1]]
@@ -198,11 +198,15 @@ class _Slices:
         self.views.setdefault(whole, []).append(base)
         for view in self._seen(base) or ():
             view.pitch = pitch
+            if pitch and _is_pixel(view.type.dims):
+                view.format = Format.CHANNELS_LAST
 
     def _takes(self, row: Row, slot: Slot) -> bool:
         """Whether a row accepts gaps between the rows of a slot."""
         if row.claim is not None:
             formats = row.claim.formats
+            if slot.format is not Format.CHANNELS_LAST and _is_pixel(slot.type.dims):
+                return False  # its rows are of single elements for a step
             has_channels = slot.format is Format.CHANNELS_LAST or len(slot.type.dims) == 2
             able = formats.pitched if has_channels else formats.rows
             return slot.value in able and self.dense.isdisjoint(row.nodes)
@@ -225,10 +229,21 @@ def _starts(parts: Sequence[Slot], axis: int, cut: _Cut) -> list[int] | None:
     return None if any(start % ALIGNMENT for start in starts) else starts
 
 
+def _is_pixel(dims: tuple[int, ...]) -> bool:
+    """Whether images have one pixel: their bytes are the same in all formats, rows of channels."""
+    return len(dims) > 2 and prod(dims[2:]) == 1
+
+
 def _has_rows_of(slot: Slot, other: Slot) -> bool:
     """Whether the same bytes are rows of the same length, as one tensor and as another."""
-    lengths = {each.format.physical(each.type.dims)[-1:] for each in (slot, other)}
+    lengths = {_row_of(each) for each in (slot, other)}
     return slot.nbytes == other.nbytes > 0 and len(lengths) == 1 and lengths != {()}
+
+
+def _row_of(slot: Slot) -> tuple[int, ...]:
+    """Return the length of a slot's rows; none of a scalar."""
+    dims = slot.type.dims
+    return dims[1:2] if _is_pixel(dims) else slot.format.physical(dims)[-1:]
 
 
 def _lay(slot: Slot, whole: Slot, offset: int, pitch: int) -> None:

@@ -21,8 +21,11 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.movement import Concat
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Split
 from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, RMSNormalization
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_plans_compile
@@ -284,6 +287,33 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
         )
     ]
     assert_plans_compile(graphs, target, cache, COMPILES)
+
+
+@needs_compiler
+@pytest.mark.parametrize("parts", [1, 3])
+def test_scales_and_shifts_of_each_image_are_halves_of_a_vector(
+    parts: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read where a layer of the time computes them, as in a U-Net for diffusion."""
+    divide(monkeypatch, 8, parts, 30)
+    graph = Graph("halves")
+    x = graph.add_input("x", TensorType(float32, (2, 16, 6, 5)))
+    time = graph.add_input("time", TensorType(float32, (2, 24)))
+    w, of_time = (graph.constant(normal(*shape)) for shape in ((16, 16, 1, 1), (24, 32)))
+    scale, shift = (graph.constant(normal(16, 1)[:, 0]) for _ in range(2))
+    norm = GroupNormalization(num_groups=4)
+    y = graph.insert(norm, [graph.insert(Conv(), [x, w]).output, scale, shift]).output
+    both = graph.insert(MatMul(), [time, of_time]).output
+    both = graph.insert(Reshape(), [both, graph.constant(np.array([2, 32, 1, 1]))]).output
+    by, more = graph.insert(Split(axis=1, num_outputs=2), [both], outputs=2).outputs
+    for op, other in ((Mul(), by), (Add(), more)):
+        y = graph.insert(op, [y, other]).output
+    graph.set_outputs({"y": graph.insert(Conv(), [y, w]).output})
+    infer(graph)
+    entries = entries_of(graph)
+    assert "channel_groups" in entries
+    assert not {"split", "copy_strided"} & set(entries)
+    compare(Sample(graph, {"x": normal(2, 16, 6, 5), "time": normal(2, 24)}), emulated)
 
 
 @needs_compiler

@@ -157,7 +157,7 @@ def normalize_channels(
         cluster=(slabs.parts, 1, 1) if slabs.is_cluster else (1, 1, 1),
         code=epilogue.code,
         note=f"{images.number * number} x {images.depth * pixels}{how} {epilogue.title}".strip(),
-        pitched=(x, y),
+        pitched=(x, y, *epilogue.apart),
     )
     if not joined:
         return last
