@@ -7,10 +7,12 @@ from itertools import accumulate
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Attention
+from ..ops.cuts import Part, part_of
 from ..ops.movement import Concat, Slice, Split
+from ..ops.shape import RESHAPES, Reshape
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, is_static, split_sizes
+from .editing import Builder, dims_of, drop, is_static, split_sizes
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -32,6 +34,41 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         cut_split(graph, node, *found)
         yield f"parts of Split '{node.name}' are Slices"
+    for node in list(graph.nodes):
+        part = part_of(node.output) if isinstance(node.op, Slice) else None
+        whole = None if part is None else _whole(part)
+        if part is not None and whole is not None:
+            add = Builder(graph, node, node.name, (node,))
+            source, start = whole.source, whole.places.start + part.places.start
+            dims, of = list(dims_of(part.source) or ()), dims_of(source) or ()
+            dims[part.axis] = of[whole.axis]
+            if tuple(dims) != of:
+                source = add(Reshape(), source, add.integers(dims, "shape"))
+            bounds = (start, start + len(part.places), part.axis)
+            cut = add(Slice(), source, *(add.integers([n], "bound") for n in bounds))
+            before = node.inputs[0]
+            graph.replace(node, [cut])
+            drop(graph, None if before is None else before.producer)
+            yield f"'{node.name}' is cut from '{whole.source.name}'"
+
+
+def _whole(part: Part) -> Part | None:
+    """Return of what tensor a part is cut of which there is only a part, with the same rank or not.
+
+    Axes of one element may have come or gone in between: the scales and shifts of a layer that
+    computes those of all blocks.
+    """
+    value, axis = part.source, part.axis
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
+        before, after = dims_of(node.operands[0]), dims_of(value)
+        if before is None or after is None or after[axis] == 1:
+            return None
+        many = [[i for i, size in enumerate(dims) if size != 1] for dims in (before, after)]
+        if [before[i] for i in many[0]] != [after[i] for i in many[1]]:
+            return None
+        value, axis = node.operands[0], many[0][many[1].index(axis)]
+    whole = part_of(value) if node is not None and isinstance(node.op, Slice) else None
+    return whole if whole is not None and whole.axis == axis else None
 
 
 def cut_split(graph: Graph, split: Node, axis: int, sizes: Sequence[int]) -> list[Value]:

@@ -18,15 +18,16 @@ from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add, Cast, Div, Mul
 from ..ops.gather import Gather, TensorScatter
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Pad, Split, Transpose
+from ..ops.movement import Concat, Pad, Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
-from ..ops.shape import Reshape
+from ..ops.shape import RESHAPES, Reshape
 from .driver import Context
 from .editing import Builder, dims_of, rank_of, shape_of
 from .head_steps import length_of
 from .merge_rotations import merged_rotations
 from .pattern import without_addend
+from .pointwise import is_elementwise
 
 #: Maximum number of rows of one of several sequences.
 _SHORT = 2048
@@ -102,7 +103,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             latents.setdefault(layer.x, []).append(value)
     for values in latents.values():
         yield from _merge(graph, values)
-    for values in _chosen(graph):
+    for values in (*_chosen(graph), *_repeated(graph)):
         yield from _merge(graph, values, shared=True)
     for node in list(graph.nodes):
         yield from merged_rotations(graph, node)
@@ -114,6 +115,27 @@ def _chosen(graph: Graph) -> list[list[Value]]:
     These are nodes of a graph, of which edges read both ends (GatedGCN, GNS). No kernel of such a
     layer could apply what comes next to its results. Columns that a view cuts into heads are apart.
     """
+    return [
+        values
+        for found in _of_rows(graph)
+        if (values := [value for value in found if not _is_viewed(value)])
+        and any(_chooses_rows(node) for value in values for node in value.consumers)
+    ]
+
+
+def _repeated(graph: Graph) -> list[list[Value]]:
+    """Return what layers compute of one vector for each sample, if all of a sample reads it.
+
+    Layers of the time, of a class or of a style scale and shift the images and rows of all blocks
+    (networks for diffusion, FiLM). They have few rows: all of them together keep a device as busy
+    as one does.
+    """
+    found = [[value for value in values if _is_repeated(value)] for values in _of_rows(graph)]
+    return [values for values in found if len(values) > 1]
+
+
+def _of_rows(graph: Graph) -> Iterable[list[Value]]:
+    """Return what products compute of the rows of each matrix, with what is added to it."""
     found: dict[Value, list[Value]] = {}
     for node in graph.nodes:
         if isinstance(node.op, MatMul | Gemm) and rank_of(node.operands[0]) == 2:
@@ -121,13 +143,30 @@ def _chosen(graph: Graph) -> list[list[Value]]:
             reader = graph.sole_consumer(value)
             if reader is not None and without_addend(graph, reader.output)[0] is value:
                 value = reader.output
-            if not any(isinstance(each.op, Reshape) for each in value.consumers):
-                found.setdefault(node.operands[0], []).append(value)
-    return [
-        values
-        for values in found.values()
-        if any(_chooses_rows(node) for value in values for node in value.consumers)
-    ]
+            found.setdefault(node.operands[0], []).append(value)
+    return found.values()
+
+
+def _is_viewed(value: Value) -> bool:
+    return any(isinstance(node.op, Reshape) for node in value.consumers)
+
+
+def _is_repeated(value: Value) -> bool:
+    """Whether elementwise nodes broadcast a tensor, or all parts of it, to larger ones."""
+    return bool(value.consumers) and all(_repeats(node, value) for node in value.consumers)
+
+
+def _repeats(node: Node, value: Value) -> bool:
+    if isinstance(node.op, (*RESHAPES, Split, Slice)):
+        return node.inputs[0] is value and all(map(_is_repeated, node.outputs))
+    before, after = shape_of(value), shape_of(node.output)
+    if not is_elementwise(node.op) or before is None or after is None:
+        return False
+    if before == after:  # 1 + scale
+        return _is_repeated(node.output)
+    return any(
+        size == 1 and of != 1 for size, of in zip(reversed(before), reversed(after), strict=False)
+    )
 
 
 def _chooses_rows(node: Node) -> bool:

@@ -8,10 +8,11 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Split
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.random import RandomNormal
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes import STATIC_PASSES
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -126,4 +127,28 @@ def test_weights_that_are_repeated(pixels: int) -> None:
     graph = make(build, (2, 12, 1))
     copy = cut(graph)
     assert kinds(copy).count("Slice") == 2
+    assert_same(graph, copy)
+
+
+@pytest.mark.parametrize("view", [None, (2, 6, 1, 1), (1, 2, 6)], ids=str)
+def test_parts_of_parts_are_cut_from_the_whole(view: tuple[int, ...] | None) -> None:
+    """Scales and shifts that one layer computes for all blocks."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        halves = graph.insert(Split(axis=1, num_outputs=2), [x], 2).outputs
+        infer(graph)
+        ends: list[Value] = []
+        for half in halves:
+            whole = apply(graph, Reshape(), half, np.array(view)) if view else half
+            axis = 2 if view == (1, 2, 6) else 1
+            parts = graph.insert(Split(axis=axis, num_outputs=2), [whole], 2).outputs
+            infer(graph)
+            ends += [
+                apply(graph, kind(), part) for kind, part in zip((Relu, Exp), parts, strict=True)
+            ]
+        return apply(graph, Concat(axis=axis), *reversed(ends))
+
+    graph = make(build, (2, 12))
+    copy = cut(graph)
+    assert kinds(copy).count("Slice") == 4
     assert_same(graph, copy)

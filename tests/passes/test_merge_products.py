@@ -13,7 +13,7 @@ from tercet.runtime.ir.dtypes import float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Div, Mul
+from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul
 from tercet.runtime.ops.gather import Gather, TensorScatter
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Pad, Slice, Split, Transpose
@@ -243,3 +243,34 @@ def test_layers_of_nodes_that_edges_read_are_one(bias: bool) -> None:
         with Model(each, open_backends("numpy", Options()), Options(), evaluate) as model:
             results += model.run(feeds).values()
     np.testing.assert_allclose(*results, rtol=0, atol=1e-4)
+
+
+def test_layers_of_a_vector_that_all_of_a_sample_reads_are_one() -> None:
+    """Scales and shifts of the blocks of a network for diffusion."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = g.constant(normal(3, 8, 2, 2))
+        for _ in range(3):
+            both = apply(g, Gemm(transB=1), x, normal(16, 6), normal(16))
+            both = apply(g, Reshape(), both, np.array([3, 16, 1, 1]))
+            by, more = g.insert(Split(axis=1, num_outputs=2), [both], 2).outputs
+            infer(g)
+            by = apply(g, Add(), by, np.ones((), np.float32))
+            y = apply(g, Add(), apply(g, Mul(), y, by), more)
+        return y
+
+    graph = make(build, (3, 6))
+    after, _ = optimised(graph)
+    assert sum(kind in ("MatMul", "Gemm") for kind in kinds(after)) == 1
+    assert_same(graph, after, 3, 6)
+
+
+def test_layers_that_nothing_repeats_stay() -> None:
+    """A policy's mean and its deviation."""
+
+    def build(g: Graph, x: Value) -> Value:
+        mean, log = (apply(g, Gemm(), x, normal(6, 16), normal(16)) for _ in range(2))
+        return apply(g, Add(), mean, apply(g, Mul(), apply(g, Exp(), log), normal(3, 16)))
+
+    after, _ = optimised(make(build, (3, 6)))
+    assert kinds(after).count("Gemm") == 2
