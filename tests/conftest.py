@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What $TERCET_TEST_CACHE holds, and how many bytes of it; one state of the sources has 60 MB.
 KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
+#: The number of GPU tests that are not run, as no GPU can be used.
+LEFT_OUT = pytest.StashKey[int]()
 os.environ["TERCET_VERIFY_PASSES"] = "1"  # names a pass that leaves a broken graph
 # For numpy, which nothing here may import earlier: threads of OpenBLAS sleep while they wait. By
 # default they take a core from another process's tests meanwhile, for 2**26 ticks.
@@ -157,21 +160,45 @@ def why_no_gpu() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip GPU tests where no GPU can be used; `make gpu-test` ends there instead.
+    """Leave GPU tests out where no GPU can be used; `make gpu-test` ends there instead.
 
-    Of the tests that are selected, $TERCET_TEST_PART, such as ``3/16``, takes every 16th.
+    If there are no others, they are skipped. Of the tests that are selected, $TERCET_TEST_PART,
+    such as ``3/16``, takes every 16th.
     """
     if chosen := os.environ.get("TERCET_TEST_PART"):
         number, count = map(int, chosen.split("/"))
         config.hook.pytest_deselected(items=[x for i, x in enumerate(items) if i % count != number])
         items[:] = items[number::count]
-    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    elsewhere, on_gpu = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (on_gpu if item.get_closest_marker("gpu") else elsewhere).append(item)
     if not on_gpu or not why_no_gpu():
         return
     if os.environ.get("TERCET_REQUIRE_GPU"):
         pytest.exit(why_no_gpu(), returncode=pytest.ExitCode.USAGE_ERROR)
-    for item in on_gpu:
-        item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+    if not elsewhere:
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+        return
+    items[:] = elsewhere
+    config.hook.pytest_deselected(items=on_gpu)
+    config.stash[LEFT_OUT] = len(on_gpu)
+    getattr(config, "workeroutput", {})["left_out"] = len(on_gpu)  # of pytest-xdist
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take note of what a worker has left out, which is the same for all."""
+    if count := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = count
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many tests were left out, and why."""
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} tests need a GPU, and were left out: {why_no_gpu()}")
 
 
 @pytest.hookimpl(wrapper=True)
