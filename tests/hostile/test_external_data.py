@@ -10,11 +10,8 @@ from onnx import ModelProto
 from tercet.importers.onnx import load
 from tercet.importers.onnx.reading import external
 from tercet.importers.onnx.reading.external import external_data_in
-from tercet.importers.onnx.writing.embed import self_contained
-from tercet.runtime.errors import (
-    ModelError,
-    ModelFileError,
-)
+from tercet.runtime.errors import ModelError, ModelFileError, UnsupportedError
+from tercet.tools.runners.onnx_files import OnnxFile
 
 from .files import EXTERNAL, changed, tensor
 
@@ -209,10 +206,9 @@ def test_a_file_that_becomes_a_link_after_the_check_is_not_followed(
         load(path)
 
 
-def test_a_model_without_files_of_its_own(folder: Path) -> None:
-    """What other libraries get has its data in it, under the same rules."""
+def test_what_another_program_gets_has_its_data_under_the_same_rules(folder: Path) -> None:
     path = with_external(folder, [("location", "good")])
-    held = self_contained(path).graph.initializer[0]
+    held = OnnxFile(path).self_contained().graph.initializer[0]
     assert (held.raw_data, len(held.external_data)) == (bytes(32), 0)
-    with pytest.raises(ModelFileError, match="lead out"):
-        self_contained(with_external(folder, [("location", "link")]))
+    with pytest.raises(UnsupportedError, match="lead out"):
+        OnnxFile(with_external(folder, [("location", "link")])).self_contained()

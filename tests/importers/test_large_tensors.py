@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tercet.importers.onnx import Imported, load
 from tercet.importers.onnx.reading import large_tensors, read
-from tercet.importers.onnx.writing.embed import self_contained
 from tercet.runtime.errors import ModelError, ModelFileError
 from tercet.runtime.ir.types import Array
 
@@ -157,10 +156,3 @@ def test_texts_are_not_scanned(tmp_path: Path) -> None:
     onnx.save(model(), path)
     assert read.format_of(path.read_bytes()) == "textproto"
     check(load(path))
-
-
-def test_a_copy_with_all_tensors_embedded_has_the_data(tmp_path: Path) -> None:
-    """Other programs get it for tensors in the middle, frozen inputs and other weights."""
-    path = saved(tmp_path, model().SerializeToString())
-    assert parts_of(path) > 0
-    assert self_contained(path) == model()

@@ -252,22 +252,23 @@ def compare(
     processes = {name: process_for(name, settings) for name in chosen}
     race, tolerances = None, Chosen.of(rtol, atol)
     given = asked(inputs, seed, shapes, dims)
-    with ExitStack() as stack:
-        stack.enter_context(use_threads(threads))
-        limit, tell = stack.enter_context(time_limit(timeout, say))
-        model = stack.enter_context(api.load(source, stop_at=0, operators=operators))
-        race = Race(source, model, settings, processes, tell)
-        race.feed(given, chosen, None if load is None else Path(load))
-        try:
-            race.enter(chosen, skip_unavailable)
-            race.judge(tolerances)
-            race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
-            race.judge_later()
-        finally:
-            race.close()
-    if race is None or len(race.entries) + len(race.ended) < 2:
-        raise limit.error()
-    race.judge(tolerances, measured=False)
+    with ExitStack() as kept:  # what is judged after the time limit reads the graph, too
+        with ExitStack() as stack:
+            stack.enter_context(use_threads(threads))
+            limit, tell = stack.enter_context(time_limit(timeout, say))
+            model = kept.enter_context(api.load(source, stop_at=0, operators=operators))
+            race = Race(source, model, settings, processes, tell)
+            race.feed(given, chosen, None if load is None else Path(load))
+            try:
+                race.enter(chosen, skip_unavailable)
+                race.judge(tolerances)
+                race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
+                race.judge_later()
+            finally:
+                race.close()
+        if race is None or len(race.entries) + len(race.ended) < 2:
+            raise limit.error()
+        race.judge(tolerances, measured=False)
     results = tuple(_result(name, entry) for name, entry in race.entries.items())
     return Comparison(
         model_title(source),

@@ -19,7 +19,7 @@ from ...runtime.ir.types import Array, HostValue
 from ...runtime.options import Options
 from ..common.ended import RunnerEnded
 from ..common.nested import flat
-from ..runners.onnxruntime_runner import with_constants
+from ..runners.onnx_files import OnnxFile
 from ..runners.replay import FilePlayer, as_written, live_values, prepared
 from ..runners.runners import RunnerSettings, open_runner
 from ..verdict.error_bounds import Finding, Judge
@@ -119,7 +119,7 @@ def _first_changed(
     every = graph.clone()
     made = {**{value.name: value for value in live_values(every)}, **every.outputs}
     try:
-        in_file = [name for node in with_constants(source).graph.node for name in node.output]
+        in_file = [name for node in OnnxFile(source).message().graph.node for name in node.output]
         names = [name for name in in_file if name in made]
         every.set_outputs({name: made[name] for name in names})
         found = player.run(every, feeds)

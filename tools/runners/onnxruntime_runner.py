@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, NodeProto, helper
-from onnx.numpy_helper import from_array
 
 from ...api import Loadable
 from ...backends.numpy.numerics import blas
 from ...importers.onnx.reading.external import external_data_dir
-from ...importers.onnx.reading.order import distinct
-from ...importers.onnx.reading.texts import FORMATS, format_of
-from ...importers.onnx.writing.embed import self_contained
 from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
@@ -33,6 +27,7 @@ from ..common.ended import RunnerEnded
 from ..common.inputs import RunRefused
 from ..common.onnxruntime_errors import onnxruntime_errors
 from .fatal_node import fatal_node
+from .onnx_files import OnnxFile, numbered
 from .onnxruntime_process import (
     LocalSession,
     OnnxruntimeProcess,
@@ -146,15 +141,14 @@ class OnnxRuntime:
         entries = {"session.force_spinning_stop": "1"}
         if as_written:
             entries["session.disable_quant_qdq"] = "1"
-        if (folder := external_data_dir()) is not None:
-            entries[_DATA_FOLDER] = str(folder)
         self.precision = "tf32" if config.provider == "cuda" and precision == "tf32" else "float32"
         wanted, chosen = _chosen(config, self.precision)
         self._setup = Setup(LEVELS[config.level], threads, tuple(chosen), entries)
-        self._name, self._source, self._process = name, source, process
+        self._name, self._process = name, process
+        self._file = OnnxFile(source, external_data_dir())
         self._title = os.fspath(source) if isinstance(source, str | os.PathLike) else title
         self._feeds: Mapping[str, Array] | None = None
-        self._session = self._opened(_for_onnxruntime(source, outputs))
+        self._session = self._opened(*self._given(outputs))
         if wanted not in self._session.providers:
             raise BackendUnavailable(
                 name,
@@ -171,14 +165,33 @@ class OnnxRuntime:
         """What the last load or run took in its own process; None if that is this one."""
         return self._session.seconds
 
-    def _opened(self, model: str | bytes) -> SessionLike:
+    def _given(self, outputs: Sequence[str]) -> tuple[str | bytes, Setup]:
+        """Return what a session gets: the file itself, unless something in it changes."""
+        is_changed = outputs or FROZEN.get() or WEIGHTS.get() or external_data_dir() is not None
+        if self._file.is_binary and not is_changed:
+            return self._file.path or "", self._setup
+        model = self._file.with_constants()
+        have = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
+        )
+        setup = self._located(model)
+        return model.SerializeToString(), setup
+
+    def _located(self, model: ModelProto) -> Setup:
+        """Return the settings by which a message's external data are found."""
+        folder = self._file.located(model)
+        entries = {} if folder is None else {_DATA_FOLDER: folder}
+        return replace(self._setup, entries={**self._setup.entries, **entries})
+
+    def _opened(self, model: str | bytes, setup: Setup) -> SessionLike:
         if self._process is None:
             try:
-                return LocalSession(model, self._setup)
+                return LocalSession(model, setup)
             except onnxruntime_errors() as error:
                 raise self._refused(error) from error
         try:
-            return self._process.open(model, self._setup)
+            return self._process.open(model, setup)
         except SessionRefused as error:
             raise self._refused(error) from error
         except ProcessEnded as end:
@@ -202,7 +215,7 @@ class OnnxRuntime:
         self._feeds = feeds
         try:
             found = self._session.run(feeds, self._outputs)
-            return dict(zip(distinct(self._outputs), found, strict=True))
+            return dict(zip(numbered(self._outputs), found, strict=True))
         except ProcessEnded as end:
             raise self._ended(end) from None
         except (SessionRefused, *onnxruntime_errors()) as error:
@@ -235,10 +248,12 @@ class OnnxRuntime:
         process, feeds = self._process, self._feeds
         if process is None:
             return None
+        whole = self._file.with_constants()
+        setup = self._located(whole)
 
         def is_fatal(model: ModelProto) -> bool:
             try:
-                session = process.open(model.SerializeToString(), self._setup)
+                session = process.open(model.SerializeToString(), setup)
                 if feeds is not None:
                     session.run(feeds, session.outputs)
                 session.close()
@@ -249,7 +264,7 @@ class OnnxRuntime:
             return False
 
         try:
-            return fatal_node(with_constants(self._source), is_fatal)
+            return fatal_node(whole, is_fatal)
         except (ValueError, EncodeError):  # more than 2 GB
             return None
 
@@ -284,42 +299,3 @@ def _chosen(config: OrtConfig, precision: str) -> tuple[str, list[Any]]:
     if config.provider == "cuda":  # TF32 is its default
         return wanted, [(wanted, {"use_tf32": "1" if precision == "tf32" else "0"}), _CPU]
     return wanted, [wanted] if wanted == _CPU else [wanted, _CPU]
-
-
-def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
-    """Return the model for a session; intermediate tensors are made outputs if needed."""
-    if outputs or FROZEN.get() or WEIGHTS.get():
-        model = with_constants(source)
-        have = {value.name for value in model.graph.output}
-        model.graph.output.extend(
-            helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
-        )
-        return model.SerializeToString()
-    if isinstance(source, ModelProto):
-        return source.SerializeToString()
-    if isinstance(source, bytes) and format_of(source) is None:
-        return source
-    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
-        return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
-    return self_contained(source).SerializeToString()
-
-
-def with_constants(source: Loadable) -> ModelProto:
-    """Return a model with all constants embedded, including frozen inputs and other weights."""
-    model, weights = self_contained(source), WEIGHTS.get()
-    graph, frozen = model.graph, FROZEN.get()
-    given = {value.name for value in graph.input} & frozen.keys()
-    arrays = {**weights, **{name: frozen[name] for name in given}}
-    _keep(graph.input, lambda value: value.name not in frozen)
-    _keep(graph.initializer, lambda tensor: tensor.name not in weights)
-    _keep(graph.sparse_initializer, lambda tensor: tensor.values.name not in weights)
-    _keep(graph.node, lambda node: node.op_type != "Constant" or node.output[0] not in weights)
-    graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(arrays))
-    return model
-
-
-def _keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
-    """Keep the wanted entries of a repeated field."""
-    if len(kept := [each for each in entries if wanted(each)]) < len(entries):
-        del entries[:]
-        entries.extend(kept)

@@ -8,21 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-import onnx
-
 from ... import backends
 from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
-from ...importers.onnx.reading.order import distinct
-from ...runtime.errors import UnsupportedError, UsageError, did_you_mean
+from ...runtime.errors import UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
-from ..common.console import counted
-from ..common.inputs import RunRefused
 from .onnxruntime_process import OnnxruntimeProcess
-from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime, with_constants
-
-REFERENCE = "onnx.reference"
+from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime
+from .reference_runner import REFERENCE, OnnxReference, threads_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +152,7 @@ def open_runner(
         own = settings.outputs, settings.precision, process, settings.title, settings.as_written
         return OnnxRuntime(name, source, *own)
     if name == REFERENCE:
-        return _Reference(source, settings.outputs)
+        return OnnxReference(source, settings.outputs)
     return _Tercet(name, source, settings)
 
 
@@ -183,50 +177,3 @@ class _Tercet:
 
     def close(self) -> None:
         self.model.close()
-
-
-class _Reference:
-    """The onnx package's evaluator: readable, complete and slow."""
-
-    precision = "float32"
-    seconds: float | None = None
-    # It raises whatever numpy and its own code raise.
-    _failures = (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        NotImplementedError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    )
-
-    def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
-        from onnx.reference import ReferenceEvaluator
-
-        try:
-            self._evaluator: Any = ReferenceEvaluator(with_constants(source))
-        except self._failures as error:
-            raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
-        self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]
-        threads = blas.threads()
-        self.about = f"onnx {onnx.__version__} on cpu, {threads_text(threads)}"
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
-        try:
-            found = self._evaluator.run(self._names, dict(feeds))
-        except self._failures as error:
-            said = str(error) or type(error).__name__
-            raise RunRefused(f"onnx.reference does not run this model: {said}") from error
-        return dict(zip(distinct(self._names), found, strict=True))
-
-    def close(self) -> None:
-        self._evaluator = None
-
-
-def threads_text(threads: int | None) -> str:
-    """Return a number of threads in words."""
-    if threads is None:
-        return "as many threads as its BLAS takes"
-    return counted(threads, "thread")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from onnx import ModelProto
 
 from ...api import Loadable
-from ...importers.onnx.reading.order import distinct
 from ...runtime.ir.types import Array
 from ..common.nested import flat
+from ..runners.onnx_files import numbered
 from ..runners.onnxruntime_process import OnnxruntimeProcess, ProcessEnded
 from ..runners.onnxruntime_server import Setup
 
@@ -44,7 +44,7 @@ class Onnxruntime:
         try:
             session = self._process.open(model, Setup(level, entries=_ENTRIES))
             results = session.run(feeds, session.outputs)
-            found = flat(dict(zip(distinct(session.outputs), results, strict=True)))
+            found = flat(dict(zip(numbered(session.outputs), results, strict=True)))
             session.close()
         except ProcessEnded as end:
             types = ", ".join(f"{name}: {x.dtype}{list(x.shape)}" for name, x in feeds.items())
