@@ -3,8 +3,9 @@
 A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the
 backend itself, then those that take on the same device what it leaves over. It raises
 `BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
-of the backend's own options, which `Options.of_backend` returns, and ``ALGORITHMS``, the names that
-`Options.conv` and `Options.algorithms` may ask it for. Other packages add backends through the
+of the backend's own options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that
+`Options.conv` and `Options.algorithms` may ask it for, and ``INTEGERS``, the `IntegerChoice` of
+layers that it computes faster on integers. Other packages add backends through the
 entry point group ``tercet.backends``.
 """
 
@@ -22,7 +23,7 @@ from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
-from .options import check_algorithms, with_own
+from .options import check_algorithms, integers_of, with_own
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -38,8 +39,6 @@ _OWN = {
 }
 #: Those that run on the driver of NVIDIA's GPUs.
 _ON_GPUS = ("cuda", "cudnn", "tensorrt")
-#: Those with kernels for layers of integers; see `Options.integers`.
-_OF_INTEGERS = ("cuda",)
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 #: The entry point group of other packages' backends.
@@ -158,7 +157,9 @@ def settled(
     """
     if options.integers is not None:
         return options
-    return replace(options, integers=_in_order(name, fallback)[0] in _OF_INTEGERS)
+    first = _in_order(name, fallback)[0]
+    is_backend = first in _OWN or first in _foreign()
+    return replace(options, integers=integers_of(_opener(first)) if is_backend else False)
 
 
 def _in_order(name: str | Sequence[str], fallback: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -7,14 +7,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import ModuleType
-from typing import Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from ..runtime.base.arguments import shown
 from ..runtime.errors import UsageError, did_you_mean
 from ..runtime.options import Options
 
-#: What the module of `open_backends` may have: the dataclass of its options, and its algorithms.
-OPTIONS, ALGORITHMS = "OPTIONS", "ALGORITHMS"
+if TYPE_CHECKING:
+    from ..runtime.passes.driver import IntegerChoice
+
+#: What the module of `open_backends` may have: the dataclass of its options, its algorithms, and
+#: its choice of layers of integers.
+OPTIONS, ALGORITHMS, INTEGERS = "OPTIONS", "ALGORITHMS", "INTEGERS"
 
 
 def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options:
@@ -59,6 +63,16 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
             if name.partition(":")[0] not in known:
                 hint = did_you_mean(name, known)
                 raise UsageError(f"{where}: '{name}' is not one of {', '.join(known)}{hint}")
+
+
+def integers_of(opener: Callable[..., Any]) -> IntegerChoice | bool:
+    """Return which layers a backend computes faster on integers than as floats, False for none.
+
+    Args:
+        opener: its `open_backends`; the module around it has the choice as ``INTEGERS``.
+    """
+    found: IntegerChoice | bool = getattr(_module(opener), INTEGERS, False)
+    return found
 
 
 def _module(opener: Callable[..., Any]) -> ModuleType | None:

@@ -15,6 +15,7 @@ from .ir.op import OPERATORS
 
 if TYPE_CHECKING:
     from .ir.graph import Graph
+    from .passes.driver import IntegerChoice
 
 T = TypeVar("T")
 
@@ -44,9 +45,9 @@ class Options:
         keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
             the integers that the file has; `export` and `simplify` write them so.
         integers: compute layers of quantized tensors on their integers, as onnxruntime does, rather
-            than as layers of floats between conversions, where these can be exact and a kernel
-            gains by it (see the pass `multiply_integers`); None for what the first backend is made
-            for: ``cuda`` has kernels for them.
+            than as layers of floats between conversions (see the pass `multiply_integers`): True
+            for all that onnxruntime's optimiser makes layers of integers, False for none, and None
+            for those that the first backend computes faster, by ``INTEGERS`` of its module.
         finite: assume that all values are finite: products with zero weights may be removed, which
             then no longer propagate NaN and infinity.
         max_bytes: limit of the model's host memory in bytes: plans, results and packed weights
@@ -86,7 +87,7 @@ class Options:
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
     keep_quantized: bool = False
-    integers: bool | None = None
+    integers: bool | IntegerChoice | None = None
     finite: bool = False
     max_bytes: int | None = None
     max_device_bytes: int | None = None
@@ -168,6 +169,11 @@ def _passes(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def _integers(name: str, value: Any) -> bool | IntegerChoice | None:
+    """Accept a flag, or what chooses layers for a backend."""
+    return cast(Any, value) if callable(value) else arguments.optional(arguments.flag)(name, value)
+
+
 def _range(name: str, value: Any) -> tuple[int, int, int]:
     """Accept the sizes that a symbolic dimension may have."""
     expected = "minimum, usual and maximum size, such as (1, 8, 32)"
@@ -188,7 +194,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "fold_bytes": arguments.nbytes,
     "fold_total": arguments.nbytes,
     "keep_quantized": arguments.flag,
-    "integers": arguments.optional(arguments.flag),
+    "integers": _integers,
     "finite": arguments.flag,
     "max_bytes": arguments.optional(arguments.nbytes),
     "max_device_bytes": arguments.optional(arguments.nbytes),

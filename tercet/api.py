@@ -87,8 +87,9 @@ def load(
         DeviceOutOfMemory: the host has too little memory.
         TimeLimitError: the time limit passed.
     """
-    chosen = _backends.settled(Options(precision=precision, **options), backend, fallback)
-    _backends.begin(backend, chosen, fallback)
+    given = Options(precision=precision, **options)
+    _backends.begin(backend, given, fallback)
+    chosen = _backends.settled(given, backend, fallback)
     return _loading().loaded(
         source,
         backend,

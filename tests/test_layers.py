@@ -43,6 +43,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "session": "text errors base ir ops passes options plan control",
     },
     "backends/cuda": {
+        "integers": "",
         "recipe": "",
         "codegen": "recipe",
         "driver": "recipe",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
+from .integers import why_floats
 
+#: See `Options.integers`.
+INTEGERS = why_floats
 #: Names for `Options.conv` and `Options.algorithms`; docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",

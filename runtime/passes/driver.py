@@ -15,7 +15,7 @@ from ..base.record import record
 from ..errors import TercetWarning
 from ..ir.graph import Graph
 from ..ir.op import Op
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
 from ..ir.verify import verify
 from .moved_places import MovedPlaces
 
@@ -29,6 +29,11 @@ VERIFY = "TERCET_VERIFY_PASSES"
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
 #: cannot, which leaves the node to the backends.
 Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
+
+
+#: Why a layer of quantized tensors is no faster on integers than as one of floats, empty if it is:
+#: the operator on integers, and the types of its two operands.
+IntegerChoice = Callable[[Op, TensorType, TensorType], str]
 
 
 class PassOptions(Protocol):
@@ -49,7 +54,7 @@ class PassOptions(Protocol):
     @property
     def keep_quantized(self) -> bool: ...
     @property
-    def integers(self) -> bool | None: ...
+    def integers(self) -> bool | IntegerChoice | None: ...
     @property
     def finite(self) -> bool: ...
     @property

@@ -73,7 +73,7 @@ def _origin(graph: Graph, value: Value) -> Node | None:
     """Return the DequantizeLinear of a tensor that is only moved, and that only one node reads."""
     node = value.producer
     while node is not None and not isinstance(node.op, DequantizeLinear):
-        if graph.sole_consumer(value) is None or not _moves(node):
+        if graph.sole_consumer(value) is None or not moves(node):
             return None
         value = node.operands[0]
         node = value.producer
@@ -95,19 +95,20 @@ def _movers(graph: Graph, node: Node, *, pools: bool) -> tuple[list[Node], Node 
             return found[::-1], producer
         if graph.sole_consumer(value) is not reader:
             break
-        if not (_moves(producer) or (pools and _is_pool(producer))):
+        if not (moves(producer) or (pools and takes_greatest(producer))):
             break
         found.append(producer)
         value, reader = producer.inputs[0], producer
     return [], None
 
 
-def _moves(node: Node) -> bool:
+def moves(node: Node) -> bool:
+    """Whether a node only moves elements of what it reads first."""
     return node.op.view or isinstance(node.op, Transpose | Gather | Slice)
 
 
-def _is_pool(node: Node) -> bool:
-    """Whether a node takes the greatest of each window, and does not say where it is."""
+def takes_greatest(node: Node) -> bool:
+    """Whether a node is a MaxPool that does not say where the greatest of each window is."""
     return isinstance(node.op, MaxPool) and len(node.outputs) == 1
 
 

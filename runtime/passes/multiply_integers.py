@@ -7,72 +7,22 @@ from typing import cast
 
 import numpy as np
 
-from ..base.record import record
-from ..ir.dtypes import float32, int8, int32, uint8
-from ..ir.graph import Graph, Node, Value
-from ..ir.op import attributes
-from ..ir.types import Array
+from ..ir.dtypes import float32
+from ..ir.graph import Graph, Value
+from ..ir.op import Op, attributes
+from ..ir.types import Array, TensorType
 from ..ops.conv import Conv, ConvOp
-from ..ops.elementwise import Clip, Relu
-from ..ops.matmul import Gemm, MatMul
-from ..ops.quantize import DequantizeLinear, QLinearConv, QLinearMatMul, QuantizeLinear
+from ..ops.elementwise import Add, Cast, Clip, Mul, Relu
+from ..ops.matmul import Gemm
+from ..ops.movement import Transpose
+from ..ops.quantize import MatMulInteger, QLinearConv, QLinearMatMul, QuantizeLinear
 from ..ops.shape import Squeeze, Unsqueeze
-from ..ops.shapes import normalize_axis
-from .driver import Context
-from .editing import Builder, drop, dtype_of, rank_of, shape_of
+from .driver import Context, Reason, RewriteRefusal
+from .editing import Builder, drop
+from .integer_layers import LAYERS, Layer, Quantized, count_of, filters_of, layer_of, scale_of_sums
 
-BYTES = frozenset({int8, uint8})
-#: Sums of a filter's products and its bias stay below this, whatever the image holds.
-MAX_SUM = 2**31
-#: By how much the scale of a bias may differ from the product of the other two, which has one
-#: rounding: as a share.
-CLOSE = 2.0**-22
-#: Channels of a group from which on products of integers are worthwhile; or one.
-FEWEST_CHANNELS = 16
-#: Bytes that kernels read at once of a row.
-WORD = 4
 #: Axes of matrices that are filters of single pixels.
 PIXEL = (2, 3)
-
-
-@record
-class Quantized:
-    """A tensor as integers with scale and zero point.
-
-    Attributes:
-        integers: the tensor; None where it is `data`.
-        scale: one, or one per index of `axis`.
-        zero: the zero points, as many.
-        axis: counted from the front.
-        data: the elements of a constant.
-    """
-
-    integers: Value | None
-    scale: Array
-    zero: Array
-    axis: int
-    data: Array | None = None
-
-
-@record
-class Layer:
-    """A layer whose operands and result are quantized.
-
-    Attributes:
-        node: the Conv, Gemm or MatMul.
-        top: the QuantizeLinear behind it.
-        between: what its saturation does as well.
-        operands: both of the layer.
-        bias: int32 in the scale of the sums, one for each filter, or a single 0.
-        result: scale and zero point of the result.
-    """
-
-    node: Node
-    top: Node
-    between: tuple[Node, ...]
-    operands: tuple[Quantized, Quantized]
-    bias: Array
-    result: tuple[Array, Array]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -84,254 +34,138 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     int32, times one factor, rounded to nearest. A Relu, or a Clip to what the result can hold, is
     part of the saturation.
 
-    Layers stay whose bias is no integer in the scale of the sums, whose sums might overflow, whose
-    groups have few channels, but for one, and products of rows that are no whole words.
+    With True, all layers are joined that onnxruntime joins: biases of floats are rounded to the
+    scale of the sums, and results that no QuantizeLinear reads are sums times a factor. A backend's
+    choice (see `PassOptions.integers`) only has layers whose integers are those of the file.
     """
-    if not context.options.integers:
+    choice = context.options.integers
+    if not choice:
         return
-    for top in list(graph.nodes):
-        layer = _layer(graph, top, context) if top in graph else None
-        if layer is None:
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, LAYERS):
             continue
-        kind, name = layer.node.kind, layer.node.name
-        _join(graph, layer)
-        yield f"{kind} '{name}' multiplies integers"
+        layer = layer_of(graph, node, context, every=choice is True)
+        if isinstance(layer, Layer) and choice is not True:
+            layer = choice(*_to_be(layer)) or layer
+        kind, name = node.kind, node.name
+        if isinstance(layer, Layer):
+            _join(graph, layer)
+            yield f"{kind} '{name}' multiplies integers"
+        elif layer:
+            text = f"{kind} '{name}' is a layer of floats: {layer}"
+            context.refused.append(RewriteRefusal(Reason.NUMBERS, (name,), text))
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────
-
-
-def _layer(graph: Graph, top: Node, context: Context) -> Layer | None:
-    """Return the layer in front of a QuantizeLinear, if it is one of integers."""
-    result = _result_of(top)
-    if result is None:
-        return None
-    between: list[Node] = []
-    value, reader = top.inputs[0], top
-    while value is not None and (node := value.producer) is not None:
-        if graph.sole_consumer(value) is not reader:
-            return None
-        if isinstance(node.op, Conv | Gemm | MatMul):
-            operands = _operands(node, context)
-            if operands is None or not _is_worthwhile(node, *operands):
-                return None
-            bias = _bias(node, operands, context)
-            if bias is None or not _fits(node, operands, bias):
-                return None
-            return Layer(node, top, tuple(between), operands, bias, result)
-        if not _is_saturation(node, *result):
-            return None
-        between.append(node)
-        value, reader = node.inputs[0], node
-    return None
-
-
-def _result_of(node: Node) -> tuple[Array, Array] | None:
-    """Return scale and zero point of a QuantizeLinear to bytes, if there is one of each."""
-    op = node.op
-    if not isinstance(op, QuantizeLinear) or op.block_size or op.precision not in (None, float32):
-        return None
-    dtype, (_, scale, zero) = dtype_of(node.output), (*node.inputs, None)[:3]
-    if dtype is None or dtype not in BYTES or scale is None:
-        return None
-    if dtype_of(node.inputs[0]) != float32:
-        return None
-    found = _pair(scale, zero, dtype)
-    return found if found is not None and found[0].size == 1 else None
-
-
-def _pair(scale: Value, zero: Value | None, dtype: np.dtype) -> tuple[Array, Array] | None:
-    """Return a known scale and zero point, which is 0 if omitted."""
-    if scale.data is None or scale.data.dtype != float32 or scale.data.ndim > 1:
-        return None
-    if not (np.isfinite(scale.data) & (scale.data > 0)).all():
-        return None
-    if zero is None:
-        return scale.data, np.zeros(scale.data.shape, dtype)
-    return None if zero.data is None else (scale.data, zero.data)
-
-
-def _quantized(value: Value | None, context: Context) -> Quantized | None:
-    """Return what a DequantizeLinear makes a tensor of."""
-    node = value.producer if value is not None else None
-    if node is None or not isinstance(node.op, DequantizeLinear) or node.op.block_size:
-        return None
-    integers, scale, zero = (*node.inputs, None)[:3]
-    rank = rank_of(integers)
-    if integers is None or scale is None or rank is None or dtype_of(node.output) != float32:
-        return None
-    found = _pair(scale, zero, integers.tensor.dtype)
-    if found is None:
-        return None
-    axis = 0 if rank < 2 else normalize_axis(node.op.axis, rank)
-    return Quantized(integers, *found, axis, _known(integers, context))
-
-
-def _known(value: Value, context: Context) -> Array | None:
-    """Return the elements of a constant, also of one that is quantized in the graph."""
-    node = value.producer
-    if value.data is not None or node is None or not isinstance(node.op, QuantizeLinear):
-        return value.data
-    given = [None if each is None else each.data for each in node.inputs]
-    if any(each is not None and each.data is None for each in node.inputs):
-        return None
-    found = context.evaluate(node.op, given, 1)
-    return None if found is None else np.asarray(found[0])
-
-
-def _operands(node: Node, context: Context) -> tuple[Quantized, Quantized] | None:
-    """Return both operands of a layer, if they are bytes whose scales it can have."""
-    first, second = (_quantized(value, context) for value in node.inputs[:2])
-    if first is None or second is None or first.scale.size > 1:
-        return None
-    if not {_dtype(first), _dtype(second)} <= BYTES:
-        return None
-    if isinstance(node.op, MatMul):
-        rank = rank_of(second.integers)
-        able = min(rank or 0, rank_of(first.integers) or 0) > 1 and rank is not None
-        axis = (rank or 0) - 1
+def _to_be(layer: Layer) -> tuple[Op, TensorType, TensorType]:
+    """Return what a backend is asked about: the operator on integers, and types of its operands."""
+    node, (image, weight) = layer.node, layer.operands
+    shapes = [image.shape, weight.shape]
+    if isinstance(node.op, Conv):
+        op: Op = _convolution(node.op)
+    elif layer.is_convolution:
+        filters = filters_of(node, weight)
+        shapes = [each and (*each, 1, 1) for each in (image.shape, cast(Array, filters).shape)]
+        op = QLinearConv()
     else:
-        able = second.data is not None
-        transposed = isinstance(node.op, Gemm) and not node.op.transB
-        axis = int(transposed)
-    if isinstance(node.op, Gemm) and (node.op.alpha, node.op.beta, node.op.transA) != (1, 1, 0):
-        return None
-    return (first, second) if able and (second.scale.size == 1 or second.axis == axis) else None
-
-
-def _dtype(tensor: Quantized) -> np.dtype | None:
-    return dtype_of(tensor.integers)
-
-
-def _is_worthwhile(node: Node, image: Quantized, weight: Quantized) -> bool:
-    """Whether rows are known to be words, and groups of channels are large, or of one channel."""
-    if isinstance(node.op, MatMul):
-        terms = (shape_of(image.integers) or (None,))[-1]
-        return isinstance(terms, int) and terms % WORD == 0
-    if not isinstance(node.op, Conv) or node.op.group == 1 or weight.data is None:
-        return True
-    channels = weight.data.shape[1]
-    return channels == 1 or channels % FEWEST_CHANNELS == 0
-
-
-def _bias(node: Node, operands: tuple[Quantized, Quantized], context: Context) -> Array | None:
-    """Return the bias as int32 in the scale of the sums, None if it is something else."""
-    value = (*node.inputs, None, None)[2]
-    if value is None:
-        return np.zeros(1, int32)
-    bias, filters = _quantized(value, context), _filters(node, operands[1])
-    if bias is None or bias.data is None or bias.data.dtype != int32 or bias.zero.any():
-        return None
-    exact = operands[0].scale.astype(np.float64).reshape(()) * operands[1].scale
-    if filters is None or not np.all(np.abs(bias.scale - exact) <= CLOSE * exact):
-        return None
-    if bias.data.ndim > 1 or bias.data.size not in (1, len(filters)):
-        return None
-    return np.broadcast_to(bias.data.reshape(-1), (len(filters),))
-
-
-def _filters(node: Node, weight: Quantized) -> Array | None:
-    """Return constant weights, a row for each of the filters of a layer."""
-    if weight.data is None:
-        return None
-    if isinstance(node.op, Conv) or (isinstance(node.op, Gemm) and node.op.transB):
-        return weight.data
-    return np.moveaxis(weight.data, -1, 0)
-
-
-def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Array) -> bool:
-    """Whether no sum can be beyond int32."""
-    image, weight = operands
-    filters = _filters(node, weight)
-    most = _farthest(image)
-    if filters is None:
-        shape = shape_of(weight.integers)
-        terms = shape[-2] if shape is not None else None
-        return isinstance(terms, int) and terms * most * _farthest(weight) < MAX_SUM
-    zero = weight.zero.astype(np.int64).reshape(-1, *(1,) * (filters.ndim - 1))
-    sums = np.abs(filters.astype(np.int64) - zero).sum(tuple(range(1, filters.ndim)))
-    total = sums * most + np.abs(bias.astype(np.int64))
-    return bool(total.max(initial=0) < MAX_SUM)
-
-
-def _farthest(tensor: Quantized) -> int:
-    """Return the greatest magnitude of an integer less its zero point."""
-    limits = np.iinfo(cast(np.dtype, _dtype(tensor)))
-    zero = tensor.zero.astype(np.int64)
-    return int(max((zero - limits.min).max(initial=0), (limits.max - zero).max(initial=0)))
-
-
-def _is_saturation(node: Node, scale: Array, zero: Array) -> bool:
-    """Whether a Relu, or a Clip, only does what a QuantizeLinear does as well."""
-    if not isinstance(node.op, Relu | Clip):
-        return False
-    ends = np.array((0.0, np.inf) if isinstance(node.op, Relu) else _limits(node), float32)
-    low, high = np.rint(ends / scale.reshape(())) + zero.reshape(()).astype(float32)
-    limits = np.iinfo(zero.dtype)
-    return bool(low <= limits.min and high >= limits.max)
-
-
-def _limits(node: Node) -> tuple[float, float]:
-    """Return those of a Clip; none that any number is between where they are computed."""
-    found = [-np.inf, np.inf]
-    for place, value in enumerate(node.inputs[1:3]):
-        if value is not None:
-            if value.data is None or value.data.size != 1:
-                return np.inf, -np.inf
-            found[place] = float(value.data.reshape(()))
-    return found[0], found[1]
-
-
-# ── what becomes of it ───────────────────────────────────────────────────────────────────────────
+        op = QLinearMatMul() if layer.is_product else MatMulInteger()
+    pairs = zip((image, weight), shapes, strict=True)
+    x, w = (TensorType(each.zero.dtype, shape) for each, shape in pairs)
+    return op, x, w
 
 
 def _join(graph: Graph, layer: Layer) -> None:
-    """Put one node of integers in the place of a layer and what quantizes its result."""
-    node, top, (image, weight) = layer.node, layer.top, layer.operands
-    origin = graph.in_order((node, *layer.between, top))
-    add = Builder(graph, top, node.name, origin)
-    one = [_scalar(each) for each in (image.scale, image.zero, *layer.result)]
-    x_scale, x_zero, y_scale, y_zero = (add.constant(data, "quantization") for data in one)
-    w = _weight(add, node, weight)
-    by_filter = (_vector(weight.scale), _vector(weight.zero))
-    w_scale, w_zero = (add.constant(data, "quantization") for data in by_filter)
-    inputs = (image.integers, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero)
-    if isinstance(node.op, MatMul):
-        made = add(QLinearMatMul(), *inputs)
+    """Put nodes of integers in the place of a layer."""
+    *_, end = nodes = layer.nodes
+    origin = graph.in_order(nodes)
+    add = Builder(graph, end, layer.node.name, origin)
+    if layer.is_convolution:
+        made = _convolved(add, layer)
+    elif layer.is_product:
+        made = add(QLinearMatMul(), *_operands(add, layer, _moved(add, layer.operands[1])))
     else:
-        bias = add.constant(layer.bias, f"{node.name}.bias") if layer.bias.any() else None
-        made = _convolved(add, node, inputs, bias)
-    sources = [value.producer for value in node.distinct_reads]
-    graph.redirect(top.output, made)
+        made = _summed(add, layer)
+    for node in layer.between:
+        if not isinstance(node.op, Relu | Clip):
+            made = add(node.op, made, *node.inputs[1:])
+    sources = [value.producer for node in nodes for value in node.distinct_reads]
+    graph.redirect(end.output, made)
     for each in (*reversed(origin), *sources):
         drop(graph, each)
 
 
-def _convolved(
-    add: Builder, node: Node, inputs: tuple[Value | None, ...], bias: Value | None
-) -> Value:
-    """Return the result of a Conv, or of a Gemm as one of single pixels."""
-    given = inputs if bias is None else (*inputs, bias)
-    if isinstance(node.op, Conv):
-        known = {name: getattr(node.op, name) for name in attributes(ConvOp)}
-        return add(QLinearConv(**known), *given)
+def _moved(add: Builder, tensor: Quantized) -> Value:
+    """Return the integers of an operand, moved as its floats were."""
+    value = tensor.integers
+    if tensor.data is not None and (tensor.moved or value is None or value.data is None):
+        return add.constant(tensor.data, "weight")
+    for node in tensor.moved:
+        value = add(node.op, value, *node.inputs[1:])
+    return cast(Value, value)
+
+
+def _operands(add: Builder, layer: Layer, w: Value) -> tuple[Value, ...]:
+    """Return the first eight inputs of QLinearConv and QLinearMatMul."""
+    (image, weight), result = layer.operands, cast("tuple[Array, Array]", layer.result)
+    scale = layer.factor * image.scale.reshape(())
+    one = [_scalar(each) for each in (scale, image.zero, *result)]
+    x_scale, x_zero, y_scale, y_zero = (add.constant(data, "quantization") for data in one)
+    by_filter = (_vector(weight.scale), _vector(weight.zero))
+    w_scale, w_zero = (add.constant(data, "quantization") for data in by_filter)
+    x = _moved(add, image)
+    if isinstance(layer.node.op, Gemm) and layer.node.op.transA:
+        x = add(Transpose(perm=(1, 0)), x)
+    return x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero
+
+
+def _convolution(op: Conv) -> QLinearConv:
+    return QLinearConv(**{name: getattr(op, name) for name in attributes(ConvOp)})
+
+
+def _convolved(add: Builder, layer: Layer) -> Value:
+    """Return the result of a Conv, or of a product with a bias as one of single pixels."""
+    node, integers, filters = layer.node, layer.bias.integers, None
+    bias: tuple[Value, ...] = ()
+    if not isinstance(node.op, Conv):
+        filters = cast(Array, filters_of(node, layer.operands[1]))
+    if integers is not None and integers.any():
+        count = cast(int, count_of(node, layer.operands[1]))
+        each = np.broadcast_to(integers.reshape(-1), (count,))
+        bias = (add.constant(each, f"{node.name}.bias"),)
+    if filters is None:
+        w = _moved(add, layer.operands[1])
+        return add(_convolution(cast(Conv, node.op)), *_operands(add, layer, w), *bias)
+    w = add.constant(filters[:, :, None, None], f"{node.name}.weight")
+    x, *others = _operands(add, layer, w)
     axes = add.integers(PIXEL, "axes")
-    pixels = add(Unsqueeze(), given[0], axes)
-    return add(Squeeze(), add(QLinearConv(), pixels, *given[1:]), axes)
+    return add(Squeeze(), add(QLinearConv(), add(Unsqueeze(), x, axes), *others, *bias), axes)
 
 
-def _weight(add: Builder, node: Node, weight: Quantized) -> Value | None:
-    """Return the right operand; matrices of a Gemm as filters of single pixels."""
-    filters = _filters(node, weight)
-    if isinstance(node.op, Gemm) and filters is not None:
-        return add.constant(filters[:, :, None, None], f"{node.name}.weight")
-    if weight.data is None or (weight.integers is not None and weight.integers.data is not None):
-        return weight.integers
-    return add.constant(weight.data, f"{node.name}.weight")
+def _summed(add: Builder, layer: Layer) -> Value:
+    """Return a product step by step: sums, times a factor, perhaps quantized."""
+    node, (image, weight), bias = layer.node, layer.operands, layer.bias
+    x, w = _moved(add, image), _moved(add, weight)
+    if isinstance(node.op, Gemm) and node.op.transA:
+        x = add(Transpose(perm=(1, 0)), x)
+    if isinstance(node.op, Gemm) and node.op.transB:
+        w = add(Transpose(perm=(1, 0)), w)
+    zeros = (add.constant(data, "zero") for data in (_scalar(image.zero), _vector(weight.zero)))
+    sums = add(MatMulInteger(), x, w, *zeros)
+    if bias.integers is not None and bias.integers.any():
+        sums = add(Add(), sums, add.constant(bias.integers, f"{node.name}.bias"))
+    factor = scale_of_sums(layer.operands, layer.factor)
+    if layer.result is not None:
+        factor = factor / layer.result[0].reshape(())
+    real = add(Mul(), add(Cast(to=float32), sums), add.constant(_vector(factor), "factor"))
+    if layer.result is not None:
+        one, zero = (add.constant(_scalar(data)) for data in (np.ones(1, float32), layer.result[1]))
+        return add(QuantizeLinear(), real, one, zero)
+    if bias.integers is None:
+        return add(Add(), real, add.constant(bias.floats, f"{node.name}.bias"))
+    return real
 
 
 def _scalar(data: Array) -> Array:
-    return data.reshape(())
+    return np.asarray(data).reshape(())
 
 
 def _vector(data: Array) -> Array:

@@ -179,10 +179,10 @@ def test_layers_that_are_quantized_in_a_run(emulated: CudaBackend) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("name", quantized_layers.MODELS)
+@pytest.mark.parametrize("name", [*quantized_layers.MODELS, *quantized_layers.LEFT])
 def test_layers_between_quantizers(name: str, emulated: CudaBackend) -> None:
     """Every bit is that of onnxruntime's optimiser."""
-    proto = quantized_layers.MODELS[name]
+    proto = quantized_layers.model_of(name)
     graph = importer.load(proto).graph
     feeds = {"x": quantized_layers.input_of(proto)}
     options = replace(OPTIONS, integers=True)

@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet
+from tercet.backends.cuda import INTEGERS
 
 RNG = np.random.default_rng(11)
 #: Weights have seven bits: some CPUs add pairs of larger products with saturation.
@@ -69,8 +70,8 @@ class Drawn:
             [helper.make_tensor_value_info(output, kind, None)],
             self.constants,
         )
-        opsets = [helper.make_opsetid("", 17)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        opsets = [helper.make_opsetid("", 21)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def convolution(
@@ -78,7 +79,7 @@ def convolution(
 ) -> ModelProto:
     """Return a quantized Conv with a bias, the parts of which may be changed."""
     drawn = Drawn()
-    x = drawn.quantizing("x", 0.02, 128 if dtype == "uint8" else 3, dtype)
+    x = drawn.quantizing("x", 0.02, 3 if dtype == "int8" else 128, dtype)
     w, scale = drawn.weight(channels, 32 // group, 3, 3)
     bias = np.float32(0.02) * scale
     if "bias_scale" in changes:
@@ -94,7 +95,8 @@ def convolution(
         limits = np.float32(0), np.float32(changes.get("most", 6))
         y = drawn.node("Clip", y, *map(drawn.constant, limits))
     zero = changes.get("zero", 0 if between else 100)
-    drawn.quantizing(y, 6 / 255 if between else 0.05, zero, "uint8")
+    result = "uint16" if dtype == "uint16" else "uint8"
+    drawn.quantizing(y, 6 / 255 if between else 0.05, zero, result)
     if changes.get("read"):
         y = drawn.node("Mul", y, drawn.node("DequantizeLinear", *drawn.nodes[-1].input))
     return drawn.model(IMAGE)
@@ -115,7 +117,9 @@ def gemm(
     return drawn.model(ROWS)
 
 
-def product(axis: int | None = 1, *, computed: bool = False, terms: int = 24) -> ModelProto:
+def product(
+    axis: int | None = 1, *, computed: bool = False, terms: int = 24, quantized: bool = True
+) -> ModelProto:
     drawn = Drawn()
     x = drawn.quantizing("x", 0.02, 100, "uint8")
     if terms < 24:
@@ -128,7 +132,9 @@ def product(axis: int | None = 1, *, computed: bool = False, terms: int = 24) ->
         w = drawn.quantizing(w, 0.008, 120, "uint8")
     else:
         w, _ = drawn.weight(terms, 16, axis=axis)
-    drawn.quantizing(drawn.node("MatMul", x, w), 0.03, 90, "uint8")
+    y = drawn.node("MatMul", x, w)
+    if quantized:
+        drawn.quantizing(y, 0.03, 90, "uint8")
     return drawn.model(ROWS)
 
 
@@ -147,21 +153,62 @@ MODELS: dict[str, ModelProto] = {
     "MatMul of one scale": product(None),
     "MatMul of computed": product(computed=True),
 }
-STAY: dict[str, ModelProto] = {
-    "a bias of floats": convolution(float_bias=True),
-    "a bias of another scale": convolution(bias_scale=1.0001),
-    "a bias with a zero point": convolution(bias_zero=3),
-    "few channels": convolution(group=8),
-    "a Relu that is no saturation": convolution(between="Relu", zero=7),
-    "a Clip within the range": convolution(between="Clip", most=3),
-    "another reader": convolution(read=True),
-    "rows of no whole words": product(terms=21),
-    "a factor": gemm(alpha=2.0),
+#: Those that a backend leaves as floats, where nobody asks for integers, and why.
+LEFT: dict[str, tuple[ModelProto, str]] = {
+    "a bias of floats": (
+        convolution(float_bias=True),
+        "its bias is no integer in the scale of the sums",
+    ),
+    "few channels": (
+        convolution(group=8),
+        "groups of 4 channels, neither one nor a multiple of 16",
+    ),
+    "rows of no whole words": (
+        product(terms=21),
+        "rows of 21 integers are not known to be whole words of 4",
+    ),
+    "results of floats": (
+        product(quantized=False),
+        "its result is an output, or several nodes read it",
+    ),
+}
+#: Those that stay layers of floats, and why.
+STAY: dict[str, tuple[ModelProto, str]] = {
+    "a bias of another scale": (
+        convolution(bias_scale=1.0001),
+        "its bias is no integer in the scale of the sums",
+    ),
+    "a bias with a zero point": (
+        convolution(bias_zero=3),
+        "its bias is no integer in the scale of the sums",
+    ),
+    "a Relu that is no saturation": (
+        convolution(between="Relu", zero=7),
+        "Relu 'Relu_t5' does more than saturate",
+    ),
+    "a Clip within the range": (
+        convolution(between="Clip", most=3),
+        "Clip 'Clip_t5' does more than saturate",
+    ),
+    "another reader": (
+        convolution(read=True),
+        "its result is an output, or several nodes read it",
+    ),
+    "16 bits": (
+        convolution(dtype="uint16"),
+        "only integers of 8 bits have sums that int32 holds",
+    ),
+    "a scale for each term": (product(0), "its weights have a scale for each term of a sum"),
 }
 
 
+def model_of(name: str) -> ModelProto:
+    """Return a model that is computed on integers if the user asks for them."""
+    return MODELS[name] if name in MODELS else LEFT[name][0]
+
+
 def input_of(proto: ModelProto) -> np.ndarray:
-    """Return the input of one of `MODELS`."""
+    """Return the input of one of these models."""
     return IMAGE if "Conv" in {node.op_type for node in proto.graph.node} else ROWS
 
 
@@ -174,9 +221,9 @@ def optimised_by_onnxruntime(proto: ModelProto, x: np.ndarray) -> np.ndarray:
     return np.asarray(session.run(None, {"x": x})[0])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *LEFT])
 def test_results_are_those_of_onnxruntime(name: str) -> None:
-    proto = MODELS[name]
+    proto = model_of(name)
     x = input_of(proto)
     with tercet.load(proto, integers=True) as model:
         assert model.rewrites.counts["multiply_integers"] == 1
@@ -188,8 +235,27 @@ def test_results_are_those_of_onnxruntime(name: str) -> None:
 
 @pytest.mark.parametrize("name", STAY)
 def test_what_stays(name: str) -> None:
-    with tercet.load(STAY[name], integers=True) as model:
+    proto, reason = STAY[name]
+    with tercet.load(proto, integers=True) as model:
         assert "multiply_integers" not in model.rewrites.counts
+        (refused,) = model.rewrites.refused
+    assert refused.text == f"{refused.text.partition(' is ')[0]} is a layer of floats: {reason}"
+
+
+@pytest.mark.parametrize("name", [*MODELS, *LEFT])
+def test_what_a_backend_chooses(name: str) -> None:
+    with tercet.load(model_of(name), integers=INTEGERS) as model:
+        assert model.rewrites.counts.get("multiply_integers", 0) == (name in MODELS)
+        reasons = [refused.text for refused in model.rewrites.refused]
+    assert [text.endswith(LEFT[name][1]) for text in reasons] == [True] * (name in LEFT)
+
+
+def test_a_factor_with_a_bias_of_another_scale() -> None:
+    """The bias is added to floats, as onnxruntime's optimiser leaves it."""
+    proto = gemm(alpha=2.0)
+    with tercet.load(proto, integers=True) as model:
+        assert "MatMulInteger" in {node.kind for node in model.graph.nodes}
+        np.testing.assert_array_equal(model(ROWS)[0], optimised_by_onnxruntime(proto, ROWS))
 
 
 def test_layers_stay_unless_the_backend_is_for_integers() -> None:
