@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...api import Loadable, load
+from ...backends import settled
 from ...runtime.errors import BackendUnavailable
 from ...runtime.ir.graph import Node
 from ...runtime.options import Options
@@ -130,6 +131,7 @@ def on_paper(file: Loadable, options: Mapping[str, Any]) -> Iterator[tuple[Model
     """
     of_gpu = {name: options[name] for name in ("workspace", "device") if name in options}
     rest = {name: value for name, value in options.items() if name not in of_gpu}
+    rest["integers"] = settled(Options(integers=options.get("integers")), "cuda").integers
     with load(file, "numpy", **{**rest, "fallback": None}) as model:
         yield model, replace(model.options, **of_gpu)
 
