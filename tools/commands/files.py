@@ -20,6 +20,7 @@ from .options import (
     AllowInconclusive,
     File,
     Finite,
+    Integers,
     KeepFloat32,
     Precision,
     SkipPasses,
@@ -43,6 +44,7 @@ def export(
     ] = None,
     skip_passes: SkipPasses = "",
     finite: Finite = False,
+    integers: Integers = None,
     precision: Precision = "float32",
     keep: KeepFloat32 = "",
     reading: FrozenModelOptions,
@@ -71,6 +73,7 @@ def export(
         stop_at=stop_at,
         skip=split(skip_passes),
         finite=finite,
+        integers=integers,
         precision=precision,
         keep_float32=names_of(keep),
     )

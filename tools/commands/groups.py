@@ -33,6 +33,7 @@ from .options import (
     Folder,
     Force,
     Freeze,
+    Integers,
     Json,
     KeepFloat32,
     MaxBytes,
@@ -170,6 +171,7 @@ class RunOptions(AlgorithmOptions):
     backend_option: BackendOptions = None
     skip_passes: SkipPasses = ""
     finite: Finite = False
+    integers: Integers = None
     max_bytes: MaxBytes = None
     max_device_bytes: MaxDeviceBytes = None
 
@@ -188,6 +190,7 @@ class RunOptions(AlgorithmOptions):
             "backend_options": backend_options_of(self.backend_option, asked),
             "skip": split(self.skip_passes),
             "finite": self.finite,
+            "integers": self.integers,
             "max_bytes": self.max_bytes,
             "max_device_bytes": self.max_device_bytes,
         }

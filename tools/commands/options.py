@@ -137,6 +137,15 @@ Finite = Annotated[
         help="Assume that no value is infinite or NaN, and remove products with weights of zero.",
     ),
 ]
+Integers = Annotated[
+    bool | None,
+    typer.Option(
+        "--integers/--no-integers",
+        help="Compute all layers of quantized tensors on integers, or none. Default: those that "
+        "the backend computes faster.",
+        show_default=False,
+    ),
+]
 Convolution = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from .options import (
     Fallback,
     File,
     Finite,
+    Integers,
     KeepFloat32,
     PrefillChunk,
     SkipPasses,
@@ -123,6 +124,7 @@ def compile(
     keep: KeepFloat32 = "",
     skip_passes: SkipPasses = "",
     finite: Finite = False,
+    integers: Integers = None,
     options: AlgorithmOptions,
     shapes: ShapeOptions,
     steps: StepOptions,
@@ -145,6 +147,7 @@ def compile(
     chosen = {
         **{**options.as_options(), "fallback": fallback, "target": target},
         **{"keep_float32": names_of(keep), "skip": split(skip_passes), "finite": finite},
+        "integers": integers,
         "timeout": common.timeout,
     }
     is_folder = model.is_dir()

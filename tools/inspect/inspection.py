@@ -124,6 +124,7 @@ class Inspection(Shown):
             requested.
         strange: unknown operators; nodes that read from them have no types.
         findings: slow patterns; None if not requested.
+        floats: layers of quantized tensors that the placement computes as floats, and why.
     """
 
     model: str
@@ -146,6 +147,7 @@ class Inspection(Shown):
     graph: Graph | None = field(default=None, repr=False)
     strange: tuple[UnknownOperator, ...] = ()
     findings: tuple[Finding, ...] | None = field(default=None, repr=False)
+    floats: tuple[str, ...] = ()
 
     def _about(self) -> str:
         return f"{self.model}: {self.nbytes} bytes, {sum(r.nodes for r in self.operators)} nodes"
@@ -195,6 +197,7 @@ class Inspection(Shown):
         if self.placement is not None:
             found["placement"] = [row.to_dict() for row in self.costs]
             found["rates"] = None if self.rates is None else self.rates.to_dict()
+            found["floats"] = list(self.floats)
         if self.memory is not None:
             found["memory"] = memory_dict(self.memory)
         if self.nodes:
@@ -334,7 +337,14 @@ def inspect(
             findings=findings_of(model.imported, drawn, model.rewrites.refused, rows)
             if lint
             else None,
+            floats=() if placed is None else _floats(model),
         )
+
+
+def _floats(model: Model) -> tuple[str, ...]:
+    """Return which layers of quantized tensors are no layers of integers, and why."""
+    refused = model.rewrites.refused
+    return tuple(each.text for each in refused if each.name == "multiply_integers")
 
 
 def _target(

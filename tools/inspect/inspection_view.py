@@ -51,7 +51,7 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
     if found.capabilities is not None:
         _show_capabilities(console, found.backend, found.capabilities)
     if found.placement is not None:
-        _show_placement(console, found.backend, found.placement)
+        _show_placement(console, found, found.placement)
         if found.nodes:
             _show_costs(console, found)
     if found.memory is not None:
@@ -196,7 +196,7 @@ def _show_passes(console: Console, passes: Passes) -> None:
     console.print()
 
 
-def _show_placement(console: Console, backend: str, placement: Placement) -> None:
+def _show_placement(console: Console, found: Inspection, placement: Placement) -> None:
     table = grid("node", "operator", "runs on", "kernel", left=4)
     for row in placement:
         title, operator = _titles(row)
@@ -205,7 +205,9 @@ def _show_placement(console: Console, backend: str, placement: Placement) -> Non
         for line in filter(None, (row.reason, *row.details)):
             table.add_row(Text(f"  {line}"), "", "", "", style="dim")
     console.print(table)
-    console.print(Text(_placement_summary(backend, placement), "dim"))
+    console.print(Text(_placement_summary(found.backend, placement), "dim"))
+    for line in found.floats:
+        console.print(Text(line, style="yellow"))
     console.print()
 
 
