@@ -17,7 +17,7 @@ from .driver import Context, Reason
 from .editing import stand_in
 from .fusion import refusal
 from .linear import LinearLayer, as_linear, rebuilt
-from .rounding import Unfit
+from .rounding import Unfit, product
 
 #: Elementwise functions that may be between two layers.
 _ACTIVATIONS = (
@@ -158,6 +158,5 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
 
 def _exchange(graph: Graph, linear: LinearLayer, weight: Array, bias: Array) -> Node:
     """Replace a layer by one with other weights."""
-    wide = weight.astype(np.float64)
-    new = rebuilt(graph, linear, wide, bias, scaled=False)
+    new = rebuilt(graph, linear, product(weight, np.ones(1)), bias, scaled=False)
     return stand_in(graph, {linear.node}, linear.node, new.op, new.inputs)

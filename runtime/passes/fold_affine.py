@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node
 from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
@@ -16,10 +17,10 @@ from ..ops.signal import DFT
 from .driver import Context
 from .editing import rank_of, unviewed
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .linear import exact_product, layer_of, rebuilt
+from .linear import layer_of, rebuilt
 from .pattern import Apply, Var
 from .pointwise import is_elementwise
-from .rounding import check, rounded_bias, scaled_row
+from .rounding import check, half_types, narrowed, product, rounded_bias, scaled_row
 
 _LAYER = Apply((Conv, ConvTranspose, Gemm, BatchNormalization), name="layer")
 _CONSTANT = Var("constant", lambda value: value.data is not None)
@@ -62,14 +63,12 @@ def _build(found: Found) -> Outcome:
     if not {scale.size, shift.size} <= {1, linear.channels}:
         return None
     weight = linear.scaled(np.broadcast_to(scale, linear.channels))
-    _check_half(found, linear.by_channel(weight), linear.by_channel(linear.weight))
-    return rebuilt(found.graph, linear, weight, linear.bias * scale + shift)
+    also = _half_types(found, linear.weight)
+    return rebuilt(found.graph, linear, weight, linear.bias * scale + shift, also=also)
 
 
-def _check_half(found: Found, exact: Array, old: Array) -> None:
-    """Raise Unfit for channel weights that would keep a layer from running in float16."""
-    if found.context.options.precision == "float16" and old.dtype.itemsize > 2:
-        check(exact, np.dtype(np.float16), old)
+def _half_types(found: Found, weight: Array) -> tuple[DType, ...]:
+    return half_types(found.context.options.precision, weight.dtype)
 
 
 def _rescaled(found: Found, norm: Node, scale: Array, shift: Array) -> Replacement | None:
@@ -101,17 +100,21 @@ def _build_rows(found: Found) -> Outcome:
     addend = np.zeros(1) if bias is None or bias.data is None else bias.data.astype(np.float64)
     if addend.ndim > 1 or (bias is None and shift.any()):
         return None
-    exact = exact_product(weight, scale)
-    check(exact.T, weight.dtype, weight.T)
-    _check_half(found, exact.T, weight.T)
+    made = _scaled(found, weight, scale)
     row = scaled_row(addend * scale + shift, scale, weight.dtype)
     node = found.match.made("layer")
-    scaled = found.graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
+    scaled = found.graph.constant(made, f"{found['weight'].name}.folded")
     if bias is None:
         return Replacement(MatMul(), (found["x"], scaled), named=node)
     product = found.builder(node.name, (node,))(MatMul(), found["x"], scaled)
     addends = found.graph.constant(row, f"{node.name}.bias")
     return Replacement(Add(), (product, addends), named=found.match.made("sum"))
+
+
+def _scaled(found: Found, weight: Array, scale: Array) -> Array:
+    """Return a matrix with its columns scaled."""
+    also = _half_types(found, weight)
+    return narrowed(product(weight, scale), weight.dtype, weight, axis=1, also=also)
 
 
 _SCALED = Apply((Mul, Div), "x", Var("factor", lambda value: value.data is not None), name="scaled")
@@ -128,10 +131,8 @@ def _build_scaled(found: Found) -> Outcome:
         not scale or found.match.made("scaled").inputs[0] is not found["x"]
     ):
         return None
-    exact = exact_product(weight, np.array([1 / scale if isinstance(op, Div) else scale]))
-    check(exact.T, weight.dtype, weight.T)
-    _check_half(found, exact.T, weight.T)
-    scaled = found.graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
+    made = _scaled(found, weight, np.array([1 / scale if isinstance(op, Div) else scale]))
+    scaled = found.graph.constant(made, f"{found['weight'].name}.folded")
     return Replacement(MatMul(), (found["x"], scaled), named=node)
 
 

@@ -15,9 +15,9 @@ from ..ops.shape import Flatten, Reshape
 from .driver import Context
 from .editing import rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .linear import LAYER, exact_product, layer_of, rebuilt
+from .linear import LAYER, layer_of, rebuilt
 from .pattern import Apply, OneOf, Var, perhaps
-from .rounding import check, scaled_row
+from .rounding import narrowed, product, scaled_row
 
 
 def _is_inference(norm: Node) -> bool:
@@ -84,14 +84,13 @@ def _build_rows(found: Found) -> Outcome:
     if shape is None or len(shape) != 2 or shape[-1] != weight.shape[1]:
         return None
     scale, shift = affine
-    exact = exact_product(weight, scale)
-    check(exact.T, weight.dtype, weight.T)
+    made = narrowed(product(weight, scale), weight.dtype, weight, axis=1)
     addend = np.zeros(()) if bias is None or bias.data is None else bias.data.astype(np.float64)
     row = scaled_row(addend * scale + shift, scale, weight.dtype)
-    graph, product = found.graph, match.made("product")
-    scaled = graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
-    addends = graph.constant(row, f"{product.name}.bias")
-    add = found.builder(product.name, (product,))
+    graph, layer = found.graph, match.made("product")
+    scaled = graph.constant(made, f"{found['weight'].name}.folded")
+    addends = graph.constant(row, f"{layer.name}.bias")
+    add = found.builder(layer.name, (layer,))
     value = add(MatMul(), found["x"], scaled)
     if rows is None:
         return Replacement(Add(), (value, addends), named=norm)

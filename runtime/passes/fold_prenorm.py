@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from ..ir.dtypes import float16
 from ..ir.graph import Graph, Node
 from ..ir.types import Array
 from ..ops.conv import Conv
@@ -18,7 +17,7 @@ from .editing import drop, stand_in
 from .fold_batchnorm import folded
 from .fusion import Replacement, refusal
 from .linear import LinearLayer, as_linear, rebuilt
-from .rounding import Unfit, check
+from .rounding import Exact, Unfit, half_types
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -91,6 +90,6 @@ def taking(
         assert isinstance(op, Gemm)
         by, more = (each if op.transB else each[:, None] for each in (scale, shift))
         weight, addend = wide * by, op.alpha * (wide * more).sum(1 if op.transB else 0)
-    if context.options.precision == "float16" and layer.weight.dtype.itemsize > 2:
-        check(layer.by_channel(weight), float16)
-    return rebuilt(graph, layer, weight, layer.bias + addend, scaled=False)
+    also = half_types(context.options.precision, layer.weight.dtype)
+    exact, bias = Exact.of(weight), layer.bias + addend
+    return rebuilt(graph, layer, exact, bias, scaled=False, also=also)

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ..base.record import record
+from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node
 from ..ir.op import with_attributes
 from ..ir.types import Array
@@ -14,7 +15,7 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm
 from .fusion import Found, Replacement
 from .pattern import Apply
-from .rounding import check, rounded_bias
+from .rounding import Exact, check, narrowed, product, rounded_bias
 
 #: Operators that `as_linear` supports.
 LAYER = Apply((Conv, ConvTranspose, Gemm), name="layer")
@@ -45,16 +46,36 @@ class LinearLayer:
             return self.weight.shape[1] * op.group
         return self.weight.shape[0 if getattr(op, "transB", 0) else 1]
 
-    def scaled(self, scale: Array) -> Array:
+    def scaled(self, scale: Array) -> Exact:
         """Return the weight with each output channel multiplied by `scale` (float64 [channels])."""
         op, w = self.node.op, self.weight
         if isinstance(op, Conv):
-            return exact_product(w, scale.reshape(-1, *[1] * (w.ndim - 1)))
+            return product(w, scale.reshape(-1, *[1] * (w.ndim - 1)))
         if isinstance(op, ConvTranspose):
             by_group = w.reshape(op.group, len(w) // op.group, *w.shape[1:])
             factor = scale.reshape(op.group, 1, w.shape[1], *[1] * (w.ndim - 2))
-            return exact_product(by_group, factor).reshape(w.shape)
-        return exact_product(w, scale[:, None] if getattr(op, "transB", 0) else scale)
+            return Exact.of(product(by_group, factor).all.reshape(w.shape))
+        return product(w, scale[:, None] if getattr(op, "transB", 0) else scale)
+
+    def narrowed(self, weight: Exact, *, scaled: bool, also: tuple[DType, ...] = ()) -> Array:
+        """Return another weight of this map in the dtype of its own.
+
+        Args:
+            weight: the other one.
+            scaled: whether it is the map's own with channels scaled.
+            also: see `rounding.narrowed`.
+
+        Raises:
+            Unfit: a type cannot represent it.
+        """
+        op, old = self.node.op, self.weight if scaled else None
+        if isinstance(op, ConvTranspose):
+            whole, before = weight.all, None if old is None else self.by_channel(old)
+            for dtype in (self.weight.dtype, *also):
+                check(self.by_channel(whole), dtype, before)
+            return whole.astype(self.weight.dtype)
+        axis = 1 if isinstance(op, Gemm) and not op.transB else 0
+        return narrowed(weight, self.weight.dtype, old, axis=axis, also=also)
 
     def by_channel(self, weight: Array) -> Array:
         """Return a weight of this map with output channels first, [channels, rest]."""
@@ -66,11 +87,6 @@ class LinearLayer:
             by_group = weight.reshape(op.group, inner, columns, taps).transpose(0, 2, 1, 3)
             return by_group.reshape(op.group * columns, inner * taps)
         return weight if getattr(op, "transB", 0) else weight.T
-
-
-def exact_product(weight: Array, scale: Array) -> Array:
-    """Return weights times factors in float64, without a copy of the weights in it."""
-    return np.multiply(weight, scale, dtype=np.float64, casting="unsafe")
 
 
 def as_linear(node: Node | None) -> LinearLayer | None:
@@ -97,26 +113,32 @@ def layer_of(found: Found) -> LinearLayer | None:
 
 
 def rebuilt(
-    graph: Graph, linear: LinearLayer, weight: Array, bias: Array, *, scaled: bool = True
+    graph: Graph,
+    linear: LinearLayer,
+    weight: Exact,
+    bias: Array,
+    *,
+    scaled: bool = True,
+    also: tuple[DType, ...] = (),
 ) -> Replacement:
     """Return a layer like another one with other weights, which takes its name.
 
     Args:
         graph: the graph; constants are added to it.
         linear: the map to copy.
-        weight: float64, cast to the old weight's dtype.
+        weight: cast to the old weight's dtype.
         bias: float64, likewise; for a Gemm it replaces ``beta * C``.
         scaled: whether the weight is the old one with channels scaled.
+        also: types that have to be able to represent the weight, too.
 
     Raises:
-        Unfit: the dtype cannot represent them; nothing is changed.
+        Unfit: a dtype cannot represent them; nothing is changed.
     """
-    node, dtype = linear.node, linear.weight.dtype
-    old = linear.by_channel(linear.weight) if scaled else None
-    check(linear.by_channel(weight), dtype, old)
-    addend = rounded_bias(bias, dtype)
+    node = linear.node
+    made = linear.narrowed(weight, scaled=scaled, also=also)
+    addend = rounded_bias(bias, linear.weight.dtype)
     op = with_attributes(node.op, beta=1.0) if isinstance(node.op, Gemm) else node.op
     base = node.inputs[1].name if node.inputs[1] else node.name
-    weights = graph.constant(weight.astype(dtype), f"{base}.folded")
+    weights = graph.constant(made, f"{base}.folded")
     biases = graph.constant(addend, f"{node.name}.bias")
     return Replacement(op, (node.inputs[0], weights, biases), named=node)

@@ -20,6 +20,7 @@ from .fold_batchnorm import folded
 from .fusion import Found, Fusion, Outcome, fuse
 from .linear import LinearLayer, as_linear, rebuilt
 from .pattern import Apply
+from .rounding import Exact
 
 _BRANCH = (Conv, Gemm, BatchNormalization)
 
@@ -91,12 +92,12 @@ def _holds_infinities(value: Value | None) -> bool:
 def _signed(value: Value, sign: float) -> LinearLayer | None:
     """Return the layer that computes a value, multiplied by a sign."""
     layer = as_linear(value.producer)
-    return layer and LinearLayer(
-        layer.node, layer.weight * layer.weight.dtype.type(sign), sign * layer.bias
-    )
+    if layer is None or sign == 1:
+        return layer
+    return LinearLayer(layer.node, layer.weight * layer.weight.dtype.type(sign), sign * layer.bias)
 
 
-def _of_convolutions(large: LinearLayer, small: LinearLayer) -> tuple[Array, Array] | None:
+def _of_convolutions(large: LinearLayer, small: LinearLayer) -> tuple[Exact, Array] | None:
     one, two = large.node.op, small.node.op
     if not isinstance(one, Conv) or not isinstance(two, Conv) or one.group != two.group:
         return None
@@ -106,9 +107,13 @@ def _of_convolutions(large: LinearLayer, small: LinearLayer) -> tuple[Array, Arr
     place = None if outer is None or inner is None else inner.offset_in(outer)
     if place is None:
         return None
-    weight = large.weight.astype(np.float64)
-    weight[(..., *place)] += small.weight
-    return weight, large.bias + small.bias
+
+    def rows(part: slice) -> Array:
+        weight = large.weight[part].astype(np.float64)
+        weight[(..., *place)] += small.weight[part]
+        return weight
+
+    return Exact(large.weight.shape, rows), large.bias + small.bias
 
 
 def _with_affine(found: Found, layer: LinearLayer | None, value: Value, sign: float) -> Outcome:
@@ -132,14 +137,18 @@ def _with_affine(found: Found, layer: LinearLayer | None, value: Value, sign: fl
     place = itself.offset_in(window)
     if channels != depth * op.group or place is None:
         return None
-    weight = layer.weight.astype(np.float64)
-    rows = np.arange(channels, dtype=np.int64)
-    centre = tuple(part.start for part in place)
-    weight[(rows, rows % depth, *centre)] += sign * affine[0]
-    return rebuilt(found.graph, layer, weight, layer.bias + sign * affine[1], scaled=False)
+    old, factors, centre = layer.weight, sign * affine[0], tuple(part.start for part in place)
+
+    def rows(part: slice) -> Array:
+        weight, places = old[part].astype(np.float64), np.arange(channels, dtype=np.int64)[part]
+        weight[(np.arange(len(weight)), places % depth, *centre)] += factors[part]
+        return weight
+
+    weight, bias = Exact(old.shape, rows), layer.bias + sign * affine[1]
+    return rebuilt(found.graph, layer, weight, bias, scaled=False)
 
 
-def _of_gemms(one: LinearLayer, other: LinearLayer) -> tuple[Array, Array] | None:
+def _of_gemms(one: LinearLayer, other: LinearLayer) -> tuple[Exact, Array] | None:
     first, second = one.node.op, other.node.op
     if not isinstance(first, Gemm) or not isinstance(second, Gemm):
         return None
@@ -152,7 +161,11 @@ def _of_gemms(one: LinearLayer, other: LinearLayer) -> tuple[Array, Array] | Non
         return None
     if one.weight.dtype != other.weight.dtype or max(one.bias.ndim, other.bias.ndim) > 1:
         return None
-    return one.weight.astype(np.float64) + other.weight, one.bias + other.bias
+
+    def rows(part: slice) -> Array:
+        return one.weight[part].astype(np.float64) + other.weight[part]
+
+    return Exact(one.weight.shape, rows), one.bias + other.bias
 
 
 def _sources(value: Value | None) -> set[Value | None]:

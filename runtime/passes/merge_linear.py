@@ -14,16 +14,17 @@ from .driver import Context
 from .fusion import Found, Fusion, Outcome, fuse
 from .linear import LAYER, LinearLayer, as_linear, layer_of, rebuilt
 from .pattern import Apply
+from .rounding import Exact
 
 
 def _build(found: Found) -> Outcome:
     first, second = layer_of(found), as_linear(found.top)
-    if first is None or second is None:
+    if first is None or second is None or _expands(first, second):
         return None
     merged = _merge_gemm(first, second) or _merge_conv(first, second)
-    if merged is None or merged[0].size > first.weight.size + second.weight.size:
+    if merged is None:
         return None
-    return rebuilt(found.graph, first, *merged, scaled=False)
+    return rebuilt(found.graph, first, Exact.of(merged[0]), merged[1], scaled=False)
 
 
 FUSIONS = (Fusion(Apply((Conv, Gemm), LAYER), _build, text="{new} took over {kind} '{anchor}'"),)
@@ -36,6 +37,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     more elements than both together, or a low-rank bottleneck would be expanded.
     """
     return fuse(graph, context, FUSIONS)
+
+
+def _expands(first: LinearLayer, second: LinearLayer) -> bool:
+    """Whether the merged weight has more elements than both together."""
+    together = first.weight.size + second.weight.size
+    return first.weight.size * second.channels > first.channels * together
 
 
 def _merge_gemm(first: LinearLayer, second: LinearLayer) -> tuple[Array, Array] | None:

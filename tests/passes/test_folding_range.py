@@ -24,6 +24,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.passes.linear import as_linear
+from tercet.runtime.passes.rounding import Unfit, check, narrowed, product
 
 from ..randomness import restarting
 from .graphs import apply, kinds, optimised
@@ -282,5 +283,37 @@ def test_channels_in_front() -> None:
         linear = as_linear(node)
         assert linear is not None
         factors = np.arange(1.0, channels + 1)
-        rows, scaled = (linear.by_channel(w) for w in (linear.weight, linear.scaled(factors)))
+        scale = linear.scaled(factors).all
+        rows, scaled = (linear.by_channel(w) for w in (linear.weight, scale))
         np.testing.assert_allclose(scaled, rows * factors[:, None], rtol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(700, 500), (3, 200_000), (200_000, 3), (0, 4), (4, 0)])
+def test_weights_are_rounded_as_a_whole(axis: int, shape: tuple[int, int]) -> None:
+    """What is computed a few rows at a time is what is computed at once."""
+    weight = RNG.standard_normal(shape, np.float32)
+    weight[:, :1] = weight[-1:] = 0.0
+    scale = RNG.uniform(0.5, 2.0, (shape[0], 1) if axis == 0 else (shape[1],))
+    exact = weight.astype(np.float64) * scale
+    made = narrowed(product(weight, scale), float16, weight, axis=axis)
+    np.testing.assert_array_equal(made, exact.astype(float16))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("number", "problem"), [(1e6, "beyond"), (1e-6, "lose digits")])
+@pytest.mark.parametrize("place", [0, 299])
+def test_the_last_channel_is_judged_like_the_first(
+    axis: int, number: float, problem: str, place: int
+) -> None:
+    weight = RNG.uniform(0.5, 1.0, (300, 300)).astype(np.float32)
+    scale = np.ones((300, 1) if axis == 0 else 300)
+    scale[place] = number
+    exact = weight * scale
+    with pytest.raises(Unfit, match=problem) as at_once:
+        check(exact if axis == 0 else exact.T, float16)
+    with pytest.raises(Unfit) as in_parts:
+        narrowed(product(weight, scale), float16, axis=axis)
+    assert str(in_parts.value) == str(at_once.value)
+    with pytest.raises(Unfit):
+        narrowed(product(weight, scale), float32, axis=axis, also=(float16,))
