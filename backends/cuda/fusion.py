@@ -28,10 +28,10 @@ from .codegen.elementwise import (
 )
 from .codegen.epilogue import Epilogue, epilogue_of
 from .codegen.moves import MOVING, Movement, movements
+from .codegen.readers import Formed
 from .codegen.shared_chains import (
     FEW_ELEMENTS,
     MAX_OPERANDS,
-    Formed,
     operands_of,
     shared_chain_at,
 )
@@ -125,7 +125,8 @@ def _groups(graph: Graph, free: Set[Node], formed: Formed, *, last: bool) -> Ite
     left = set(free)
     for table, node in ((t, n) for t in (WHOLE, LAST)[last:] for n in graph.nodes):
         finders = table.get(type(node.op), ())
-        found = next((found for at in finders if (found := _found(at, graph, node, left))), None)
+        patterns = (_found(at, graph, node, left, formed) for at in finders)
+        found = next((each for each in patterns if each and formed.may_join(each.nodes)), None)
         if found is not None:
             left.difference_update(found.nodes)
             yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
@@ -203,7 +204,7 @@ class _PlainGroups:
                 self._take(folded.moves)
                 yield FusionGroup(self.graph.in_order(folded.nodes), None, whole=folded)
             elif node in self.left and isinstance(node.op, Softmax | LogSoftmax):
-                cast = _found(CAST_SOFTMAX, self.graph, node, self.left)
+                cast = CAST_SOFTMAX.function(self.graph, node, self.left)
                 if cast is not None:
                     self.left.difference_update(cast.nodes)
                     yield FusionGroup(self.graph.in_order(cast.nodes), None, whole=cast)
@@ -329,10 +330,13 @@ def _is_packed(conv: Node) -> bool:
     return x.tensor.rank in (4, 5) and is_packed(w.tensor.dims[1])
 
 
-def _found(finder: Finder, graph: Graph, node: Node, left: Set[Node]) -> Pattern | None:
+def _found(
+    finder: Finder, graph: Graph, node: Node, left: Set[Node], formed: Formed
+) -> Pattern | None:
     """Return the pattern that a finder finds at a node, if there is one."""
     helpers: dict[str, Callable[..., object]] = {"tail": tail, "meeting": meeting}
     helpers |= {"chain": _chain, "takes_epilogue": takes_epilogue, "cast_before": _cast_before}
+    helpers["may_join"] = formed.may_join
     return finder.function(graph, node, left, **{name: helpers[name] for name in finder.needs})
 
 

@@ -34,8 +34,10 @@ class Finder:
     Attributes:
         module: the module of the pattern, in this package.
         name: the function.
-        needs: what it is given besides: `tail`, the epilogue of a node, `meeting`, what combines
-            two products, `chain`, the elementwise nodes before a node, and `takes_epilogue`.
+        needs: what it is given besides: `tail`, the epilogue of a node; `meeting`, what combines
+            two products; `chain`, the elementwise nodes before a node; `cast_before`, the Cast that
+            a layer reads through; `takes_epilogue`; and, to choose among patterns, `may_join`,
+            whether nodes may be one kernel. Of the one that is found this is asked anyway.
     """
 
     module: str
@@ -75,8 +77,8 @@ CAST_SOFTMAX = Finder("norm.softmax", "cast_softmax_at")
 WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Attention: (
         _CHANNELS,
-        Finder("attention.decode", "decode_attention_at"),
-        Finder("attention.rotate_append", "rotate_append_at"),
+        Finder("attention.decode", "decode_attention_at", ("may_join",)),
+        Finder("attention.rotate_append", "rotate_append_at", ("may_join",)),
         Finder("attention.sink", "sink_attention_at"),
         Finder("attention.places_first", "places_first_at"),
     ),

@@ -15,6 +15,7 @@ from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.propagate import MAX_ELEMENTS
 from tercet.runtime.ops.shape import Reshape
@@ -38,7 +39,7 @@ def network(kind: str, readers: str, dtype: DType, width: int = 24) -> Net:
     Args:
         kind: of norm.
         readers: what reads the gathered rows: the norm alone; a sum as well; another result, of
-            the same view, or of another one.
+            the same view, or of another one; or a "product" that is added to the normalized rows.
         dtype: of the rows.
         width: of a row.
     """
@@ -56,6 +57,8 @@ def network(kind: str, readers: str, dtype: DType, width: int = 24) -> Net:
     given = [constant(width) for _ in range(2 if kind == "layer" else 1)]
     y = net.add(KINDS[kind](), view, *given)
     results = {"y": net.add(Add(), y, view) if readers == "sum" else y}
+    if readers == "product":
+        results["y"] = net.add(Add(), y, net.add(MatMul(), view, constant(width, width)))
     if readers in ("view", "views"):
         results["z"] = net.add(Relu(), view if readers == "view" else shaped(view, 4, 2, width))
     if readers == "views":
@@ -135,6 +138,13 @@ def test_one_kernel_gathers_and_normalizes(kind: str, readers: str) -> None:
 
 def test_rows_that_are_read_in_two_shapes_are_gathered_apart() -> None:
     assert any("gather" in file for file in files(network("layer", "views", float16)))
+
+
+def test_rows_for_which_a_sum_waits_are_gathered_apart() -> None:
+    """A kernel that gathers, normalizes and adds would wait for the product of its own rows."""
+    relu, *others = files(network("layer", "product", float16))
+    assert relu == "elementwise/elementwise.cu"
+    assert others == ["move/gather.cu", "gemm/gemv.cu", "norm/normalize_rows.cu"]
 
 
 def test_float32_rows_are_gathered_apart() -> None:

@@ -21,7 +21,6 @@ from ....runtime.ops.norm import RMSNormalization
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
-from ..codegen.readers import are_together
 from ..gemm.atoms import atom_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
@@ -128,8 +127,17 @@ class DecodeAttention(Whole):
         return Rest(views), attention, before
 
 
-def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> DecodeAttention | None:
-    """Return the decoder step that ends with an attention, if there is one."""
+def decode_attention_at(
+    graph: Graph, attention: Node, free: Set[Node], may_join: Callable[[Set[Node]], bool]
+) -> DecodeAttention | None:
+    """Return the decoder step that ends with an attention, if there is one.
+
+    Args:
+        graph: the graph.
+        attention: the attention.
+        free: nodes that may be taken.
+        may_join: whether nodes may be one kernel.
+    """
     keys, values = (v.producer if v else None for v in attention.inputs[1:3])
     if keys is None or values is None or not are_appended_alike(keys, values):
         return None
@@ -152,7 +160,7 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
             sources, norm = (q_source, k_source, v_source), normed and normed.nodes
             whole = DecodeAttention(attention, keys, values, found, norm, sources, sink)
             anchors = {attention, keys, values}
-            if len(anchors) == 3 and whole.nodes <= free and are_together(graph, whole.nodes):
+            if len(anchors) == 3 and whole.nodes <= free and may_join(whole.nodes):
                 return whole
     return None
 

@@ -19,7 +19,6 @@ from ....runtime.ops.gather import TensorScatter
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
-from ..codegen.readers import are_together
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
 from ..recipe.pattern import Grouping, Operand, Whole
@@ -78,8 +77,17 @@ class RotateAppend(Whole):
         return rotate_append(self, operand)
 
 
-def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:
-    """Return the rotation and cache update before an attention, if there are any."""
+def rotate_append_at(
+    graph: Graph, attention: Node, free: Set[Node], may_join: Callable[[Set[Node]], bool]
+) -> RotateAppend | None:
+    """Return the rotation and cache update before an attention, if there are any.
+
+    Args:
+        graph: the graph.
+        attention: the attention.
+        free: nodes that may be taken.
+        may_join: whether nodes may be one kernel.
+    """
     if not isinstance(attention.op, Attention):
         return None
     q, keys, values = (v and v.producer for v in attention.inputs[:3])
@@ -93,7 +101,7 @@ def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAp
         return None
     sources = tuple(source_of_heads(graph, value, node) for node, value in found.reads)
     for whole in (replace(found, sources=sources), found):
-        if whole.nodes <= free and are_together(graph, whole.nodes):
+        if whole.nodes <= free and may_join(whole.nodes):
             return whole
     return None
 

@@ -18,7 +18,6 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
-from ..codegen.readers import are_together
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.pattern import Operand, Whole
@@ -111,8 +110,7 @@ def rotated_heads_at(graph: Graph, norm: Node, free: Set[Node]) -> RotatedHeads 
     q, k = (_rotated(graph, value, free) for value in attention.operands[:2])
     if q is None or k is None or q.rotation is k.rotation or not _are_alike(q, k):
         return None
-    found = RotatedHeads(q, k)
-    return found if are_together(graph, found.nodes) else None
+    return RotatedHeads(q, k)
 
 
 def _rotated(graph: Graph, value: Value, free: Set[Node]) -> Rotated | None:

@@ -26,8 +26,7 @@ from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, folded_axes
 from .moves import Movement
-from .readers import readers_outside
-from .shared_chains import Formed
+from .readers import Formed, readers_outside
 from .stages import MovedChain
 
 #: Maximum numbers of reductions of a kernel, each of which waits for the one before, of nodes, and

@@ -28,6 +28,7 @@ from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from .chain_kernel import THREADS, factors_of, vector_of, walk_of
 from .elementwise import MAX_CHAINED, chain_of, compute_type, in_chains
+from .readers import Formed
 
 #: Number of elements below which launches are all that counts.
 FEW_ELEMENTS = 1 << 14
@@ -78,58 +79,6 @@ def operands_of(nodes: Sequence[Node]) -> list[Value]:
     made = {node.output for node in nodes}
     reads = dict.fromkeys(v for node in nodes for v in node.distinct_reads)
     return [v for v in reads if v not in made and (v.data is None or v.data.size > 1)]
-
-
-class Formed:
-    """Groups of nodes that run together, as far as they are known.
-
-    Args:
-        graph: the graph.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self._places = {node: place for place, node in enumerate(graph.nodes)}
-        self._mates = dict[Node, tuple[Node, ...]]()
-        self._spans = list[tuple[int, int]]()
-
-    def add(self, nodes: tuple[Node, ...]) -> None:
-        """Note that nodes run together."""
-        inside = set(nodes)
-        read = (v for node in nodes for v in node.outputs if v.consumers.keys() - inside)
-        if len(nodes) > 1 and any(value.producer is not nodes[-1] for value in read):
-            self._mates.update(dict.fromkeys(nodes, nodes))
-            places = [self._places[node] for node in nodes]
-            self._spans.append((min(places), max(places)))
-
-    def may_join(self, nodes: Set[Node]) -> bool:
-        """Whether nodes may run together: nothing that they wait for waits for one of them.
-
-        Nodes in groups with one result lead to that, whatever runs together with them.
-        """
-        last = self._last(max(self._places[node] for node in nodes))
-        waiting = [reader for node in nodes for reader in node.output.consumers]
-        seen = set(nodes)
-        while waiting:
-            node = waiting.pop()
-            if node in nodes:
-                continue
-            for mate in self._mates.get(node, (node,)):
-                if mate not in seen and self._places[mate] <= last:
-                    seen.add(mate)
-                    readers = [r for value in mate.outputs for r in value.consumers]
-                    if not nodes.isdisjoint(readers):
-                        return False
-                    waiting += readers
-        return True
-
-    def _last(self, place: int) -> int:
-        """Return the last place of nodes that may lead to one at a place, through groups."""
-        grown = True
-        while grown:
-            ends = (end for begin, end in self._spans if begin < place < end)
-            wider = max(ends, default=place)
-            grown, place = wider > place, wider
-        return place
 
 
 def shared_chain_at(

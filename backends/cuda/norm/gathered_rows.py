@@ -22,7 +22,6 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
-from ..codegen.readers import are_together
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
@@ -104,8 +103,9 @@ def _gathered_before(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> Ga
     between, inside = [value, *(view.output for view in views)], {*views, norm}
     read = [v for v in between if graph.is_read_outside(v, inside)]
     own = tuple(takewhile(lambda each: set(between).isdisjoint(each.operands), epilogue))
-    found = GatheredRows(node, tuple(views), norm, own, next(iter(read), None))
-    return found if len(read) < 2 and are_together(graph, found.nodes) else None
+    if len(read) > 1:
+        return None
+    return GatheredRows(node, tuple(views), norm, own, next(iter(read), None))
 
 
 def _gathered_behind(graph: Graph, norm: Node, epilogue: tuple[Node, ...]) -> GatheredRows | None:

@@ -16,7 +16,6 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.movement import Transpose
 from ..algorithms.registry import Answer, Setting
 from ..codegen.moves import movement
-from ..codegen.readers import are_together
 from ..gemm.strided import moved_behind
 from ..gemm.strided_factors import factor_of, single_stride
 from ..recipe.operands import Ints, Tensor
@@ -76,10 +75,9 @@ def moved_layer_at(graph: Graph, node: Node, free: Set[Node]) -> MovedLayer | No
     read = frozenset(v for v in node.outputs if v.consumers or graph.is_output(v))
     before, rows = _before(graph, node, op, x, free)
     behind, results = _behind(graph, node, op, free)
-    found = MovedLayer(node, before, rows, behind, results, read)
     if rows is None and results is None:
         return None
-    return found if are_together(graph, found.nodes) else None
+    return MovedLayer(node, before, rows, behind, results, read)
 
 
 def _before(

@@ -31,7 +31,12 @@ class Grouping(Enum):
 
 
 class Pattern(Protocol):
-    """Nodes that a dedicated kernel computes together."""
+    """Nodes that a dedicated kernel computes together.
+
+    No pattern has to say what it stores, or to look for readers that its last node waits for: all
+    that others read has to be stored by its recipe, and groups that wait for themselves are not
+    formed (`codegen.readers.Formed`).
+    """
 
     @property
     def nodes(self) -> Collection[Node]:
