@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..ops.quantize import DequantizeLinear, QuantizeLinear
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .drop_requantization import moves, takes_greatest
-from .editing import dtype_of, is_static, rank_of, shape_of, static_dims
+from .editing import dtype_of, is_static, rank_of, shape_of, static_size
 
 LAYERS = (Conv, Gemm, MatMul)
 BYTES = frozenset({int8, uint8})
@@ -147,7 +146,7 @@ def layer_of(graph: Graph, node: Node, context: Context, *, every: bool) -> Laye
         if rounded is None and not can_be_floats:
             return "its bias is no integer in the scale of the sums"
         bias, end = (bias, "") if rounded is None else (rounded, end)
-    if not _fits(node, operands, bias):
+    if not _fits(node, operands, bias, every=every):
         return "its sums might be beyond int32"
     if isinstance(end, str):
         return Layer(node, operands, factor, bias)
@@ -329,14 +328,16 @@ def _rounded(operands: tuple[Quantized, Quantized], bias: Bias) -> Bias | None:
     return Bias(bias.floats, whole.astype(int32), bias.node)
 
 
-def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Bias) -> bool:
-    """Whether no sum can be beyond int32."""
+def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Bias, *, every: bool) -> bool:
+    """Whether no sum can be beyond int32; `every` also takes sums of unknown lengths."""
     image, weight = operands
     filters, most = filters_of(node, weight), _farthest(image)
     added = np.zeros(1, np.int64) if bias.integers is None else bias.integers.astype(np.int64)
     if filters is None:
         terms = _terms(node, weight)
-        sums = np.array(np.inf if terms is None else terms * _farthest(weight))
+        if terms is None and not every:
+            return False
+        sums = np.array((terms or 1) * _farthest(weight))
     else:
         zero = weight.zero.astype(np.int64).reshape(-1, *(1,) * (filters.ndim - 1))
         sums = np.abs(filters.astype(np.int64) - zero).sum(tuple(range(1, filters.ndim)))
@@ -346,12 +347,12 @@ def _fits(node: Node, operands: tuple[Quantized, Quantized], bias: Bias) -> bool
 
 def _terms(node: Node, weight: Quantized) -> int | None:
     """Return how many products a sum has; None if that is unknown."""
-    shape = static_dims(weight.shape)
-    if not shape:
-        return None
-    if isinstance(node.op, MatMul):
-        return shape[max(-2, -len(shape))]
-    return prod(shape) // max(1, cast(int, count_of(node, weight)))
+    shape = weight.shape or (None,)
+    if isinstance(node.op, Conv):
+        return static_size(shape[1:])
+    by_column = isinstance(node.op, MatMul) or not cast(Gemm, node.op).transB
+    terms = shape[max(-2, -len(shape))] if by_column else shape[-1]
+    return terms if isinstance(terms, int) else None
 
 
 def _farthest(tensor: Quantized) -> int:

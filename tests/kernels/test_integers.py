@@ -187,6 +187,4 @@ def test_layers_between_quantizers(name: str, emulated: CudaBackend) -> None:
     feeds = {"x": quantized_layers.input_of(proto)}
     options = replace(OPTIONS, integers=True)
     (found,) = results_of(Sample(graph, feeds), [emulated], options)
-    np.testing.assert_array_equal(
-        found, quantized_layers.optimised_by_onnxruntime(proto, feeds["x"])
-    )
+    np.testing.assert_array_equal(found, quantized_layers.optimised_by_onnxruntime(proto, feeds))
