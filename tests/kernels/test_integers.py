@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv import depthwise_bytes
 from tercet.backends.cuda.gemm import int8 as module
@@ -25,6 +26,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.quantize import DynamicQuantizeLinear, MatMulInteger
 
+from ..passes import drawn_layers
 from ..passes import test_multiply_integers as quantized_layers
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, entries_of, launches, normal, planned
@@ -188,3 +190,16 @@ def test_layers_between_quantizers(name: str, emulated: CudaBackend) -> None:
     options = replace(OPTIONS, integers=True)
     (found,) = results_of(Sample(graph, feeds), [emulated], options)
     np.testing.assert_array_equal(found, quantized_layers.optimised_by_onnxruntime(proto, feeds))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("kind", drawn_layers.LAYERS)
+def test_drawn_layers(kind: str, emulated: CudaBackend) -> None:
+    """All of them have kernels, also those that are slower than floats; results are numpy's."""
+    for seed in range(5):
+        d = drawn_layers.drawn(kind, seed)
+        graph = importer.load(d.model()).graph
+        found = results_of(Sample(graph, d.feeds), [emulated], replace(OPTIONS, integers=True))
+        with tercet.load(d.model(), integers=True) as model:
+            np.testing.assert_array_equal(found[0], model(*d.feeds.values())[0], str(seed))
