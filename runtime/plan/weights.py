@@ -12,7 +12,7 @@ import numpy as np
 from ..base import forks
 from ..base.budget import Budget
 from ..base.parallel import in_parallel
-from ..errors import FAILURES, DeviceError, TercetError
+from ..errors import FAILURES, DeviceError, LimitError, TercetError
 from ..ir.graph import Graph, Value
 from ..ir.types import Array, TensorType
 from .arena import aligned
@@ -125,7 +125,8 @@ class WeightStore:
 
         def place(group: list[_Wanted]) -> list[tuple[_Wanted, _Placed]]:
             with _copies() as copies:
-                return [(each, self._placed(*each[1:], copies)) for each in group]
+                tried = ((each, self._tried(*each[1:], copies)) for each in group)
+                return [(each, placed) for each, placed in tried if placed is not None]
 
         try:
             self._store_all(chain.from_iterable(in_parallel(place, _by_source(slight))))
@@ -133,10 +134,19 @@ class WeightStore:
                 for (key, arrays, _), (made, view) in group:
                     self._store(key, arrays, made, view)
                 yield
+        except (LimitError, MemoryError):  # there is no room for others, either
+            return
+
+    def _tried(
+        self, arrays: list[Array], pack: Callable[..., Array], copies: dict[int, View]
+    ) -> _Placed | None:
+        """Return `_placed`, or None for a constant that cannot be packed."""
+        try:
+            return self._placed(arrays, pack, copies)
         except DeviceError:
             raise
         except (*FAILURES, MemoryError, TercetError):
-            return
+            return None
 
     def _store_all(self, constants: Iterable[tuple[_Wanted, _Placed]]) -> None:
         """Store constants as they come, small ones together."""

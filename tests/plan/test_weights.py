@@ -87,6 +87,7 @@ def test_what_fails_is_an_error_for_the_step_that_needs_it() -> None:
         return data
 
     store.prepare([((bad,), "some", pack), ((good,), "some", pack)])
+    assert store.nbytes == 24  # the other one is there
     assert (read(store, good, "some", pack) == 0).all()
     with pytest.raises(ValueError, match="no such layout"):
         store.packed((bad,), "some", pack)
