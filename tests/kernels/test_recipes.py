@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,16 @@ def test_a_recipe_gets_what_it_names() -> None:
         True,
         True,
     ]
+
+
+def test_a_noted_launch_is_another_one_with_the_same_arguments() -> None:
+    launch = softmax(Softmax(), tensor(4, 64), tensor(4, 64), setting=ON_H200)
+    assert isinstance(launch, Launch)
+    changes: dict[str, Any] = {"note": "of rows", "scratch": 64, "of_images": True}
+    changed = launch.noted(**changes, backwards=True)
+    assert changed == replace(launch, **changes, backwards=True)
+    assert changed.args is launch.args
+    assert (launch.note, launch.scratch, launch.backwards) == ("4 x 64", 0, False)
 
 
 def test_softmax_is_plain_data() -> None:

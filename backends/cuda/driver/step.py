@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,7 +46,7 @@ def launches_for(nodes: Iterable[Node], recipe: Recipe) -> tuple[Launch, ...]:
     """Return the launches of a recipe as a step of some nodes makes them."""
     of_images = any(isinstance(node.op, _OF_IMAGES) for node in nodes)
     launches = (one for one in launches_of(recipe) if not one.is_empty)
-    return tuple(replace(one, of_images=True) if of_images else one for one in launches)
+    return tuple(one.noted(of_images=True) if of_images else one for one in launches)
 
 
 class KernelStep:
@@ -72,7 +71,7 @@ class KernelStep:
         self.site, self.task = site, task
         self.launches = launches_for(site.nodes, recipe)
         if site.at_end and self.launches and self.launches[0].is_reversible:  # it reads the inputs
-            self.launches = (replace(self.launches[0], backwards=True), *self.launches[1:])
+            self.launches = (self.launches[0].noted(backwards=True), *self.launches[1:])
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]

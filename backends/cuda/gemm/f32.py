@@ -286,7 +286,7 @@ def multiply(
             gemm, epilogue, config, atom, target, concurrent=setting.concurrent
         )
         refused = f", not {F16X3.title}: {arithmetic.reason}" if arithmetic.reason else ""
-        return (replace(launch, note=launch.note + refused),)
+        return (launch.noted(note=launch.note + refused) if refused else launch,)
     return multistage.multiply(gemm, epilogue, config, atom, target, used)
 
 

@@ -7,9 +7,9 @@ types and constants, the grid, and the arguments by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from math import prod
-from typing import cast
+from typing import Any, cast
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
@@ -79,6 +79,19 @@ class Launch:
         object.__setattr__(self, "args", made)
         object.__setattr__(self, "early", self.early and begins_early(self.file, self.entry))
 
+    def noted(self, **changes: Any) -> Launch:
+        """Return a copy with other fields, on which arguments and their types do not depend.
+
+        `dataclasses.replace` would arrange the arguments again.
+
+        Args:
+            changes: of `note`, `scratch`, `of_images` and `backwards`.
+        """
+        made = object.__new__(Launch)
+        for name in _FIELDS:
+            setattr(made, name, changes.get(name, getattr(self, name)))
+        return made
+
     @property
     def arguments(self) -> Mapping[str, Argument]:
         """`args` with numbers converted to the types of their parameters."""
@@ -124,6 +137,7 @@ class Launch:
         return KernelSource(self.file, names, (*self.constants, *order), self.code)
 
 
+_FIELDS = tuple(each.name for each in fields(Launch))
 #: Threads per block of kernels with one thread per result.
 THREADS = 256
 
@@ -215,7 +229,7 @@ def reading(launch: Launch, change: Callable[[Operand], Operand]) -> Launch:
 def sharing(*launches: Launch) -> tuple[Launch, ...]:
     """Return launches that share one workspace."""
     maximum = max(launch.scratch for launch in launches)
-    return tuple(replace(launch, scratch=maximum) for launch in launches)
+    return tuple(launch.noted(scratch=maximum) for launch in launches)
 
 
 def behind(launches: tuple[Launch, ...]) -> int:
