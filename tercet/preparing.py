@@ -9,7 +9,6 @@ from .backends.numpy import evaluate
 from .importers.onnx import Imported
 from .runtime.ir.graph import Graph
 from .runtime.options import Options, check_algorithms
-from .runtime.passes.to_half import check_kept
 from .runtime.plan.backend import Backend
 from .runtime.session.freeze import FROZEN, freeze_inputs
 from .runtime.session.model import Model, ModelSource
@@ -31,7 +30,10 @@ def prepared(
     weights: Mapping[str, Any] | None,
 ) -> Prepared:
     """Replace weights, freeze inputs, and optimise; see `tercet.load`."""
-    check_kept(found.graph, options.keep_float32)
+    if options.keep_float32:
+        from .runtime.passes.to_half import check_kept  # with all that half precision needs
+
+        check_kept(found.graph, options.keep_float32)
     check_algorithms(found.graph, options.algorithms)
     frozen = {**FROZEN.get(), **(freeze or {})}
     given = {**WEIGHTS.get(), **(weights or {})}

@@ -7,109 +7,7 @@ counted, and `Options.stop_at` stops after any number of them; `tercet bisect` r
 from __future__ import annotations
 
 from ..ir.graph import Graph
-from . import (
-    add_to_heads,
-    add_to_slices,
-    batch_scans,
-    choose_parts,
-    compose_moves,
-    compose_views,
-    convolve_early,
-    convolve_heads,
-    convolve_rows,
-    count_loops,
-    cut_joined,
-    cut_splits,
-    cut_top_k,
-    drop_overwritten,
-    drop_requantization,
-    drop_zero_units,
-    factor_filters,
-    flatten_batches,
-    flatten_pixels,
-    fold_affine,
-    fold_batchnorm,
-    fold_constants,
-    fold_pad,
-    fold_prenorm,
-    fold_zero_weights,
-    fuse_activation,
-    fuse_attention,
-    fuse_groups,
-    fuse_norm,
-    fuse_rotary,
-    fuse_substitution,
-    hoist_reshapes,
-    inline_bodies,
-    join_assigned,
-    join_chains,
-    join_heads,
-    join_pairs,
-    join_pixels,
-    join_places,
-    join_products,
-    join_samples,
-    join_steps,
-    join_sums,
-    join_whole,
-    join_written,
-    latent_heads,
-    lift_windows,
-    log_sigmoid,
-    lower_batchnorm,
-    lower_col2im,
-    lower_conv,
-    lower_einsum,
-    lower_gather_elements,
-    lower_gather_nd,
-    lower_norms,
-    merge_branches,
-    merge_convolutions,
-    merge_duplicates,
-    merge_linear,
-    merge_products,
-    merge_stacks,
-    merge_sums,
-    mix_rows,
-    multiply_early,
-    multiply_integers,
-    order_heads,
-    order_pixels,
-    order_sums,
-    pad_channels,
-    pad_heads,
-    pad_joined,
-    remove_dead,
-    remove_identity,
-    repeat_chains,
-    select_by_weights,
-    select_early,
-    sink_concats,
-    sink_expands,
-    sink_transposes,
-    sink_views,
-    sizes_from_inputs,
-    split_batches,
-    split_labels,
-    split_products,
-    stack_branches,
-    stack_products,
-    stack_tables,
-    sum_bags,
-    sum_branches,
-    sum_heads,
-    sum_places,
-    sum_windows,
-    to_half,
-    transpose_rows,
-    unflatten_softmax,
-    unfold_patches,
-    unpack_sequences,
-    unshuffle,
-    weigh_pixels,
-    weigh_terms,
-)
-from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run_passes
+from .driver import Context, Evaluate, InModule, Pass, PassOptions, Rewrite, Rewrites, run_passes
 from .inline_bodies import lower
 
 __all__ = [
@@ -123,523 +21,405 @@ __all__ = [
     "optimise",
 ]
 
+
+def _pass(name: str, reason: str, *, run: str = "", at: str = "", narrow: bool = False) -> Pass:
+    """Return a pass of this package; see `Pass`.
+
+    Args:
+        name: its name.
+        reason: the reason for its position.
+        run: its module and function if they are not those of its name and `run`.
+        at: the operators, with spaces in between.
+        narrow: whether it is for half precision only.
+    """
+    module, _, function = (run or name).partition(".")
+    return Pass(name, InModule(module, function or "run"), reason, tuple(at.split()), narrow)
+
+
 #: Passes that may change weights: they run once per model, while shapes are symbolic.
 SYMBOLIC_PASSES: tuple[Pass, ...] = (
-    Pass(
-        "remove_dead",
-        remove_dead.run,
-        "first, so that no tensor has readers that nothing depends on",
-    ),
-    Pass(
+    _pass("remove_dead", "first, so that no tensor has readers that nothing depends on"),
+    _pass(
         "multiply_integers",
-        multiply_integers.run,
         "before constants are folded, while weights are the integers of the file",
+        at="QuantizeLinear",
     ),
-    Pass(
+    _pass(
         "fold_constants",
-        fold_constants.run,
         "early, because exporters write weights and attributes as chains of constant nodes",
     ),
-    Pass(
+    _pass(
         "inline_bodies",
-        inline_bodies.run,
         "after folding, which computes conditions; nodes of a branch then match the patterns below",
+        at="If FlexAttention",
     ),
-    Pass(
-        "count_loops",
-        count_loops.run,
-        "after folding, too; it determines the shapes of stacked results",
+    _pass(
+        "count_loops", "after folding, too; it determines the shapes of stacked results", at="Loop"
     ),
-    Pass(
-        "sum_bags",
-        sum_bags.run,
-        "after counting, and before sequences are unpacked",
-    ),
-    Pass(
+    _pass("sum_bags", "after counting, and before sequences are unpacked", at="Loop"),
+    _pass(
         "unpack_sequences",
-        unpack_sequences.run,
         "before the patterns below, which match only tensors",
+        at="SplitToSequence SequenceEmpty SequenceConstruct",
     ),
-    Pass(
+    _pass(
         "split_labels",
-        split_labels.run,
         "once: a classifier of strings would keep the nodes after its scores off a device",
+        at="TreeEnsembleClassifier LinearClassifier SVMClassifier LabelEncoder",
     ),
-    Pass(
-        "cut_top_k",
-        cut_top_k.run,
-        "before what then changes nothing is removed",
-    ),
-    Pass(
+    _pass("cut_top_k", "before what then changes nothing is removed", at="TopK"),
+    _pass(
         "remove_identity",
-        remove_identity.run,
         "before the patterns below, which an Identity or a Dropout in between would hide",
     ),
-    Pass(
+    _pass(
         "merge_duplicates",
-        merge_duplicates.run,
         "before the patterns below, which require one reader of a tensor, not two equal ones",
     ),
-    Pass(
-        "sizes_from_inputs",
-        sizes_from_inputs.run,
-        "likewise: who asks for a tensor's sizes is a reader of it",
-    ),
-    Pass(
+    _pass("sizes_from_inputs", "likewise: who asks for a tensor's sizes is a reader of it"),
+    _pass(
         "lower_einsum",
-        lower_einsum.run,
         "before the patterns below, which match matrix products as MatMul",
+        at="Einsum",
     ),
-    Pass(
+    _pass(
         "lower_gather_elements",
-        lower_gather_elements.run,
         "in front of the next one, for the GatherND that it writes",
+        at="GatherElements ScatterElements",
     ),
-    Pass(
-        "lower_gather_nd",
-        lower_gather_nd.run,
-        "likewise: they match views and slices",
-    ),
-    Pass(
-        "sum_places",
-        sum_places.run,
-        "while each place is a Gather of its own",
-    ),
-    Pass(
-        "lower_col2im",
-        lower_col2im.run,
-        "next to it: one is often the inverse of the other",
-    ),
-    Pass(
-        "stack_tables",
-        stack_tables.run,
-        "behind it, which cuts columns of indices",
-    ),
-    Pass(
+    _pass("lower_gather_nd", "likewise: they match views and slices", at="Gather GatherND"),
+    _pass("sum_places", "while each place is a Gather of its own", at="Gather"),
+    _pass("lower_col2im", "next to it: one is often the inverse of the other", at="Col2Im"),
+    _pass("stack_tables", "behind it, which cuts columns of indices", at="Gather"),
+    _pass(
         "factor_filters",
-        factor_filters.run,
         "before the patterns below, which match layers of constant weights",
+        at="Conv ConvTranspose ReduceSum",
     ),
-    Pass(
+    _pass(
         "join_assigned",
-        join_assigned.run,
         "likewise: assignments to slices of slices of a tensor are Concats",
+        at="ScatterND ScatterElements",
     ),
-    Pass(
+    _pass(
         "join_written",
-        join_written.run,
         "behind it: a tensor that is assigned in parts, one after the other, is their Concat",
+        at="ScatterND ScatterElements",
     ),
-    Pass(
+    _pass(
         "add_to_slices",
-        add_to_slices.run,
         "after it: what is left are assignments to parts, some of which are sums",
+        at="ScatterND ScatterElements Pad",
     ),
-    Pass(
+    _pass(
         "fuse_substitution",
-        fuse_substitution.run,
         "after it, which writes rows; early, as it replaces very many nodes",
+        at="ScatterND ScatterElements",
     ),
-    Pass(
+    _pass(
         "drop_requantization",
-        drop_requantization.run,
         "before the patterns below, whose nodes quantization would separate",
+        at="QuantizeLinear",
     ),
-    Pass(
+    _pass(
         "fuse_activation",
-        fuse_activation.run,
         "while the constants of a formula are as the exporter wrote them, not yet folded",
     ),
-    Pass(
-        "log_sigmoid",
-        log_sigmoid.run,
-        "after it: gates that it takes are no longer there",
-    ),
-    Pass(
+    _pass("log_sigmoid", "after it: gates that it takes are no longer there", at="Log"),
+    _pass(
         "fuse_norm",
-        fuse_norm.run,
         "likewise; the scale after a normalization belongs to it rather than to the next layer",
     ),
-    Pass(
-        "fuse_groups",
-        fuse_groups.run,
-        "likewise",
-    ),
-    Pass(
+    _pass("fuse_groups", "likewise", at="InstanceNormalization"),
+    _pass(
         "lower_norms",
-        lower_norms.run,
         "after them, and before the patterns below, whose normalizations have scales of rows",
+        at="LayerNormalization RMSNormalization",
     ),
-    Pass(
+    _pass(
         "fold_row_norms",
-        fold_batchnorm.run_rows,
         "before the patterns below, which match layers as MatMul and Add",
+        run="fold_batchnorm.run_rows",
+        at="BatchNormalization",
     ),
-    Pass(
+    _pass(
         "multiply_early",
-        multiply_early.run,
         "likewise; it finds the parts of a layer's input by the nodes that repeat them",
+        at="Concat",
     ),
-    Pass(
+    _pass(
         "sum_heads",
-        sum_heads.run,
         "before the next one, which moves the views that cut rows into heads",
+        at="ReduceSum",
     ),
-    Pass(
+    _pass(
         "hoist_reshapes",
-        hoist_reshapes.run,
         "before the patterns below, which match layers as MatMul and Add on the tensor's own axes",
     ),
-    Pass(
+    _pass(
         "unflatten_softmax",
-        unflatten_softmax.run,
         "after it, which adds views, and before patterns with a Softmax of the tensor itself",
+        at="Softmax LogSoftmax",
     ),
-    Pass(
+    _pass(
         "transpose_rows",
-        transpose_rows.run,
         "after it, which exposes layers; before transposes are composed with those of heads",
+        at="MatMul",
     ),
-    Pass(
+    _pass(
         "flatten_batches",
-        flatten_batches.run,
         "before views are composed: those that it inserts before heads merge with others there",
+        at="MatMul",
     ),
-    Pass(
-        "join_places",
-        join_places.run,
-        "before views are composed: it finds what steps cut by them",
-    ),
-    Pass(
-        "join_steps",
-        join_steps.run,
-        "likewise",
-    ),
-    Pass(
+    _pass("join_places", "before views are composed: it finds what steps cut by them"),
+    _pass("join_steps", "likewise"),
+    _pass(
         "join_pairs",
-        join_pairs.run,
         "before branches are stacked: what the nodes read is joined, and may be branches",
+        at="Concat",
     ),
-    Pass(
-        "join_products",
-        join_products.run,
-        "before attention, whose weights one product reads",
+    _pass("join_products", "before attention, whose weights one product reads", at="Concat"),
+    _pass("join_sums", "before products are stacked: more of them are joined", at="Concat"),
+    _pass(
+        "stack_products", "before views are composed: it finds what steps cut by them", at="Concat"
     ),
-    Pass(
-        "join_sums",
-        join_sums.run,
-        "before products are stacked: more of them are joined",
-    ),
-    Pass(
-        "stack_products",
-        stack_products.run,
-        "before views are composed: it finds what steps cut by them",
-    ),
-    Pass(
-        "stack_branches",
-        stack_branches.run,
-        "likewise",
-    ),
-    Pass(
+    _pass("stack_branches", "likewise", at="Concat"),
+    _pass(
         "sum_branches",
-        sum_branches.run,
         "before views are composed: it finds the channels of an image by them",
+        at="ReduceSum ReduceMean",
     ),
-    Pass(
+    _pass(
         "weigh_pixels",
-        weigh_pixels.run,
         "before views are composed: it finds images by them, and adds some",
+        at="MatMul",
     ),
-    Pass(
-        "mix_rows",
-        mix_rows.run,
-        "before views are composed: it adds some",
+    _pass("mix_rows", "before views are composed: it adds some", at="MatMul"),
+    _pass(
+        "convolve_heads", "likewise, and before an Attention is found among its heads", at="Conv"
     ),
-    Pass(
-        "convolve_heads",
-        convolve_heads.run,
-        "likewise, and before an Attention is found among its heads",
-    ),
-    Pass(
+    _pass(
         "fuse_rotary",
-        fuse_rotary.run,
         "before views are composed: pairs may have an axis where heads have been transposed",
     ),
-    Pass(
-        "compose_views",
-        compose_views.run,
-        "before the patterns below, which find heads by one Transpose",
-    ),
-    Pass(
+    _pass("compose_views", "before the patterns below, which find heads by one Transpose"),
+    _pass(
         "add_to_heads",
-        add_to_heads.run,
         "after it: heads are a Reshape and a Transpose of a layer's columns",
+        at="MatMul",
     ),
-    Pass(
-        "fuse_rotary",
-        fuse_rotary.run,
-        "before heads are joined, which may then be rotated in place",
-    ),
-    Pass(
-        "fuse_attention",
-        fuse_attention.run,
-        "before transposes move: it finds keys by them",
-    ),
-    Pass(
+    _pass("fuse_rotary", "before heads are joined, which may then be rotated in place"),
+    _pass("fuse_attention", "before transposes move: it finds keys by them", at="Softmax"),
+    _pass(
         "split_batches",
-        split_batches.run,
         "after it: what an Attention of one head reads and writes is reshaped",
+        at="Attention",
     ),
-    Pass(
-        "lift_windows",
-        lift_windows.run,
-        "after it, when masks are operands of Attention",
-    ),
-    Pass(
+    _pass("lift_windows", "after it, when masks are operands of Attention", at="Attention"),
+    _pass(
         "latent_heads",
-        latent_heads.run,
         "after it, when heads are operands of Attention, and before they are joined otherwise",
+        at="Attention",
     ),
-    Pass(
+    _pass(
         "order_heads",
-        order_heads.run,
         "in front of the next one, which knows heads whose elements are adjacent",
+        at="Attention",
     ),
-    Pass(
+    _pass(
         "join_heads",
-        join_heads.run,
         "after it: the transposes around an Attention no longer obstruct other patterns",
     ),
-    Pass(
+    _pass(
         "select_early",
-        select_early.run,
         "after it, when queries are rows, and before q is computed together with k and v",
     ),
-    Pass(
-        "merge_products",
-        merge_products.run,
-        "after it, when an Attention reads the products directly",
+    _pass("merge_products", "after it, when an Attention reads the products directly"),
+    _pass("merge_sums", "after activations, which follow sums"),
+    _pass(
+        "split_products", "after it: the parts that an Attention reads stay together", at="Split"
     ),
-    Pass(
-        "merge_sums",
-        merge_sums.run,
-        "after activations, which follow sums",
-    ),
-    Pass(
-        "split_products",
-        split_products.run,
-        "after it: the parts that an Attention reads stay together",
-    ),
-    Pass(
-        "order_sums",
-        order_sums.run,
-        "after it, when layers are as they stay",
-    ),
-    Pass(
+    _pass("order_sums", "after it, when layers are as they stay", at="Add"),
+    _pass(
         "cut_joined",
-        cut_joined.run,
         "after rows are joined instead of their heads, which moves views out of the way",
+        at="Concat",
     ),
-    Pass(
-        "join_pixels",
-        join_pixels.run,
-        "after it: boxes and classes are joined apart from each other",
+    _pass(
+        "join_pixels", "after it: boxes and classes are joined apart from each other", narrow=True
     ),
-    Pass(
+    _pass(
         "join_samples",
-        join_samples.run,
         "before transposes move: it adds one that is free where channels are last in memory",
+        at="Conv",
     ),
-    Pass(
+    _pass(
         "unfold_patches",
-        unfold_patches.run,
         "before transposes move: it is recognised by the one after a convolution",
+        at="Conv",
     ),
-    Pass(
+    _pass(
         "flatten_pixels",
-        flatten_pixels.run,
         "before transposes move: it adds one that is free where channels are last in memory",
+        at="MatMul Gemm",
     ),
-    Pass(
-        "compose_moves",
-        compose_moves.run,
-        "after attention, whose windows it moves, and before other transposes move",
+    _pass(
+        "compose_moves", "after attention, whose windows it moves, and before other transposes move"
     ),
-    Pass(
+    _pass(
         "order_pixels",
-        order_pixels.run,
         "before transposes move: it leaves one that is free where channels are last in memory",
+        at="Transpose",
     ),
-    Pass(
+    _pass(
         "sink_transposes",
-        sink_transposes.run,
         "before folding into weights, which needs channels where convolutions have them",
     ),
-    Pass(
-        "fold_pad",
-        fold_pad.run,
-        "Conv and AveragePool absorb the zeros of a preceding Pad",
-    ),
-    Pass(
+    _pass("fold_pad", "Conv and AveragePool absorb the zeros of a preceding Pad"),
+    _pass(
         "sink_concats",
-        sink_concats.run,
         "before folding into weights, whose layers get their parts of what follows their Concat",
     ),
-    Pass(
+    _pass(
         "fold_batchnorm",
-        fold_batchnorm.run,
         "Conv, ConvTranspose and Gemm absorb a following BatchNormalization",
+        at="BatchNormalization",
     ),
-    Pass(
+    _pass(
         "fold_prenorm",
-        fold_prenorm.run,
         "behind it: what no layer in front takes over, those behind may",
+        at="BatchNormalization",
     ),
-    Pass(
+    _pass(
         "fold_affine",
-        fold_affine.run,
         "after batch norms: scales and shifts of their results are folded into the same weights",
     ),
-    Pass(
-        "fold_pad",
-        fold_pad.run,
-        "again: more Slices follow a convolution where scales in between were folded",
+    _pass(
+        "fold_pad", "again: more Slices follow a convolution where scales in between were folded"
     ),
-    Pass(
+    _pass(
         "lower_batchnorm",
-        lower_batchnorm.run,
         "behind them: what no layer takes over may join what a layer does to its results",
+        at="BatchNormalization",
     ),
-    Pass(
+    _pass(
         "merge_branches",
-        merge_branches.run,
         "after batch norms are folded, so that branches consist of weights only",
+        at="Conv Gemm",
     ),
-    Pass(
+    _pass(
         "merge_linear",
-        merge_linear.run,
         "last of the arithmetic: it multiplies weights that are final",
+        at="Conv Gemm",
     ),
-    Pass(
+    _pass(
         "convolve_early",
-        convolve_early.run,
         "after it: a convolution has its batch norm, which a sum would separate from it",
+        at="Conv",
     ),
-    Pass(
+    _pass(
         "fold_zero_weights",
-        fold_zero_weights.run,
         "after it, when the bias of a product with zeros has absorbed all linear nodes after it",
+        at="Conv ConvTranspose Gemm MatMul",
     ),
-    Pass(
-        "drop_zero_units",
-        drop_zero_units.run,
-        "after whole products of zeros, which would be all units of a layer",
-    ),
-    Pass("unshuffle", unshuffle.run, "after them: a shuffle is a selection of channels"),
-    Pass("select_by_weights", select_by_weights.run, "after it, which writes selections"),
-    Pass(
-        "convolve_rows",
-        convolve_rows.run,
-        "after all passes of linear layers, just before channels are padded",
-    ),
-    Pass(
+    _pass("drop_zero_units", "after whole products of zeros, which would be all units of a layer"),
+    _pass("unshuffle", "after them: a shuffle is a selection of channels"),
+    _pass("select_by_weights", "after it, which writes selections", at="Conv"),
+    _pass("convolve_rows", "after all passes of linear layers, just before channels are padded"),
+    _pass(
         "pad_channels",
-        pad_channels.run,
         "after all passes that change weights or remove zeros, while layers are convolutions",
     ),
-    Pass("pad_joined", pad_joined.run, "likewise, of what is left"),
-    Pass("join_whole", join_whole.run, "after them: only parts of whole words stay in place"),
-    Pass(
+    _pass("pad_joined", "likewise, of what is left", at="Concat MatMul"),
+    _pass("join_whole", "after them: only parts of whole words stay in place", at="Concat"),
+    _pass(
         "pad_heads",
-        pad_heads.run,
         "after the passes that find and join the linear layers around an Attention",
+        narrow=True,
     ),
-    Pass(
-        "lower_conv",
-        lower_conv.run,
-        "after all passes that match layers as convolutions",
-    ),
-    Pass(
+    _pass("lower_conv", "after all passes that match layers as convolutions", at="Conv"),
+    _pass(
         "to_half",
-        to_half.run,
         "after all passes that change weights, so that these are rounded once",
+        narrow=True,
     ),
-    Pass(
-        "remove_dead",
-        remove_dead.run,
-        "last, to drop constants and nodes that the others left unused",
-    ),
+    _pass("remove_dead", "last, to drop constants and nodes that the others left unused"),
 )
 
 #: Passes that run again once a plan has integer shapes; none of them changes weights.
 STATIC_PASSES: tuple[Pass, ...] = (
-    Pass(
-        "fold_constants",
-        fold_constants.run,
-        "integer shapes make more of the shape arithmetic constant",
-    ),
-    Pass(
+    _pass("fold_constants", "integer shapes make more of the shape arithmetic constant"),
+    _pass(
         "inline_bodies",
-        inline_bodies.run,
         "conditions on shapes are known now, so that their control flow disappears",
+        at="If FlexAttention",
     ),
-    Pass(
-        "count_loops",
-        count_loops.run,
-        "sizes are limits of counters",
+    _pass("count_loops", "sizes are limits of counters", at="Loop"),
+    _pass("sum_bags", "sizes determine how many bags there are", at="Loop"),
+    _pass(
+        "batch_scans", "sizes determine whether there is memory for all elements at once", at="Scan"
     ),
-    Pass("sum_bags", sum_bags.run, "sizes determine how many bags there are"),
-    Pass(
-        "batch_scans",
-        batch_scans.run,
-        "sizes determine whether there is memory for all elements at once",
-    ),
-    Pass(
+    _pass(
         "unpack_sequences",
-        unpack_sequences.run,
         "sizes determine how many parts a tensor is split into",
+        at="SplitToSequence SequenceEmpty SequenceConstruct",
     ),
-    Pass("cut_top_k", cut_top_k.run, "sizes determine how many elements are sorted"),
-    Pass(
-        "remove_identity",
-        remove_identity.run,
-        "a Reshape, Slice, Expand or Pad may turn out to change nothing",
+    _pass("cut_top_k", "sizes determine how many elements are sorted", at="TopK"),
+    _pass("remove_identity", "a Reshape, Slice, Expand or Pad may turn out to change nothing"),
+    _pass("drop_overwritten", "sizes determine whether everything is overwritten", at="ScatterND"),
+    _pass("lower_einsum", "it needs the sizes of merged axes", at="Einsum"),
+    _pass(
+        "lower_gather_elements",
+        "sizes determine what is expanded",
+        at="GatherElements ScatterElements",
     ),
-    Pass(
-        "drop_overwritten",
-        drop_overwritten.run,
-        "sizes determine whether everything is overwritten",
+    _pass("lower_gather_nd", "sizes determine which rows are adjacent", at="Gather GatherND"),
+    _pass(
+        "fuse_substitution",
+        "and which rows of a matrix are written",
+        at="ScatterND ScatterElements",
     ),
-    Pass("lower_einsum", lower_einsum.run, "it needs the sizes of merged axes"),
-    Pass("lower_gather_elements", lower_gather_elements.run, "sizes determine what is expanded"),
-    Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
-    Pass("fuse_substitution", fuse_substitution.run, "and which rows of a matrix are written"),
-    Pass("lower_norms", lower_norms.run, "sizes determine along which axes scales vary"),
-    Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
-    Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
-    Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),
-    Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
-    Pass("fuse_attention", fuse_attention.run, "sizes determine how masks are broadcast"),
-    Pass("split_batches", split_batches.run, "and how many samples there are"),
-    Pass("lift_windows", lift_windows.run, "and which masks are windows"),
-    Pass("order_heads", order_heads.run_bound, "and how many rows a Transpose moves"),
-    Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
-    Pass("merge_stacks", merge_stacks.run, "after attention, which has heads that share keys"),
-    Pass("sink_expands", sink_expands.run, "after both, which know heads by what repeats them"),
-    Pass("weigh_terms", weigh_terms.run, "after it: what heads share is not repeated any more"),
-    Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
-    Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
-    Pass("cut_splits", cut_splits.run, "after it, which moves what Splits cut and Concats join"),
-    Pass("lower_conv", lower_conv.run_bound, "behind to_half, which converts layers"),
-    Pass("sum_windows", sum_windows.run, "when it is known which windows are moved from where"),
-    Pass("sink_views", sink_views.run, "last of the views, when layers and sums are as they stay"),
-    Pass("join_chains", join_chains.run, "behind it, which moves views for the sake of layers"),
-    Pass("choose_parts", choose_parts.run, "behind them: the views in between are the shortest"),
-    Pass("merge_convolutions", merge_convolutions.run, "sizes determine whether it pays"),
-    Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
-    Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
-    Pass("repeat_chains", repeat_chains.run, "after it, which would merge them again"),
-    Pass("remove_dead", remove_dead.run, "at the end, as above"),
+    _pass(
+        "lower_norms",
+        "sizes determine along which axes scales vary",
+        at="LayerNormalization RMSNormalization",
+    ),
+    _pass("hoist_reshapes", "sizes determine which axes are rows", run="hoist_reshapes.run_bound"),
+    _pass("unflatten_softmax", "sizes determine whether a shape is kept", at="Softmax LogSoftmax"),
+    _pass(
+        "compose_views", "and which axes a Reshape merges or splits", run="compose_views.run_bound"
+    ),
+    _pass("fuse_rotary", "it needs the number of positions"),
+    _pass("fuse_attention", "sizes determine how masks are broadcast", at="Softmax"),
+    _pass("split_batches", "and how many samples there are", at="Attention"),
+    _pass("lift_windows", "and which masks are windows", at="Attention"),
+    _pass(
+        "order_heads",
+        "and how many rows a Transpose moves",
+        run="order_heads.run_bound",
+        at="Attention",
+    ),
+    _pass("join_heads", "and how many heads a Reshape creates", run="join_heads.run_bound"),
+    _pass("merge_stacks", "after attention, which has heads that share keys", at="MatMul"),
+    _pass("sink_expands", "after both, which know heads by what repeats them", at="Expand"),
+    _pass("weigh_terms", "after it: what heads share is not repeated any more", at="MatMul"),
+    _pass("unshuffle", "sizes determine which axes are split and merged"),
+    _pass("compose_moves", "sizes determine which rows are moved where"),
+    _pass("cut_splits", "after it, which moves what Splits cut and Concats join"),
+    _pass(
+        "lower_conv", "behind to_half, which converts layers", run="lower_conv.run_bound", at="Conv"
+    ),
+    _pass("sum_windows", "when it is known which windows are moved from where", at="MatMul"),
+    _pass("sink_views", "last of the views, when layers and sums are as they stay"),
+    _pass("join_chains", "behind it, which moves views for the sake of layers"),
+    _pass("choose_parts", "behind them: the views in between are the shortest", at="Concat"),
+    _pass("merge_convolutions", "sizes determine whether it pays", at="Conv"),
+    _pass(
+        "fold_zero_weights", "it needs the shape of the result", at="Conv ConvTranspose Gemm MatMul"
+    ),
+    _pass("merge_duplicates", "folded constants make more nodes equal"),
+    _pass("repeat_chains", "after it, which would merge them again", at="Cast"),
+    _pass("remove_dead", "at the end, as above"),
 )
 
 

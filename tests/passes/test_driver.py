@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
+import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
 from tercet.runtime.errors import TercetWarning
+from tercet.runtime.ir.dtypes import bool_
 from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ir.verify import verify
+from tercet.runtime.ops.control import If
 from tercet.runtime.ops.elementwise import Abs, Neg
 from tercet.runtime.options import Options
-from tercet.runtime.passes.driver import VERIFY, Context, Pass, Rewrites, run_passes
+from tercet.runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES
+from tercet.runtime.passes.driver import VERIFY, Context, InModule, Pass, Rewrites, run_passes
 
 from .graphs import apply, kinds, make
 
@@ -23,6 +31,10 @@ def swap(graph: Graph, _: Context) -> Iterator[str]:
         (node,) = graph.nodes
         graph.set_op(node, Abs() if isinstance(node.op, Neg) else Neg())
         yield f"node {node.name} is {node.kind} now"
+
+
+def swap_once(graph: Graph, context: Context) -> Iterator[str]:
+    yield next(swap(graph, context))
 
 
 def grow(graph: Graph, _: Context) -> Iterator[str]:
@@ -70,3 +82,45 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
         run()
     monkeypatch.delenv(VERIFY)
     run()
+
+
+def test_a_pass_without_its_operators_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = make(lambda graph, x: apply(graph, Neg(), x), (2, 3))
+    passes = [
+        Pass("of_loops", count, "a test wants it", at=("Loop", "Scan")),
+        Pass("of_halves", count, "a test wants it", narrow=True),
+        Pass("of_signs", swap_once, "a test wants it", at=("Neg",)),
+        Pass("of_what_is_new", count, "it is behind", at=("Abs",)),
+    ]
+    with pytest.raises(ValueError, match="pass 'of_loops' is not for such a graph, and yet: this"):
+        run_passes(graph, passes, Context(Options(), evaluate), Rewrites())
+    monkeypatch.delenv(VERIFY)
+    rewrites = Rewrites()
+    run_passes(graph, passes, Context(Options(), evaluate), rewrites)
+    assert rewrites.counts == {"of_signs": 1, "of_what_is_new": 1000}
+    rewrites = Rewrites()
+    run_passes(graph, passes, Context(Options(precision="float16"), evaluate), rewrites)
+    assert rewrites.counts == {"of_halves": 1000, "of_what_is_new": 1000}
+
+
+def test_operators_of_bodies_count() -> None:
+    body = Graph()
+    body.set_outputs({"y": apply(body, Neg(), np.ones(2, np.float32))})
+    graph = Graph()
+    condition = graph.add_input("condition", TensorType(bool_, ()))
+    graph.set_outputs(
+        {"y": apply(graph, If(then_branch=body, else_branch=body.clone()), condition)}
+    )
+    infer(graph)
+    passes = [Pass("of_signs", count, "a test wants it", at=("Neg",))]
+    rewrites = Rewrites()
+    run_passes(graph, passes, Context(Options(), evaluate), rewrites)
+    assert len(rewrites) == 1000
+
+
+@pytest.mark.parametrize("each", [*SYMBOLIC_PASSES, *STATIC_PASSES], ids=lambda each: each.name)
+def test_the_table_has_names_that_exist(each: Pass) -> None:
+    assert set(each.at) <= {name for _, name in OPERATORS}
+    assert isinstance(each.run, InModule)
+    module = import_module(f"tercet.runtime.passes.{each.run.module}")
+    assert callable(getattr(module, each.run.name))

@@ -10,40 +10,17 @@ become those of the bucket, and shapes read as data keep their actual values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...base.record import record
 from ...errors import UnsupportedError
 from ...ir.dtypes import string
 from ...ir.graph import Graph, Node, Value
 from ...ir.types import TensorType
 from . import attention, elements, movement, shapes
+from .bucket import Bucket
 from .registry import rule_of
 from .writer import GraphWriter
 
 #: The modules with the rules.
 RULES = (attention, elements, movement, shapes)
-
-
-@record
-class Bucket:
-    """A graph of fixed sizes for a graph whose sizes grow.
-
-    Attributes:
-        graph: its inputs and results have room along growing axes.
-        count: name of the input, int64 [1], with the number of growth steps.
-        most: maximum number of growth steps.
-        least: minimum number; with fewer, an index is outside of its axis.
-        inputs: types of the other inputs, with growing sizes.
-        outputs: types of the results, with growing sizes.
-    """
-
-    graph: Graph
-    count: str
-    most: int
-    least: int
-    inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
 
 
 def bucketed(graph: Graph, room: int) -> Bucket:
