@@ -195,9 +195,10 @@ def _passes(
     layout = order(x.rank, x.format)
     passes = sorted((replace(one, axis=layout.index(one.axis)) for one in passes), key=_axis)
     stages = _stages(passes, x, y)
-    by_channel = x.is_channels_last or x.rank == 4
+    begin, end = stages[-1][0].axis, stages[-1][-1].axis
+    by_channel = end < x.rank - 1 if x.is_channels_last else (x.rank, begin) == (4, 2)
     if epilogue.reads_channels and (len(stages[-1]) == 1 or not by_channel):
-        return "constants per channel in the epilogue of one axis"
+        return "constants per channel in the epilogue of one axis, or of the channels'"
     dims = [x.dims[axis] for axis in layout]
     launches: list[Launch] = []
     largest = 0
