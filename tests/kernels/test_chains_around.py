@@ -36,9 +36,9 @@ def along(axis: int) -> Callable[[Net, Value], Value]:
     """Return what adds one number for each place along an axis, if there is this one."""
 
     def bias(net: Net, x: Value) -> Value:
-        sizes = [1] * x.tensor.rank
-        place = axis if -x.tensor.rank <= axis < x.tensor.rank else 0
-        sizes[place] = x.tensor.dims[place]
+        dims = x.tensor.dims
+        sizes, place = [1] * len(dims), axis if axis < len(dims) else 0
+        sizes[place] = dims[place]
         return net.apply(Add(), x, normal(*sizes).astype(x.tensor.dtype))
 
     return bias
