@@ -125,37 +125,23 @@ class RegionCompiler:
 
         Raises:
             RegionRefused: OpenVINO's ONNX frontend or its plugin does not accept it.
-            DeviceError: this process was forked from one that had compiled something.
+            DeviceError: this process was forked from one that had used OpenVINO.
         """
-        self.check_process()
-        self.vendor.used[:] = [forks.generation()]
+        self.vendor.uses.begin()
         with TemporaryDirectory(prefix="tercet-") as folder:
             path = section.write(Path(folder))
             made = compiled(self.vendor, path, section.profiles, blas.threads())
         check_results(made, shapes_of(section))
         return CompiledRegion(self.vendor, made, key, len(layers_of(made)))
 
-    def check_process(self) -> None:
-        """Raise after a fork, where OpenVINO would wait for threads that no longer exist.
-
-        Raises:
-            DeviceError: this process was forked from one that had compiled something.
-        """
-        if self.vendor.used and self.vendor.used[0] != forks.generation():
-            raise DeviceError(
-                f"OpenVINO {self.vendor.version} cannot compile in this process, which was forked "
-                "from one that had used it: start processes with 'spawn' or 'forkserver', or fork "
-                "before the first run; existing plans continue to work"
-            )
-
     def _stored(self, section: Section, key: str, threads: int | None) -> CompiledRegion | None:
         blob = self.store.read(f"{key}.blob")
         if blob is None:
             return None
-        self.check_process()
-        self.vendor.used[:] = [forks.generation()]
+        self.vendor.uses.begin()
         try:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
+            self.vendor.uses.own(made)
         except RuntimeError:  # written by a different build with the same version
             return None
         names = {tensor.name for tensor in (*section.inputs, *section.outputs)}
@@ -187,7 +173,7 @@ def compiled(vendor: OpenvinoLibrary, path: Path, profiles: Profiles, threads: i
         model = vendor.core.read_model(str(path))
         if profiles:
             model.reshape({name: _bounds(vendor, *p) for name, p in profiles.items()})
-        return vendor.core.compile_model(model, DEVICE, _properties(threads))
+        return vendor.uses.own(vendor.core.compile_model(model, DEVICE, _properties(threads)))
     except RuntimeError as error:
         raise RegionRefused("", gist(error)) from error
 
@@ -195,12 +181,23 @@ def compiled(vendor: OpenvinoLibrary, path: Path, profiles: Profiles, threads: i
 def requested(
     vendor: OpenvinoLibrary, made: Any, arrays: Mapping[str, Array]
 ) -> Callable[[], object]:
-    """Return a function that runs a ``CompiledModel`` on arrays by name, in place."""
-    request = made.create_infer_request()
+    """Return a function that runs a ``CompiledModel`` on arrays by name, in place.
+
+    Raises:
+        DeviceError: this process was forked from one that had used OpenVINO; raised by the returned
+            function, too.
+    """
+    vendor.uses.begin()
+    request = vendor.uses.own(made.create_infer_request())
     shared = {name: as_tensor(vendor, data) for name, data in arrays.items()}
     for port in (*made.inputs, *made.outputs):
         request.set_tensor(port, next(shared[n] for n in port.get_names() if n in shared))
-    return lambda: request.infer(share_outputs=True)
+
+    def run() -> object:
+        vendor.uses.check()
+        return request.infer(share_outputs=True)
+
+    return run
 
 
 def as_tensor(vendor: OpenvinoLibrary, data: Array) -> Any:

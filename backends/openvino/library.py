@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from dataclasses import field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from weakref import WeakSet
 
+from ...runtime.base import forks
 from ...runtime.base.record import record
-from ...runtime.errors import BackendUnavailable
+from ...runtime.errors import BackendUnavailable, DeviceError
 
 #: The oldest supported release.
 MIN_VERSION = (2025, 0)
@@ -31,6 +33,52 @@ _NOISE = (
 _MAX_TEXT = 300
 
 
+class Uses:
+    """Which process uses OpenVINO, and its objects there.
+
+    A fork copies neither its threads nor who holds its locks: a call in the child may wait forever,
+    and so may the destruction of an object, at the latest when the child ends. So the child calls
+    nothing, and destroys nothing.
+
+    Args:
+        version: of OpenVINO.
+    """
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._generation: int | None = None
+        self._objects: WeakSet[Any] = WeakSet()
+        forks.forget_in_child(self._keep)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether this process may call OpenVINO."""
+        return self._generation in (None, forks.generation())
+
+    def check(self) -> None:
+        """Raise DeviceError in a process forked from one that had used OpenVINO."""
+        if not self.is_usable:
+            raise DeviceError(
+                f"OpenVINO {self._version} cannot run in this process, which was forked from one "
+                "that had used it, and would wait for its threads: start processes with 'spawn' "
+                "or 'forkserver', or fork before the first run"
+            )
+
+    def begin(self) -> None:
+        """Note that this process uses OpenVINO; see `check`."""
+        self.check()
+        self._generation = forks.generation()
+
+    def own(self, made: Any) -> Any:
+        """Return an object of OpenVINO that a forked process never destroys."""
+        self._objects.add(made)
+        return made
+
+    def _keep(self) -> None:
+        for made in list(self._objects):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+
+
 @record
 class OpenvinoLibrary:
     """OpenVINO, loaded into this process.
@@ -41,8 +89,7 @@ class OpenvinoLibrary:
         cpu: the processor that the plugin compiles for, with its enabled features.
         api: the package.
         core: its ``Core``.
-        used: the generation of the process (`runtime/base/forks.py`) that compiled something; empty
-            if none did.
+        uses: which process uses it.
     """
 
     version: str
@@ -50,7 +97,7 @@ class OpenvinoLibrary:
     cpu: str
     api: Any
     core: Any
-    used: list[int] = field(default_factory=list[int])
+    uses: Uses
 
 
 @cache
@@ -77,7 +124,10 @@ def load() -> OpenvinoLibrary:
     cpu = str(core.get_property(DEVICE, "FULL_DEVICE_NAME"))
     abilities = [*core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")]
     abilities += [f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name)]
-    return OpenvinoLibrary(found, str(api.__file__), f"{cpu} ({', '.join(abilities)})", api, core)
+    uses = Uses(found)
+    uses.own(core)
+    cpu = f"{cpu} ({', '.join(abilities)})"
+    return OpenvinoLibrary(found, str(api.__file__), cpu, api, core, uses)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

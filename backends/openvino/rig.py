@@ -51,10 +51,10 @@ def set_up(compiler: RegionCompiler, section: Section) -> Iterator[Ready]:
     Raises:
         RegionRefused: OpenVINO does not accept it.
         Ended: the process crashed.
-        DeviceError: this process was forked from one that had compiled something.
+        DeviceError: this process was forked from one that had used OpenVINO.
         TimeLimitError: the time limit passed.
     """
-    compiler.check_process()
+    compiler.vendor.uses.check()
     with compiler.worker.lock:
         if compiler.worker.start():
             with _elsewhere(compiler.worker, section) as ready:

@@ -35,7 +35,9 @@ class CompiledRegionStep:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """The layers that OpenVINO reports."""
+        """The layers that OpenVINO reports; none in a forked process."""
+        if not self.engine.vendor.uses.is_usable:
+            return ()
         return tuple(map(str, layers_of(self.engine.core)))
 
     def bind(

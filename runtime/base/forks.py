@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, ref
 
 _locks: WeakSet[Any] = WeakSet()
-_forgetting: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+#: Objects and functions of theirs by identity: other objects may be equal.
+_forgetting: dict[int, tuple[ref[Any], Callable[[Any], None]]] = {}
 _generation = 0
 
 
@@ -37,7 +38,8 @@ def rlock() -> threading.RLock:
 def forget_in_child(method: Callable[[], None]) -> None:
     """Have a bound method, one of its object, called in every forked process while that lives."""
     assert isinstance(method, MethodType)
-    _forgetting[method.__self__] = method.__func__
+    known, number = _forgetting, id(method.__self__)  # at exit, globals go first
+    _forgetting[number] = ref(method.__self__, lambda _: known.pop(number, None)), method.__func__
 
 
 def generation() -> int:
@@ -50,8 +52,9 @@ def _renew() -> None:
     _generation += 1
     for held in list(_locks):
         held._at_fork_reinit()
-    for known, forget in list(_forgetting.items()):
-        forget(known)
+    for owner, forget in list(_forgetting.values()):
+        if (living := owner()) is not None:
+            forget(living)
 
 
 if hasattr(os, "register_at_fork"):

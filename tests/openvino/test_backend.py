@@ -278,27 +278,49 @@ def test_callers_at_one_time(opened: Callable[..., Any]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_runs_what_was_planned_and_refuses_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 2], ids=["alone", "while other threads run"])
+def test_a_forked_process_is_told_at_once_and_ends(others: int, tmp_path: Path) -> None:
+    """Also where no `os._exit` ends it, so that all that it has of OpenVINO would be destroyed."""
     (tmp_path / "m.onnx").write_bytes(small().SerializeToString())
     source = """
-import os, sys
+import os, sys, threading
 import numpy as np
 import tercet
 
+def run(batch):
+    return model(np.ones((batch, 3, 16, 16), np.float32))[0]
+
+def refused(call):
+    try:
+        call()
+    except tercet.DeviceError as error:
+        return "forked" in str(error) and "spawn" in str(error)
+    return False
+
 model = tercet.load(sys.argv[1], backend="openvino")
-x = np.ones((2, 3, 16, 16), np.float32)
-want = model(x)[0]
+run(2)
+run(3)
+left = threading.Event()
+def work():
+    while not left.is_set():
+        run(3)
+threads = [threading.Thread(target=work) for _ in range(int(sys.argv[2]))]
+for thread in threads:
+    thread.start()
 child = os.fork()
 if child == 0:
-    same = np.array_equal(model(x)[0], want)
-    try:
-        model(np.ones((3, 3, 16, 16), np.float32))
-    except tercet.DeviceError as error:
-        os._exit(0 if same and "forked" in str(error) else 1)
-    os._exit(2)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    told = [refused(lambda: run(batch)) for batch in (2, 3, 4)]
+    model.placement()
+    model.close()
+    sys.exit(0 if all(told) else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+left.set()
+for thread in threads:
+    thread.join()
+run(2)
+print(code)
 """
-    command = [sys.executable, "-c", source, str(tmp_path / "m.onnx")]
+    command = [sys.executable, "-c", source, str(tmp_path / "m.onnx"), str(others)]
     environment = {**os.environ, "TERCET_CACHE": str(tmp_path / "cache")}
     found = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=environment, check=False

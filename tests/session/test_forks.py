@@ -107,6 +107,33 @@ print(codes)
     assert run(source) == "{0}\n"
 
 
+def test_objects_that_are_equal_are_each_told_of_the_fork() -> None:
+    """And none that is gone."""
+    source = """
+import os
+from tercet.runtime.base import forks
+
+class Equal:
+    told = 0
+    def __init__(self):
+        forks.forget_in_child(self.forget)
+    def forget(self):
+        Equal.told += 1
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+    def __hash__(self):
+        return 1
+
+kept = [Equal() for _ in range(3)]
+del kept[1]
+child = os.fork()
+if child == 0:
+    os._exit(Equal.told)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(source) == "2\n"
+
+
 def run(source: str) -> str:
     root = Path(tercet.__file__).parent.parent
     environment = {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "2"}
