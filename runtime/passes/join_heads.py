@@ -328,8 +328,9 @@ def _rewrite(
     transpose, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
     values: dict[int, Value] = {}
-    for source in dict.fromkeys(one.source for one in rows):
-        places = [i for i, one in enumerate(rows) if one.source is source]
+    ways = [(one.source, one.heads.is_image) for one in rows]  # a square may be read as both
+    for way in dict.fromkeys(ways):
+        places = [i for i, each in enumerate(ways) if each == way]
         same = [rows[i] for i in places]
         moved = [] if all(one.is_part for one in same) else same
         images = [image for one in moved for image in _images_of(one.heads)]

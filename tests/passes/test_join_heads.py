@@ -328,6 +328,23 @@ def test_an_image_of_one_row_with_one_head() -> None:
     assert_same(graph, after)
 
 
+def test_one_product_whose_rows_and_columns_are_heads() -> None:
+    """Rows are as many as columns: queries are parts of its rows, keys of it as of an image."""
+
+    def build(g: Graph, x: Value) -> Value:
+        layer = apply(g, MatMul(), x, normal(6, 6))
+        q = apply(g, BEHIND, shaped(g, layer, 2, 6, 2, 3))
+        k = apply(g, Transpose(perm=(0, 1, 3, 2)), shaped(g, layer, 2, 2, 3, 6))
+        v = apply(g, BEHIND, shaped(g, x, 2, 6, 2, 3))
+        y = apply(g, Attention(scale=1.0), q, k, v)
+        return shaped(g, apply(g, BEHIND, y), 2, 6, 6)
+
+    graph = make(build, (2, 6, 6))
+    after, log = optimised(graph)
+    assert log.counts["join_heads"] == 1
+    assert_same(graph, after)
+
+
 def test_one_operand_that_is_none_of_rows_is_transposed() -> None:
     """Values that all heads share in turn: the others, and the result, stay where they are."""
 
