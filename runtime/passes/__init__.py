@@ -78,6 +78,9 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     ),
     _pass("sizes_from_inputs", "likewise: who asks for a tensor's sizes is a reader of it"),
     _pass(
+        "join_complex", "while products are as they were written, also as an Einsum", at="Add Sub"
+    ),
+    _pass(
         "lower_einsum",
         "before the patterns below, which match matrix products as MatMul",
         at="Einsum",

@@ -1,0 +1,177 @@
+"""Tensors that are parts of one, or are computed alike of such parts, as one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from ..base.record import record
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
+from ..ops.cuts import part_of
+from ..ops.matmul import Einsum
+from ..ops.shape import RESHAPES
+from .editing import Builder, shape_of, size_of
+from .pointwise import is_by_place, is_elementwise
+from .product_terms import Term, collect
+
+
+@record
+class Stack:
+    """Tensors along an axis of one.
+
+    Attributes:
+        value: the tensor.
+        axis: that tells them apart.
+        merged: whether each has more than one place of it.
+    """
+
+    value: Value
+    axis: int
+    merged: bool
+
+
+@record
+class _Place:
+    """Which part of a tensor another one is.
+
+    Attributes:
+        source: the tensor.
+        axis: that is cut.
+        places: of it.
+        single: whether the part lacks the axis.
+    """
+
+    source: Value
+    axis: int
+    places: range
+    single: bool
+
+
+def _part(value: Value) -> _Place | None:
+    """Return what a value is a part of; a part of one place may have lost the axis."""
+    part, node = part_of(value), value.producer
+    if part is None and node is not None and isinstance(node.op, RESHAPES):
+        part = part_of(node.operands[0])
+        if part is None or len(part.places) != 1:
+            return None
+    shape = shape_of(part.source) if part is not None else None
+    if part is None or shape is None:
+        return None
+    source, axis, places = part
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    if shape_of(value) == rest and len(places) == 1:
+        return _Place(source, axis, places, single=True)
+    return _Place(source, axis, places, single=False) if part_of(value) is not None else None
+
+
+def place_in(value: Value) -> int:
+    """Return the first place of a part, or of what elementwise nodes compute of one; else 0."""
+    part = _part(value)
+    if part is not None:
+        return part.places.start
+    node = value.producer
+    if node is None or not is_elementwise(node.op):
+        return 0
+    computed = [each for each in node.distinct_reads if each.data is None]
+    return place_in(computed[0]) if len(computed) == 1 else 0
+
+
+def stacked(
+    graph: Graph, add: Builder, xs: Sequence[Value], readers: Set[Node], axis: int
+) -> Stack | None:
+    """Return tensors as one, if they are all parts of one, or computed alike of such parts.
+
+    Args:
+        graph: the graph.
+        add: where new nodes go.
+        xs: the tensors, in the order of their places.
+        readers: the only nodes that may read what is computed.
+        axis: in front of which products of one tensor are stacked.
+    """
+    parts = [part for x in xs if (part := _part(x)) is not None]
+    if len(parts) < len(xs):
+        found = _stacked_alike(graph, add, xs, readers, axis)
+        return found or _multiplied(graph, add, xs, readers, axis)
+    first, size = parts[0], size_of(parts[0].source, parts[0].axis)
+    alike = {(part.source, part.axis, part.single, len(part.places)) for part in parts}
+    places = [place for part in parts for place in part.places]
+    if len(alike) > 1 or not isinstance(size, int) or places != list(range(size)):
+        return None
+    return Stack(first.source, first.axis, merged=not first.single)
+
+
+def _multiplied(
+    graph: Graph, add: Builder, xs: Sequence[Value], readers: Set[Node], axis: int
+) -> Stack | None:
+    """Return products of one tensor as one."""
+    terms: list[Term] = []
+    constants: list[Array] = []
+    for x in xs:
+        if graph.is_output(x) or not {*x.consumers} <= readers:
+            return None
+        if not collect(graph, x, 1, terms, constants, x.producer):
+            return None
+    first = terms[0]
+    alike = {(term.letters, term.x, term.weight.shape, term.weight.dtype.name) for term in terms}
+    if constants or len(terms) != len(xs) or len(alike) > 1 or first.conv is not None:
+        return None
+    of_x, of_w, result = first.letters
+    equation = f"{of_x},Y{of_w}->{result[:axis]}Y{result[axis:]}"
+    weights = add.constant(np.stack([term.signed for term in terms]), "weights")
+    return Stack(add(Einsum(equation=equation), first.x, weights), axis, merged=False)
+
+
+def _stacked_alike(
+    graph: Graph, add: Builder, xs: Sequence[Value], readers: Set[Node], axis: int
+) -> Stack | None:
+    nodes = [x.producer for x in xs]
+    first, *others = nodes
+    if first is None or not is_elementwise(first.op) or len(first.outputs) != 1:
+        return None
+    if any(graph.is_output(x) or not {*x.consumers} <= readers for x in xs):
+        return None
+    if any(node is None or node.op != first.op for node in others):
+        return None
+    inputs = list(zip(*(node.inputs for node in nodes if node is not None), strict=False))
+    computed = [i for i, each in enumerate(inputs) if any(v and v.data is None for v in each)]
+    if len(computed) != 1 or len(inputs) != len(first.inputs):
+        return None
+    (place,) = computed
+    values = [value for value in inputs[place] if value is not None]
+    shapes = {shape_of(value) for value in (*values, *xs)}
+    if len(values) < len(xs) or len(shapes) > 1 or not is_by_place(first.op, place):
+        return None
+    stack = stacked(graph, add, values, {node for node in nodes if node is not None}, axis)
+    if stack is None:
+        return None
+    given: list[Value | None] = []
+    for i, each in enumerate(inputs):
+        constant = stack.value if i == place else _constant(add, each, xs[0], stack)
+        if constant is None and each[0] is not None:
+            return None
+        given.append(constant)
+    return replace(stack, value=add(first.op, *given))
+
+
+def _constant(add: Builder, values: Sequence[Value | None], x: Value, stack: Stack) -> Value | None:
+    """Return constants of tensors like `x` as one of their stack; None if there is none."""
+    found = [value.data for value in values if value is not None and value.data is not None]
+    shape = shape_of(x)
+    if len(found) < len(values) or shape is None:
+        return None
+    if all(data.size == 1 and (data == found[0]).all() for data in found):
+        return values[0]
+    if any(data.ndim > len(shape) for data in found):
+        return None
+    found = [data.reshape(*[1] * (len(shape) - data.ndim), *data.shape) for data in found]
+    if not stack.merged:
+        return add.constant(np.stack(np.broadcast_arrays(*found), stack.axis))
+    width = shape[stack.axis]
+    if not isinstance(width, int):
+        return None
+    ones = np.ones([width if i == stack.axis else 1 for i in range(len(shape))], found[0].dtype)
+    found = np.broadcast_arrays(*(data * ones for data in found))
+    return add.constant(np.concatenate(found, stack.axis))

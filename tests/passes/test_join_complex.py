@@ -1,0 +1,178 @@
+"""Products of complex numbers and quaternions, written as products of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu, Sub, Tanh
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import Einsum, Gemm, MatMul
+from tercet.runtime.ops.movement import Concat, Split
+from tercet.runtime.ops.shape import Unsqueeze
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+Layer = Callable[[Graph, Value], Value]
+
+
+def places(g: Graph, x: Value, axis: int = -1) -> list[Value]:
+    """Return the real and imaginary parts that an axis tells apart."""
+    return [apply(g, Gather(axis=axis), x, np.array(i)) for i in range(2)]
+
+
+def halves(g: Graph, x: Value, axis: int, number: int = 2) -> list[Value]:
+    parts = g.insert(Split(axis=axis, num_outputs=number), [x], number).outputs
+    infer(g)
+    return list(parts)
+
+
+def multiplied(g: Graph, parts: Sequence[Value], layers: Sequence[Layer]) -> list[Value]:
+    """Return real and imaginary parts of a product; `layers` are those of the constant."""
+    (a, b), (re, im) = parts, layers
+    real = apply(g, Sub(), re(g, a), im(g, b))
+    return [real, apply(g, Add(), re(g, b), im(g, a))]
+
+
+def einsums(equation: str, *shape: int) -> list[Layer]:
+    given = normal(*shape), normal(*shape)
+    return [lambda g, x, w=w: apply(g, Einsum(equation=equation), x, w) for w in given]
+
+
+def stacked(g: Graph, parts: Sequence[Value], axis: int = -1) -> Value:
+    found = [apply(g, Unsqueeze(), part, np.array([axis])) for part in parts]
+    return apply(g, Concat(axis=axis), *found)
+
+
+def check(graph: Graph, *shape: int, products: int, gone: Sequence[str] = ()) -> None:
+    after, _ = optimised(graph)
+    found = kinds(after)
+    counted = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
+    assert sum(kind in counted for kind in found) == products
+    assert not {*gone} & {*found}
+    assert_same(graph, after, *shape)
+
+
+@pytest.mark.parametrize("equation", ["bixy,ioxy->boxy", "bixy,io->boxy", "...xy,yo->...xo"])
+def test_modes_of_a_spectrum(equation: str) -> None:
+    """The layer of a Fourier neural operator."""
+    sizes = {"i": 6, "o": 4, "x": 3, "y": 5}
+    weights = [sizes[x] for x in equation.split(",")[1].split("-")[0]]
+
+    def build(g: Graph, x: Value) -> Value:
+        return stacked(g, multiplied(g, places(g, x), einsums(equation, *weights)))
+
+    check(make(build, (2, 6, 3, 5, 2)), 2, 6, 3, 5, 2, products=1, gone=("Concat", "Sub", "Gather"))
+
+
+@pytest.mark.parametrize("activation", [Relu, Tanh, None])
+def test_two_layers_of_parts(activation: type[Relu | Tanh] | None) -> None:
+    """Blocks of channels, with biases and an activation between (AFNO)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = places(g, x)
+        for last in (False, True):
+            parts = multiplied(g, parts, einsums("...bi,bio->...bo", 3, 4, 4))
+            parts = [apply(g, Add(), part, normal(3, 4)) for part in parts]
+            if activation is not None and not last:
+                parts = [apply(g, activation(), part) for part in parts]
+        return stacked(g, parts)
+
+    check(make(build, (2, 5, 3, 4, 2)), 2, 5, 3, 4, 2, products=2, gone=("Sub", "Concat", "Split"))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_layers_of_two_tensors(rank: int, bias: bool) -> None:
+    """A complex linear layer of parts that are computed apart; both are results."""
+
+    def layer(width: int) -> Layer:
+        weight, constant = normal(6, width), normal(width)
+        if rank == 2 and bias:
+            return lambda g, x: apply(g, Gemm(), x, weight, constant)
+        if bias:
+            return lambda g, x: apply(g, Add(), apply(g, MatMul(), x, weight), constant)
+        return lambda g, x: apply(g, MatMul(), x, weight)
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [apply(g, Tanh(), x), apply(g, Mul(), x, normal(6))]
+        return apply(g, Concat(axis=0), *multiplied(g, parts, [layer(5), layer(5)]))
+
+    shape = (3, 6) if rank == 2 else (2, 3, 6)
+    check(make(build, shape), *shape, products=1)
+
+
+@pytest.mark.parametrize("kind", [Conv, ConvTranspose])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("apart", [False, True], ids=["parts", "apart"])
+def test_complex_convolutions(kind: type[Conv | ConvTranspose], bias: bool, apart: bool) -> None:
+    """Channels of both parts are those of one image (DCCRN)."""
+    op = kind(pads=(1, 0, 1, 0), strides=(2, 1))
+
+    def build(g: Graph, x: Value) -> Value:
+        shape = (4, 3, 3, 2) if kind is Conv else (3, 4, 3, 2)
+        given = [[normal(*shape), *([normal(4)] if bias else [])] for _ in range(2)]
+        layers = [lambda g, x, each=each: apply(g, op, x, *each) for each in given]
+        parts = halves(g, x, 1)
+        parts = [apply(g, Tanh(), parts[0]), apply(g, Relu(), parts[1])] if apart else parts
+        return apply(g, Concat(axis=1), *multiplied(g, parts, layers))
+
+    check(make(build, (2, 6, 5, 4)), 2, 6, 5, 4, products=1, gone=() if apart else ("Concat",))
+
+
+def test_quaternions() -> None:
+    """16 products of four parts with four constants, with the signs of Hamilton's product."""
+    signs = [(1, -1, -1, -1), (1, 1, -1, 1), (1, 1, 1, -1), (1, -1, 1, 1)]
+    which = [(0, 1, 2, 3), (1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)]
+
+    def build(g: Graph, x: Value) -> Value:
+        parts, weights = halves(g, x, -1, 4), [normal(3, 2) for _ in range(4)]
+        sums: list[Value] = []
+        for of, sign in zip(which, signs, strict=True):
+            found = [apply(g, MatMul(), p, weights[i]) for p, i in zip(parts, of, strict=True)]
+            total = found[0]
+            for each, by in zip(found[1:], sign[1:], strict=True):
+                total = apply(g, Add() if by > 0 else Sub(), total, each)
+            sums.append(total)
+        return apply(g, Concat(axis=-1), *sums)
+
+    check(make(build, (5, 2, 12)), 5, 2, 12, products=1, gone=("Split", "Slice", "Concat"))
+
+
+def test_a_fourier_transform_by_matrices() -> None:
+    """Each product's parts are the factors of the next one; of the last only one part is read."""
+    cosines, sines = normal(4, 6), normal(4, 6)
+
+    def both(equation: str) -> list[Layer]:
+        return [
+            lambda g, x, w=w: apply(g, Einsum(equation=equation), x, w) for w in (cosines, sines)
+        ]
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [layer(g, x) for layer in both("bchw,mh->bcmw")]
+        parts = [parts[0], apply(g, Neg(), parts[1])]
+        parts = multiplied(g, parts, both("bcmw,nw->bcmn"))
+        parts = multiplied(g, parts, einsums("bimn,iomn->bomn", 3, 2, 4, 4))
+        parts = multiplied(g, parts, both("bcmn,mh->bchn"))
+        return multiplied(g, parts, both("bchn,nw->bchw"))[0]
+
+    check(make(build, (2, 3, 6, 6)), 2, 3, 6, 6, products=5, gone=("Sub", "Neg", "Gather"))
+
+
+def test_gates_of_a_recurrent_cell_stay() -> None:
+    """Each matrix is multiplied by one tensor: that of the inputs may be done for all steps."""
+
+    def build(g: Graph, x: Value) -> Value:
+        state = apply(g, Tanh(), x)
+        gates = [
+            apply(g, Add(), *(apply(g, MatMul(), each, normal(6, 6)) for each in (x, state)))
+            for _ in range(2)
+        ]
+        return apply(g, Mul(), *gates)
+
+    check(make(build, (3, 6)), 3, 6, products=4)
