@@ -9,7 +9,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.elementwise import Add, Neg, Sub
+from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import Einsum
 from ..ops.movement import Concat, Split
@@ -18,7 +18,7 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, first_input, rank_of, shape_of, size_of
 from .pointwise import is_elementwise
-from .product_terms import Sum, share_weights, sum_of, sums_in, term_of
+from .product_terms import SUMS, Sum, largest_sums, share_weights, sum_of, sums_in, term_of
 from .stacked_parts import Stack, place_in, stacked
 
 
@@ -31,11 +31,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     A product of sums has the same terms, which one accumulator adds.
     """
     groups: dict[Hashable, list[Node]] = {}
-    inside: set[Node] = set()
-    for node in reversed(list(graph.nodes)):
-        found = None if node in inside else sum_of(graph, node)
-        if found is not None:
-            inside |= {*sums_in(graph, node)}
+    left = largest_sums(graph)
+    while left:
+        node = left.pop()
+        found = sum_of(graph, node)
+        if found is None:
+            left += sums_in(node)
+        else:
             groups.setdefault(found.key, []).append(node)
     for tops in reversed(groups.values()):
         sums = [found for top in reversed(tops) if (found := sum_of(graph, top)) is not None]
@@ -124,7 +126,7 @@ def _wished(graph: Graph, tops: Sequence[Node]) -> int | None:
     for top in tops:
         value = top.output
         while (node := graph.sole_consumer(value)) is not None and is_elementwise(node.op):
-            if isinstance(node.op, Add | Sub | Neg):
+            if isinstance(node.op, SUMS):
                 break
             value = node.output
         terms = [term_of(node, 1) for node in value.consumers]
@@ -209,8 +211,6 @@ def _joint(graph: Graph, sums: Sequence[Sum]) -> _Joint | None:
     reader = graph.sole_consumer(sums[0].top.output)
     is_stacked = reader is not None and isinstance(reader.op, RESHAPES)
     node = graph.sole_consumer(reader.output) if is_stacked and reader is not None else reader
-    if len(sums) == 1:
-        return None
     if (
         len(sums) == 1
         or node is None

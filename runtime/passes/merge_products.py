@@ -153,20 +153,34 @@ def _is_viewed(value: Value) -> bool:
 
 def _is_repeated(value: Value) -> bool:
     """Whether elementwise nodes broadcast a tensor, or all parts of it, to larger ones."""
-    return bool(value.consumers) and all(_repeats(node, value) for node in value.consumers)
+    seen, left = {value}, [value]
+    while left:
+        each = left.pop()
+        if not each.consumers:
+            return False
+        for node in each.consumers:
+            same = _of_same_size(node, each)
+            if same is None:
+                return False
+            left += [output for output in same if output not in seen]
+            seen.update(same)
+    return True
 
 
-def _repeats(node: Node, value: Value) -> bool:
+def _of_same_size(node: Node, value: Value) -> Sequence[Value] | None:
+    """Return what an elementwise node or a view makes of a tensor; nothing if it is larger.
+
+    None if it is another node, or repeats nothing.
+    """
     if isinstance(node.op, (*RESHAPES, Split, Slice)):
-        return node.inputs[0] is value and all(map(_is_repeated, node.outputs))
+        return node.outputs if node.inputs[0] is value else None
     before, after = shape_of(value), shape_of(node.output)
     if not is_elementwise(node.op) or before is None or after is None:
-        return False
+        return None
     if before == after:  # 1 + scale
-        return _is_repeated(node.output)
-    return any(
-        size == 1 and of != 1 for size, of in zip(reversed(before), reversed(after), strict=False)
-    )
+        return node.outputs
+    sizes = zip(reversed(before), reversed(after), strict=False)
+    return () if any(size == 1 and of != 1 for size, of in sizes) else None
 
 
 def _chooses_rows(node: Node) -> bool:

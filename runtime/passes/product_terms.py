@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from string import ascii_letters
 
 import numpy as np
@@ -16,6 +16,9 @@ from ..ops.elementwise import Add, Neg, Sub
 from ..ops.matmul import Einsum, Gemm, MatMul
 from .editing import rank_of, shape_of
 from .einsum_terms import contraction
+
+#: Operators of sums.
+SUMS = Add | Sub | Neg
 
 
 @record
@@ -118,39 +121,57 @@ def collect(
     top: Node | None = None,
 ) -> bool:
     """Collect what a value is the sum of; return whether that is products and constants."""
-    node = value.producer
-    if value.data is not None:
-        constants.append(sign * value.data)
-        return True
-    if node is None or (node is not top and graph.sole_consumer(value) is None):
-        return False
-    if isinstance(node.op, Add | Sub | Neg):
-        signs = (-sign,) if isinstance(node.op, Neg) else (sign, _second(node, sign))
-        return all(
-            collect(graph, each, of, terms, constants)
-            for each, of in zip(node.operands, signs, strict=True)
-        )
-    term = term_of(node, sign)
-    if term is None:
-        return False
-    terms.append(term)
-    if term.addend is not None:
-        constants.append(sign * term.addend)
+    left = [(value, sign)]
+    while left:
+        value, sign = left.pop()
+        node = value.producer
+        if value.data is not None:
+            constants.append(sign * value.data)
+            continue
+        if node is None or (node is not top and graph.sole_consumer(value) is None):
+            return False
+        if isinstance(node.op, SUMS):
+            left += [*zip(node.operands, _signs(node, sign), strict=True)][::-1]
+            continue
+        term = term_of(node, sign)
+        if term is None:
+            return False
+        terms.append(term)
+        if term.addend is not None:
+            constants.append(sign * term.addend)
     return True
 
 
-def _second(node: Node, sign: int) -> int:
-    return -sign if isinstance(node.op, Sub) else sign
+def _signs(node: Node, sign: int) -> tuple[int, ...]:
+    """Return the signs with which a node adds its operands, if its result has one."""
+    if isinstance(node.op, Neg):
+        return (-sign,)
+    return sign, -sign if isinstance(node.op, Sub) else sign
 
 
-def sums_in(graph: Graph, node: Node) -> Iterator[Node]:
-    """Yield a sum and the sums in it."""
-    yield node
-    for value in node.distinct_reads:
-        maker = value.producer
-        is_read_once = graph.sole_consumer(value) is not None
-        if is_read_once and maker is not None and isinstance(maker.op, Add | Sub | Neg):
-            yield from sums_in(graph, maker)
+def largest_sums(graph: Graph) -> list[Node]:
+    """Return the nodes that add products and constants, in order, but not those of larger sums."""
+    able: set[Value] = set()
+    tops: dict[Node, None] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, SUMS):
+            if not all(value.data is not None or value in able for value in node.operands):
+                continue
+            for value in node.operands:
+                if value.producer is not None:
+                    tops.pop(value.producer, None)
+            tops[node] = None
+        elif term_of(node, 1) is None:
+            continue
+        if graph.sole_consumer(node.output) is not None:
+            able.add(node.output)
+    return list(tops)
+
+
+def sums_in(top: Node) -> list[Node]:
+    """Return the largest sums of products in one, which is none itself, as of unlike products."""
+    made = [value.producer for value in top.operands]
+    return [node for node in made if node is not None and isinstance(node.op, SUMS)]
 
 
 def term_of(node: Node, sign: int) -> Term | None:
