@@ -20,6 +20,13 @@ GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] =
     "pads": ((2, 6, 17, 19), (8, 6, 3, 3), {"pads": [1, 2, 0, 1]}),
     "pointwise": ((1, 6, 17, 19), (8, 6, 1, 1), {}),
     "depthwise": ((2, 6, 17, 19), (6, 1, 3, 3), {"group": 6, "pads": [1] * 4, "strides": [2, 2]}),
+    "tap by tap": (
+        (2, 6, 17, 19),
+        (6, 1, 3, 3),
+        {"group": 6, "pads": [1, 2, 0, 1], "dilations": [2, 1]},
+    ),
+    "two filters": ((1, 6, 17, 19), (12, 1, 3, 2), {"group": 6, "pads": [0, 1, 1, 0]}),
+    "three axes": ((1, 4, 5, 6, 7), (4, 1, 2, 3, 2), {"group": 4, "pads": [1, 0, 1, 0, 1, 1]}),
     "groups": ((1, 6, 17, 19), (8, 3, 3, 2), {"group": 2, "dilations": [2, 3]}),
     "one axis": ((2, 6, 30), (4, 6, 5), {"strides": [3], "pads": [4, 1]}),
 }

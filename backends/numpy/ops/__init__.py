@@ -38,6 +38,7 @@ FILES = (
     "packed_columns",
     "pool",
     "quantize",
+    "quantize_products",
     "random",
     "recurrent",
     "reduce",

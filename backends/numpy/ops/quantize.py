@@ -45,7 +45,6 @@ from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import convert, round_to_integer
 from ..windows.columns import windows
-from ..windows.integer_convolution import IntegerConvolution, IntegerConvOperands
 
 # ── to integers and back ─────────────────────────────────────────────────────────────────────────
 
@@ -130,7 +129,7 @@ def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> Ho
     assert scale is not None
     is_plain = x.tensor.dtype == scale.tensor.dtype == float32 and op.precision in (None, float32)
     if not is_plain or op.block_size or chain.output.tensor.dtype not in _SHORT:
-        return _left_to_kernel(chain, site)
+        return left_to_kernel(chain, site)
     scratch, workers = ScratchLayout(), thread_pool.size()
     piece = scratch.take(BLOCK, float32)
     record = partial(_record_quantize, chain, op.axis, piece, workers)
@@ -146,14 +145,15 @@ def dequantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> 
     assert scale is not None
     is_plain = x.tensor.dtype in _SHORT and scale.tensor.dtype == float32
     if not is_plain or op.block_size or chain.output.tensor.dtype != float32:
-        return _left_to_kernel(chain, site)
+        return left_to_kernel(chain, site)
     workers = thread_pool.size()
     return HostStep(
         chain.title, site, partial(_record_dequantize, chain, op.axis, workers), workers
     )
 
 
-def _left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
+def left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
+    """Return a step of the plain function."""
     node = chain.head
     kernel = KERNELS[type(node.op)]
     return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
@@ -306,18 +306,6 @@ def qlinear_conv(
     return _saturated(sums.astype(float32) * factor, y_zero_point, y_zero_point.dtype)
 
 
-@builder(QLinearConv, ConvInteger)
-def convolve_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Convolve with constant weights, converted to floats once."""
-    x = chain.head.inputs[0]
-    operands = IntegerConvOperands.of(chain.head)
-    dtype = operands.exact() if x is not None and x.tensor.size else None
-    is_single = operands.x_zero is None or operands.x_zero.tensor.size == 1
-    if dtype is None or not is_single or any(s.tensor.dtype != float32 for s in operands.scales):
-        return _left_to_kernel(chain, site)
-    return IntegerConvolution(chain, operands, dtype).step(site)
-
-
 def _by_row(parameter: Array) -> Array:
     """Return one element, or one per row, shaped to broadcast to matrices."""
     return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
@@ -358,11 +346,11 @@ def matmul_integer_in_blocks(chain: Chain, site: BuildContext, options: Options)
     shifts = [v for v in (a_zero_point, b_zero_point) if v is not None]
     is_plain = b.data is not None and b.data.ndim == 2 and len(a.tensor.dims) > 1
     if not is_plain or any(len(v.tensor.dims) > 1 for v in shifts):
-        return _left_to_kernel(chain, site)
+        return left_to_kernel(chain, site)
     if a_zero_point is not None and a_zero_point.tensor.size != 1:
-        return _left_to_kernel(chain, site)
+        return left_to_kernel(chain, site)
     if b_zero_point is not None and b_zero_point.data is None:
-        return _left_to_kernel(chain, site)
+        return left_to_kernel(chain, site)
     assert b.data is not None
     return _IntegerProduct(chain, b, b_zero_point).step(site)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from math import prod
 from typing import cast
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import DType, float32, float64
+from ....runtime.ir.dtypes import float32, float64
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
@@ -20,12 +23,15 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
+from ..numerics.exact_sums import ExactSums, farthest
 from .columns import margins, region, windows
 
 #: Bytes of columns and sums per block, sized for the cache.
 COLUMNS = 1 << 19
-#: The largest magnitude of a difference of bytes.
-BYTE = 255
+#: What shows the windows' part of an array of sums.
+View = Callable[[Array], Array]
+#: Filters of one channel up to which products are added tap by tap.
+FEW_FILTERS = 2
 
 
 @record
@@ -60,8 +66,8 @@ class IntegerConvOperands:
         scales = tuple(cast(Value, scale) for scale in (x_scale, w_scale, y_scale))
         return cls(cast(Value, x), cast(Value, w), x_zero, w_zero, bias, scales, y_zero)
 
-    def exact(self) -> DType | None:
-        """Return a dtype in which no sum is rounded or wraps; None if there is none, or unknown.
+    def exact(self) -> ExactSums | None:
+        """Return how no sum is rounded or wraps; None if that is unknown.
 
         All operands but the image and its zero point must be constant.
         """
@@ -70,11 +76,9 @@ class IntegerConvOperands:
             return None
         assert self.w.data is not None
         weights = centred(self.w.data, None if self.w_zero is None else self.w_zero.data)
-        most = np.abs(weights).reshape(len(weights), -1).sum(1, dtype=float64) * BYTE
-        if self.bias is not None and self.bias.data is not None:
-            most = most + np.abs(self.bias.data.astype(float64))
-        greatest = most.max(initial=0)
-        return float32 if greatest <= 1 << 24 else float64 if greatest < 1 << 31 else None
+        products = np.abs(weights).reshape(len(weights), -1).T * farthest(self.x, self.x_zero)
+        bias = None if self.bias is None else self.bias.data
+        return ExactSums.of(products, None if bias is None else np.abs(bias.astype(float64)))
 
 
 def centred(w: Array, zero_point: Array | None) -> Array:
@@ -90,52 +94,72 @@ class IntegerConvolution:
     Args:
         chain: the convolution.
         operands: its operands.
-        dtype: of the sums, see `IntegerConvOperands.exact`.
+        exact: how sums are exact; see `IntegerConvOperands.exact`.
     """
 
-    def __init__(self, chain: Chain, operands: IntegerConvOperands, dtype: DType) -> None:
-        self.chain, self.operands, self.dtype = chain, operands, dtype
+    def __init__(self, chain: Chain, operands: IntegerConvOperands, exact: ExactSums) -> None:
+        self.chain, self.operands, self.exact = chain, operands, exact
         self.group = cast(QLinearConv | ConvInteger, chain.head.op).group
         x, w = operands.x.tensor, operands.w.tensor
         self.images, self.channels, *_ = x.dims
         self.filters, self.terms = w.dims[0] // self.group, prod(w.dims[1:])
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
-        column = self.group * (self.terms + 2 * self.filters) * dtype.itemsize
-        self.boxes = list(blocks(self.window.output, max(1, COLUMNS // column)))
+        #: Few products of each pixel: added tap by tap.
+        has_channel = w.dims[1] == 1 and self.filters <= FEW_FILTERS
+        self.by_tap = has_channel and {*self.window.strides} == {1} and exact.dtype == float32
+        rows = 1 if self.by_tap else self.terms
+        position = (rows + 2 * self.filters) * float32.itemsize
+        together = self.group
+        if self.by_tap:
+            whole = position * prod(self.window.output)
+            together = max(1, min(COLUMNS // whole, -(-self.group // thread_pool.size())))
+        starts = range(0, self.group, together)
+        self.cuts = [slice(n, min(n + together, self.group)) for n in starts]
+        self.boxes = list(blocks(self.window.output, max(1, COLUMNS // (position * together))))
         regions = [region(self.window, x.dims[2:], box) for box in self.boxes]
         scratch, most = ScratchLayout(), max(prod(lengths(box)) for box in self.boxes)
-        self.image = scratch.take(self.channels * max(prod(r.shape) for r in regions), dtype)
-        self.matrix = scratch.take(self.group * self.terms * most, dtype)
-        self.sums = scratch.take(w.dims[0] * most, dtype)
-        self.ratio = scratch.take(w.dims[0] * most, float32)
+        seen = max(prod(each.shape) for each in regions)
+        columns = 0 if self.by_tap else together * self.terms * most
+        sums = together * self.filters * (seen if self.by_tap else most)
+        self.image = scratch.take(together * w.dims[1] * seen, float32)
+        self.matrix = scratch.take(columns, float32)
+        self.part = scratch.take(sums, float32)
+        self.spare = scratch.take(sums if self.by_tap else 0, float32)
+        self.sums = scratch.take(0 if exact.dtype == float32 else sums, float64)
         self.nbytes = scratch.nbytes
 
     def step(self, site: BuildContext) -> HostStep:
         """Return the step."""
         positions = prod(self.window.output)
-        name = f"{self.chain.title}: {self.filters}x{self.terms}x{positions} in {self.dtype.name}"
+        name = f"{self.chain.title}: {self.filters}x{self.terms}x{positions}{self.exact}"
         return HostStep(name, site, self._record, thread_pool.size(), self.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, result = bound[self.operands.x], bound[self.chain.output]
         result = result.reshape(self.images, self.group, self.filters, *self.window.output)
         tapes: list[Tape] = []
+        channels = self.channels // self.group
         for image, target in zip(x, result, strict=True):
-            for box in self.boxes:
+            for box, cut in product(self.boxes, self.cuts):
+                some = slice(cut.start * channels, cut.stop * channels)
                 tape: Tape = []
-                columns = self._columns(tape, bound, image, box)
-                sums = bound.scratch(self.sums, (self.group, self.filters, columns.shape[2]))
-                tape.append(partial(np.matmul, self._weights(bound), columns, out=sums))
-                part = target[:, :, *box]
-                self._leave(tape, bound, sums, part)
+                pixels, counts = self._pixels(tape, bound, image[some], box), lengths(box)
+                weights = self._weights(bound)[cut]
+                if self.by_tap:
+                    sums, shown = self._added(tape, bound, pixels, weights, counts)
+                else:
+                    columns = self._columns(tape, bound, pixels, counts)
+                    sums = self._multiplied(tape, bound, weights, columns)
+                    shown = partial(np.reshape, shape=(*sums.shape[:2], *counts))
+                self._leave(tape, bound, sums, shown, target[(cut, slice(None), *box)], cut)
                 tapes.append(tape)
         work = self.terms * (PRODUCT * self.filters + ELEMENT) + 6 * ELEMENT * self.filters
         columns = self.images * self.group * prod(self.window.output)
         return portions(tapes, work * columns, thread_pool.size())
 
-    def _columns(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
-        """Record the calls that fill a matrix [groups, terms, positions] of centred pixels."""
-        covered, counts = region(self.window, image.shape[1:], box), lengths(box)
+    def _pixels(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
+        """Record the calls that centre the pixels of a box's windows, with zeros around them."""
+        covered = region(self.window, image.shape[1:], box)
         pixels = bound.scratch(self.image, (len(image), *covered.shape))
         inside = pixels[(slice(None), *covered.at)]
         if inside.size:
@@ -145,11 +169,64 @@ class IntegerConvolution:
                 shift = zero_point.reshape(())
                 tape.append(partial(np.subtract, inside, shift, out=inside))
         tape.extend(partial(gap.fill, 0) for gap in margins(pixels, covered.at))
+        return pixels
+
+    def _added(
+        self, tape: Tape, bound: Bound, pixels: Array, weights: Array, counts: tuple[int, ...]
+    ) -> tuple[Array, View]:
+        """Record the calls that add the products of each tap.
+
+        Pixels of a tap are taken as one range from the first to the last window, so that a call has
+        long rows: sums of windows that leave the image at the end of a row are not shown.
+
+        Returns:
+            The sums [groups, filters, range], and what shows those of the windows.
+        """
+        groups = len(pixels)
+        flat = pixels.reshape(groups, 1, -1)
+        steps = [step // pixels.itemsize for step in pixels.strides[1:]]
+        length = 1 + sum((n - 1) * step for n, step in zip(counts, steps, strict=True))
+        factors = weights.reshape(groups, self.filters, *self.window.kernel, 1)
+        sums = bound.scratch(self.part, (groups, self.filters, length))
+        spare = bound.scratch(self.spare, sums.shape)
+        for i, tap in enumerate(np.ndindex(*self.window.kernel)):
+            places = zip(tap, self.window.dilations, steps, strict=True)
+            first = sum(at * dilation * step for at, dilation, step in places)
+            seen, out = flat[..., first : first + length], spare if i else sums
+            tape.append(
+                partial(np.multiply, seen, factors[(slice(None), slice(None), *tap)], out=out)
+            )
+            if i:
+                tape.append(partial(np.add, sums, spare, out=sums))
+
+        def shown(array: Array) -> Array:
+            moves = [array.itemsize * step for step in steps]
+            strides = (*array.strides[:2], *moves)
+            return as_strided(array, (groups, self.filters, *counts), strides)
+
+        return sums, shown
+
+    def _multiplied(self, tape: Tape, bound: Bound, weights: Array, columns: Array) -> Array:
+        """Record the calls that multiply columns by weights, part by part."""
+        shape = (*weights.shape[:2], columns.shape[2])
+        found = bound.scratch(self.part, shape)
+        if self.exact.dtype == float32:
+            tape.append(partial(np.matmul, weights, columns, out=found))
+            return found
+        sums = bound.scratch(self.sums, shape)
+        tape.append(partial(sums.fill, 0))
+        for part in self.exact.parts:
+            tape.append(partial(np.matmul, weights[..., part], columns[:, part], out=found))
+            tape.append(partial(np.add, sums, found, out=sums))
+        return sums
+
+    def _columns(self, tape: Tape, bound: Bound, pixels: Array, counts: tuple[int, ...]) -> Array:
+        """Record the calls that fill a matrix [groups, terms, positions] of windows."""
         shape = (self.group, self.terms, prod(counts))
         if {*self.window.kernel, *self.window.strides} == {1}:
             return pixels.reshape(shape)
         matrix = bound.scratch(self.matrix, shape)
-        target = matrix.reshape(len(image), *self.window.kernel, *counts)
+        target = matrix.reshape(len(pixels), *self.window.kernel, *counts)
         tape.append(partial(np.copyto, target, windows(pixels, self.window, counts)))
         return matrix
 
@@ -159,28 +236,29 @@ class IntegerConvolution:
         shape = (self.group, self.filters, self.terms)
 
         def pack(w: Array, zero_point: Array | None = None) -> Array:
-            return centred(w, zero_point).astype(self.dtype).reshape(shape)
+            return centred(w, zero_point).reshape(shape)
 
         sources = (w,) if zero_point is None else (w, zero_point)
-        return bound.packed(sources, ("centred", self.group, self.dtype), pack)
+        return bound.packed(sources, ("centred", self.group), pack)
 
-    def _leave(self, tape: Tape, bound: Bound, sums: Array, target: Array) -> None:
+    def _leave(
+        self, tape: Tape, bound: Bound, sums: Array, shown: View, target: Array, cut: slice
+    ) -> None:
         """Record the calls that write sums, rescaled and saturated unless they are the result."""
-        found = sums.reshape(target.shape)
         if not self.operands.scales:
-            tape.append(partial(np.copyto, target, found, casting="unsafe"))
+            tape.append(partial(np.copyto, target, shown(sums), casting="unsafe"))
             return
-        by_filter = (self.group, self.filters, *[1] * len(self.window.output))
+        by_filter = (self.group, self.filters, 1)
         if (bias := bound.get(self.operands.bias)) is not None:
-            addend = bias.astype(self.dtype).reshape(by_filter)
-            tape.append(partial(np.add, found, addend, out=found))
-        ratio = found
-        if self.dtype != float32:
-            ratio = bound.scratch(self.ratio, target.shape)
-            tape.append(partial(np.copyto, ratio, found, casting="same_kind"))
+            addend = bias.astype(sums.dtype).reshape(by_filter)[cut]
+            tape.append(partial(np.add, sums, addend, out=sums))
+        ratio = sums
+        if sums.dtype != float32:
+            ratio = bound.scratch(self.part, sums.shape)
+            tape.append(partial(np.copyto, ratio, sums, casting="same_kind"))
         of_x, of_w, of_y = (bound[scale].reshape(-1) for scale in self.operands.scales)
         factor = of_x * of_w / of_y
-        factor = factor.reshape(by_filter if factor.size > 1 else ())
+        factor = factor.reshape(by_filter)[cut] if factor.size > 1 else factor.reshape(())
         tape.append(partial(np.multiply, ratio, factor, out=ratio))
         tape.append(partial(np.rint, ratio, out=ratio))
         zero_point = bound.get(self.operands.y_zero)
@@ -190,4 +268,4 @@ class IntegerConvolution:
         limits = np.iinfo(target.dtype)
         tape.append(partial(np.fmax, ratio, np.float32(limits.min), out=ratio))
         tape.append(partial(np.fmin, ratio, np.float32(limits.max), out=ratio))
-        tape.append(partial(np.copyto, target, ratio, casting="unsafe"))
+        tape.append(partial(np.copyto, target, shown(ratio), casting="unsafe"))
