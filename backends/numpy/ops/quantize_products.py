@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import float32, float64
+from ....runtime.ir.dtypes import float32, float64, int8, uint8
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv, QLinearMatMul
@@ -67,9 +67,11 @@ class QuantizedOperands:
         if any(data is None or data.ndim > 1 for data in numbers):
             return None
         of_a, zero_a, of_b, zero_b, of_y, zero_y, *added = (np.asarray(data) for data in numbers)
-        if any(data.size != 1 for data in (of_a, zero_a, of_y, zero_y)) or of_a.dtype != float32:
+        if any(data.size != 1 for data in (of_a, zero_a, of_y, zero_y)) or not b.tensor.size:
             return None
-        if {v.tensor.dtype.itemsize for v in (a, b)} != {1} or not b.tensor.size:
+        if not {zero_a.dtype, zero_b.dtype, zero_y.dtype} <= {int8, uint8}:
+            return None
+        if {of_a.dtype, of_b.dtype, of_y.dtype} != {np.dtype(float32)}:
             return None
         zero_b = zero_b.reshape(-1).astype(float32)
         bias = added[0].astype(float64) if added else None
