@@ -53,7 +53,7 @@ def loaded(
 
             chain = _backends.open_backends(backend, chosen, fallback)
             found = read()
-            prepared = partial(preparing.prepared, found, chosen, freeze, weights)
+            prepared = partial(preparing.prepared, found, chosen, freeze, weights, chain)
         else:
             # A file is read while Python imports the rest, and optimised while a GPU starts.
             with ThreadPoolExecutor(1) as aside:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .backends.numpy import evaluate
@@ -10,6 +10,7 @@ from .importers.onnx import Imported
 from .runtime.ir.graph import Graph
 from .runtime.options import Options, check_algorithms
 from .runtime.plan.backend import Backend
+from .runtime.plan.orders import reorder
 from .runtime.session.freeze import FROZEN, freeze_inputs
 from .runtime.session.model import Model, ModelSource
 from .runtime.session.program_cache import Optimised, optimised
@@ -28,8 +29,17 @@ def prepared(
     options: Options,
     freeze: Mapping[str, Any] | None,
     weights: Mapping[str, Any] | None,
+    backends: Sequence[Backend] = (),
 ) -> Prepared:
-    """Replace weights, freeze inputs, and optimise; see `tercet.load`."""
+    """Replace weights, freeze inputs, and optimise; see `tercet.load`.
+
+    Args:
+        found: what was read.
+        options: those of the model.
+        freeze: inputs that become constants.
+        weights: constants to replace.
+        backends: those that will run the model; empty if they are not open yet.
+    """
     if options.keep_float32:
         from .runtime.passes.to_half import check_kept  # with all that half precision needs
 
@@ -39,6 +49,8 @@ def prepared(
     given = {**WEIGHTS.get(), **(weights or {})}
     graph = refit(found.graph, given) if given else found.graph
     graph = freeze_inputs(graph, frozen) if frozen else graph
+    if len(backends) == 1:
+        reorder(graph, backends[0])
     return Prepared(graph, optimised(graph, options, evaluate))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from .engine.apply import call, call_elementwise, elementwise_claim, in_place, k
 from .engine.chain import Chain
 from .engine.fusion import chains
 from .engine.node_alone import NodeAlone, check
-from .engine.registry import BUILDERS, JOINERS, KERNELS, Builder, PlainKernel
+from .engine.registry import BUILDERS, JOINERS, KERNELS, ORDERS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
@@ -66,6 +66,12 @@ class NumpyBackend:
                     del found[chain.head]
         for chain in found.values():
             yield _claim(chain, options)
+
+    def orders(self, node: Node) -> Iterable[tuple[Value, tuple[int, ...]]]:
+        """Return the constants of a node that it reads in another order; see `Ordering`."""
+        provide(type(node.op))
+        found = ORDERS.get(type(node.op))
+        return () if found is None else found(node)
 
     def evaluate(
         self, node: Node, values: Sequence[HostValue], weights: Weights

@@ -448,6 +448,18 @@ class Preparing(Protocol):
         ...
 
 
+@runtime_checkable
+class Ordering(Protocol):
+    """A backend that reads some constants in another order than that of their axes."""
+
+    def orders(self, node: Node) -> Iterable[tuple[Value, tuple[int, ...]]]:
+        """Return constants that a node reads, with their axes in order, the outermost first.
+
+        A model that only this backend runs holds them so, instead of copies in both orders.
+        """
+        ...
+
+
 def measured(backend: Backend, graph: Graph, free: Set[Node], options: Options) -> Backend:
     """Return the backend to ask for claims: the result of `Preparing.prepare`, or `backend`."""
     if isinstance(backend, Preparing):

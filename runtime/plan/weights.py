@@ -276,10 +276,10 @@ def _by_source(constants: Iterable[_Wanted]) -> Iterable[list[_Wanted]]:
 
 
 def _is_own(made: View | Array, arrays: list[Array]) -> bool:
-    """Whether a constant is one of the model's own arrays, as it is."""
-    if isinstance(made, View):
+    """Whether a constant is in the memory of one of the model's own arrays."""
+    if isinstance(made, View) or not made.flags.c_contiguous:
         return False
-    return any(made is data for data in arrays) and made.flags.c_contiguous
+    return any(np.may_share_memory(made, data) for data in arrays)
 
 
 def as_it_is(value: Value) -> PackedConstant:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import pytest
@@ -59,12 +61,13 @@ def test_weights_stay_packed() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("more", [False, True])
-def test_few_rows_read_constants_as_columns_unless_they_are_large(
+def test_constants_are_columns_unless_they_are_large(
     more: bool, bits: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both against float64, with zero points and a bias or without.
+    """Both against float64, with zero points and a bias or without; neither is a second copy.
 
-    K is no multiple of a block, and N none of the rows that are unpacked together.
+    K is no multiple of a block, N none of the rows that are unpacked together, and 40 rows are
+    multiplied by scaled weights.
     """
     rng, n, k, block = np.random.default_rng(bits), 1030, 520, 32
     blocks = -(-k // block)
@@ -76,7 +79,7 @@ def test_few_rows_read_constants_as_columns_unless_they_are_large(
     points = zeros if more else np.full_like(zeros, 1 << (bits - 1))
     weights = codes.reshape(n, blocks, block) - points[..., np.newaxis].astype(float)
     weights = (weights * scales[..., np.newaxis]).reshape(n, -1)[:, :k]
-    a = rng.standard_normal((3, k)).astype(dtype)
+    a = rng.standard_normal((40, k)).astype(dtype)
     held: dict[str, np.ndarray | None] = {"B": packed, "scales": scales}
     if more:
         held |= {"zero_points": zeros, "g_idx": None, "bias": bias}
@@ -85,13 +88,42 @@ def test_few_rows_read_constants_as_columns_unless_they_are_large(
     exact, totals = a.astype(float) @ weights.T + bias, []
     bound = (2e-6 if dtype == np.float32 else 1e-3) * np.abs(exact).max()
     for most in (packed.nbytes, packed.nbytes + 1):
-        monkeypatch.setattr(packed_columns, "COPIED", most)
+        monkeypatch.setattr(packed_columns, "LARGE", most)
         with tercet.load(model_of(sample, symbolic=True)) as model:
-            for some in (slice(0, 3), slice(1, 2)):
+            for some in (slice(0, 3), slice(1, 2), slice(0, 40)):
                 (found,) = model.run({"A": a[some]}).values()
                 np.testing.assert_allclose(found, exact[some], rtol=0, atol=bound)
             totals.append(model.memory().weights["cpu"])
     assert totals[1] <= totals[0] + 4 * (scales.size + more * zeros.size)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_model_holds_packed_weights_once(bits: int) -> None:
+    """Its arrays are the columns that products read: one allocation of as many bytes."""
+    n, k, block = 512, 1024, 32
+    rng = np.random.default_rng(0)
+    packed = rng.integers(0, 256, (n, k // block, block * bits // 8)).astype(np.uint8)
+    scales = rng.random((n, k // block), np.float32)
+    inputs = {"A": rng.standard_normal((1, k)).astype(np.float32), "B": packed, "scales": scales}
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    sample = Sample("MatMulNBits", inputs, sizes, constants=("B", "scales"))
+    model = model_of(sample)
+    with tercet.load(model) as warm:
+        warm.run(feeds_of(sample))  # imports what it needs
+    tracemalloc.start()
+    try:
+        with tercet.load(model) as loaded:
+            before, _ = tracemalloc.get_traced_memory()
+            loaded.run(feeds_of(sample))
+            after, _ = tracemalloc.get_traced_memory()
+            workspace = loaded.memory().workspace["cpu"]
+            held = loaded.graph.values
+            constants = [v.data for v in held.values() if v.data is not None]
+    finally:
+        tracemalloc.stop()
+    assert after - before < workspace + packed.nbytes // 2
+    for given in (packed, scales):
+        assert any(np.array_equal(data, given) for data in constants)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

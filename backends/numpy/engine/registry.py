@@ -11,7 +11,7 @@ block of its result while that is in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from inspect import signature
 from types import FunctionType
 from typing import Any, Protocol, TypeVar
@@ -87,9 +87,14 @@ class Joined(Protocol):
 #: Returns disjoint groups of chains, given by their heads, that are faster as one step each.
 Joiner = Callable[[Graph, Mapping[Node, Chain], Options], Sequence[Joined]]
 
+#: Yields constants that a node reads, each with its axes in the order that they should have in
+#: memory, the outermost first.
+Orders = Callable[[Node], Iterable[tuple[Value, tuple[int, ...]]]]
+
 KERNELS: dict[type[Op], PlainKernel] = {}
 BUILDERS: dict[type[Op], Built] = {}
 JOINERS: dict[type[Op], Joiner] = {}
+ORDERS: dict[type[Op], Orders] = {}
 
 
 def kernel(*operators: type[Op], in_place: bool = False, views: bool = False) -> Callable[[F], F]:
@@ -139,6 +144,16 @@ def joiner(operator: type[Op]) -> Callable[[Joiner], Joiner]:
 
     def declare(function: Joiner) -> Joiner:
         JOINERS[operator] = function
+        return function
+
+    return declare
+
+
+def ordering(operator: type[Op]) -> Callable[[Orders], Orders]:
+    """Register in which order nodes of an operator read their constants."""
+
+    def declare(function: Orders) -> Orders:
+        ORDERS[operator] = function
         return function
 
     return declare

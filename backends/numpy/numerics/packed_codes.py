@@ -57,31 +57,24 @@ class IntegerCodes:
         `spare` has as many bytes, and is overwritten.
         """
         packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
-        top = spare.reshape(self.planes, *packed.shape)[-1]
-        yield partial(np.bitwise_xor, packed, self._halves, out=top)
-        yield from self.centred_calls(top, out, spare)
+        yield from self.calls_of(packed, out, spare)
 
-    def centred_calls(
-        self, packed: Array, out: Array, spare: Array
-    ) -> Iterator[Callable[[], object]]:
-        """Yield the calls that write bytes of centred integers to `out` [planes, *their shape].
+    def calls_of(self, packed: Array, out: Array, spare: Array) -> Iterator[Callable[[], object]]:
+        """Yield the calls that write the integers of bytes to `out` [planes, *their shape].
 
-        `spare` has as many bytes as `out` has elements, and is overwritten; its last plane may be
-        `packed`.
+        `spare` has as many bytes as `out` has elements, and is overwritten.
         """
         every = spare.reshape(self.planes, *packed.shape)
-        high = uint8.type(256 - self.factor)
+        top, high = every[-1], uint8.type(256 - self.factor)
+        yield partial(np.bitwise_xor, packed, self._halves, out=top)
         for i, plane in enumerate(every[:-1]):
             shift = uint8.type(256 >> (self._op.bits * (i + 1)))
-            yield partial(np.multiply, packed, shift, out=plane)
+            yield partial(np.multiply, top, shift, out=plane)
             if i:
                 yield partial(np.bitwise_and, plane, high, out=plane)
-        yield partial(np.bitwise_and, packed, high, out=every[-1])
+        if self.planes > 1:
+            yield partial(np.bitwise_and, top, high, out=top)
         yield partial(np.copyto, out, every.view(np.int8))
-
-    def transposed(self, packed: Array) -> Array:
-        """Return the bytes of all rows, centred, as columns: [blocks * width, rows]."""
-        return np.bitwise_xor(packed.reshape(self._op.N, -1).T, self._halves, order="C")
 
     def scales(
         self, operands: list[Array | None], first: int, last: int

@@ -20,7 +20,6 @@ from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
-from ..engine.cost import balanced, blocks_worth
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.packed_codes import (
@@ -31,16 +30,12 @@ from ..numerics.packed_codes import (
     unpack_table,
 )
 from ..numerics.products import recorded, sums
-from .packed_columns import GROUP, ColumnProduct
+from .packed_columns import FEW, GROUP, PART, ColumnProduct, parts_of
 
-#: Elements of weights unpacked at a time, and at most where sums are scaled.
-ELEMENTS, PART = 1 << 18, 1 << 19
-#: Maximum rows of the other operand for which sums are scaled instead of weights.
-FEW = 8
+#: Elements of weights unpacked at a time, unless sums are scaled.
+ELEMENTS = 1 << 18
 #: Maximum rows that each part of a product may put into the order of the codes.
 SOME = 96
-#: Nanoseconds per element of the weights on one core.
-UNPACK = 0.3
 
 
 @builder(MatMulNBits)
@@ -53,9 +48,8 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     inputs = chain.head.inputs
     is_ordered = len(inputs) < 5 or inputs[4] is None
     if is_ordered and not _is_wide(chain):
-        if ColumnProduct.applies(chain, FEW):
-            parts = _parts(op.N, op.blocks * op.block_size)
-            return ColumnProduct(chain, parts).step(site)
+        if ColumnProduct.applies(chain):
+            return ColumnProduct(chain).step(site)
         if _rows(chain) <= FEW:
             return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
         if _rows(chain) <= SOME:
@@ -87,16 +81,6 @@ def _rows(chain: Chain) -> int:
     return chain.output.tensor.size // dims[-1]
 
 
-def _parts(rows: int, length: int) -> list[tuple[int, int]]:
-    """Return ranges of the weights' rows, in whole groups, so that each thread has as many."""
-    size, workers = rows * length, thread_pool.size()
-    count = max(-(-size // PART), blocks_worth(size * UNPACK, workers))
-    groups = -(-rows // GROUP)
-    count = max(1, min(groups, balanced(count, workers) if count > 1 else 1))
-    bounds = [min(rows, groups * i // count * GROUP) for i in range(count + 1)]
-    return list(pairwise(bounds))
-
-
 class _CodeProduct:
     """A few rows times transposed weights [rows, length], with sums scaled per block."""
 
@@ -104,7 +88,8 @@ class _CodeProduct:
         self._node, self._codes = chain.head, codes
         self._few = _rows(chain)
         self._length = codes.planes * codes.blocks * codes.width
-        self._parts = _parts(rows, self._length)
+        size = rows * self._length
+        self._parts = parts_of(rows, size, -(-size // PART))
         wanted = max(-(-(last - first) // GROUP) * GROUP for first, last in self._parts)
         self._scratch, self._dtype = ScratchLayout(), sums(float32)
         self._floats = self._scratch.take(wanted * self._length, self._dtype)
