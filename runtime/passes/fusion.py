@@ -164,7 +164,7 @@ def obstacle(graph: Graph, nodes: Collection[Node], top: Node) -> RewriteRefusal
 
     Only `nodes` may read their intermediate values, none of which may be a graph output.
     """
-    for node in nodes:
+    for node in graph.in_order(nodes):
         if node is top:
             continue
         for value in node.outputs:

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Neg, Relu, Sub, Tanh
 from tercet.runtime.options import Options
 from tercet.runtime.passes.driver import Context, Reason, RewriteRefusal
-from tercet.runtime.passes.fusion import Found, Fusion, Outcome, Replacement, fuse
+from tercet.runtime.passes.fusion import Found, Fusion, Outcome, Replacement, fuse, obstacle
 from tercet.runtime.passes.pattern import Apply, Match, Number, OneOf, Pattern, Poly, Scaled, Var
 from tercet.runtime.passes.rounding import Unfit
 
@@ -110,6 +112,19 @@ def test_a_sum_of_anything_matches_once() -> None:
     (total,) = graph.outputs.values()
     for pattern, ways in ((Apply(Add), 1), (Apply(Add, "a"), 2), (Apply(Add, Apply(Exp, "x")), 1)):
         assert len(list(pattern.find(total, Match()))) == ways
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_reasons_the_first_of_the_graph_counts(order: int) -> None:
+    graph = Graph()
+    first = apply(graph, Exp(), graph.add_input("x", TensorType(float32, (2, 3))))
+    second = apply(graph, Neg(), first)
+    top = apply(graph, Tanh(), second)
+    graph.set_outputs({"y": top, "first": first, "second": second})
+    infer(graph)
+    refused = obstacle(graph, list(graph.nodes)[::order], list(graph.nodes)[-1])
+    assert refused is not None
+    assert refused.text.endswith(f"'{first.name}' is a result of the model")
 
 
 def test_what_stays_may_be_shared() -> None:
