@@ -35,11 +35,11 @@ def normalize_axis(axis: int, rank: int, name: str = "axis") -> int:
     return axis + rank if axis < 0 else axis
 
 
-def normalize_axes(axes: Iterable[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+def normalize_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """Return `axes` counted from the front, sorted; raises ShapeError for duplicates."""
-    found = tuple(normalize_axis(axis, rank, name) for axis in axes)
+    found = tuple(normalize_axis(axis, rank, "axes") for axis in axes)
     if len(set(found)) != len(found):
-        raise ShapeError(f"{name}={found} names an axis twice")
+        raise ShapeError(f"axes={found} names an axis twice")
     return found
 
 

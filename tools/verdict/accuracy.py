@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...api import Loadable, Operators, load
+from ...api import Loadable, load
 from ...runtime.ir.types import Array
 from ..common.nested import flat
 from .float64_reference import Oracle
@@ -16,7 +16,6 @@ from .float64_reference import Oracle
 def exact_outputs(
     source: Loadable,
     feeds: Mapping[str, Any],
-    operators: Operators | None = None,
     outputs: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return what a model gives in float64.
@@ -24,10 +23,9 @@ def exact_outputs(
     Args:
         source: a path, bytes, or a `ModelProto`.
         feeds: a value for every input.
-        operators: custom operators.
         outputs: names of the tensors wanted; the model's outputs if None.
     """
-    with load(source, stop_at=0, operators=operators) as model:
+    with load(source, stop_at=0) as model:
         oracle = Oracle(model.imported)
     try:
         return oracle.run(dict(feeds), outputs)

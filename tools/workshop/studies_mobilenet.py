@@ -23,9 +23,9 @@ BODY = (
 )
 
 
-def mobilenet_v1(seed: int = 0) -> ModelProto:
+def mobilenet_v1() -> ModelProto:
     """Return MobileNet (2017) of width 1 for 224x224 pixels, with random weights."""
-    sheet = Sheet("mobilenet_v1", seed)
+    sheet = Sheet("mobilenet_v1", 0)
     x, before = sheet.node("Relu", sheet.conv("input", (3, 32), 3, 2)), 32
     for channels, stride in BODY:
         x = sheet.node("Relu", sheet.conv(x, (before, before), 3, stride, before))

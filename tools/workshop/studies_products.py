@@ -296,8 +296,8 @@ def regret(lab: Lab) -> Study:
     )
 
 
-def _worst(network: str, found: Tuned, maximum: int = 3) -> list[dict[str, Any]]:
-    """Return the layers whose choice costs most time, all equal ones together."""
+def _worst(network: str, found: Tuned) -> list[dict[str, Any]]:
+    """Return three layers whose choice costs most time, all equal ones together."""
     groups = sorted(found.groups, key=lambda group: group.after - group.before)
     return [
         {
@@ -307,7 +307,7 @@ def _worst(network: str, found: Tuned, maximum: int = 3) -> list[dict[str, Any]]
             "taken": group.chosen,
             "gained": group.before - group.after,
         }
-        for group in groups[:maximum]
+        for group in groups[:3]
         if group.chosen
     ]
 

@@ -361,10 +361,10 @@ def chain_of(
     return ElementwiseChain(tuple(operands), "\n".join(code), title)
 
 
-def unchanged(x: Value, name: str = "chain") -> ElementwiseChain:
+def unchanged(x: Value) -> ElementwiseChain:
     """Return the chain that computes nothing."""
     kind = C_TYPES[x.tensor.dtype]
-    code = f"__device__ __forceinline__ {kind} {name}({kind} a0) {{ return a0; }}"
+    code = f"__device__ __forceinline__ {kind} chain({kind} a0) {{ return a0; }}"
     return ElementwiseChain((x,), code, "")
 
 

@@ -122,13 +122,13 @@ def number(node: RawNode, name: str, site: NodeSite) -> float | None:
     return value
 
 
-def attributes_to_inputs(node: RawNode, site: NodeSite, *names: str, first: int = 1) -> RawNode:
-    """Return the node with integer list attributes turned into inputs, starting at `first`."""
+def attributes_to_inputs(node: RawNode, site: NodeSite, *names: str) -> RawNode:
+    """Return the node with integer list attributes turned into inputs behind the first."""
     lists = [(name, integers(node, name, site)) for name in names]
     added = ["" if v is None else site.constant(v, f"{name}") for name, v in lists]
     while added and not added[-1]:
         added.pop()
-    return without(node, *names).change(inputs=(*node.inputs[:first], *added))
+    return without(node, *names).change(inputs=(*node.inputs[:1], *added))
 
 
 def scalar_like(value: float, name: str, site: NodeSite) -> tuple[list[RawNode], str]:

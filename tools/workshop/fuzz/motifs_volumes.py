@@ -8,12 +8,10 @@ from .growing import Maker, RandomGraph
 from .motifs_images import active, conv, image
 
 
-def _volume(g: RandomGraph, channels: int = 0) -> str:
+def _volume(g: RandomGraph) -> str:
     sizes = (g.dice.choice((1, 2, 3, 5)) for _ in range(3))
     frames, rows, columns = (2 * size for size in sizes)
-    return g.input(
-        (g.dice.choice((1, 2)), channels or g.dice.choice((1, 3, 4, 8, 16)), frames, rows, columns)
-    )
+    return g.input((g.dice.choice((1, 2)), g.dice.choice((1, 3, 4, 8, 16)), frames, rows, columns))
 
 
 def _conv3(g: RandomGraph, x: str, channels: int) -> str:
