@@ -61,13 +61,10 @@ def _build(found: Found) -> Outcome:
     if wanted[-1] != _width(node):
         return None
     before = (*wanted[:-1], shape[-1])
-    if sum(not isinstance(size, int) for size in before) > 1:
-        return found.refuse(Reason.SHAPE, f"more than one size of {found.top.output.type} varies")
     add = found.builder(f"{node.name}.rows", (node,))
-    x = _source(read, before)
-    if shape_of(x) != before:
-        sizes = (size if isinstance(size, int) else -1 for size in before)
-        x = add.shaped(x, sizes, f"{node.name}.sizes")
+    x = _shaped(found, node, add, read, before)
+    if not isinstance(x, Value):
+        return x
     weight, row = node.inputs[1], _row(node)
     if weight is not None and weight.data is not None and getattr(node.op, "transB", 0):
         transposed: Array = np.ascontiguousarray(weight.data.T)
@@ -93,16 +90,24 @@ def _build_image(found: Found) -> Outcome:
     if len(shape) != 3 or len(wanted) != 4 or wanted[:2] != (shape[0], channels):
         return None  # windows that an image is cut into are no image
     before = (*wanted[:1], shape[1], *wanted[2:])
-    if sum(not isinstance(size, int) for size in before) > 1:
-        return found.refuse(Reason.SHAPE, f"more than one size of {found.top.output.type} varies")
     add = found.builder(f"{node.name}.image", (node,))
-    x = _source(read, before)
-    if shape_of(x) != before:
-        sizes = (size if isinstance(size, int) else -1 for size in before)
-        x = add.shaped(x, sizes, f"{node.name}.sizes")
+    x = _shaped(found, node, add, read, before)
+    if not isinstance(x, Value):
+        return x
     filters = weight.data.reshape(*weight.data.shape[:2], *(1 for _ in wanted[2:]))
     op = Conv(group=getattr(node.op, "group", 1))
     return Replacement(op, (x, found.graph.constant(filters, weight.name), *node.inputs[2:]))
+
+
+def _shaped(found: Found, node: Node, add: Builder, read: Value, dims: Shape) -> Value | Outcome:
+    """Return what a product reads in another shape, or why there is none."""
+    if sum(not isinstance(size, int) for size in dims) > 1:
+        return found.refuse(Reason.SHAPE, f"more than one size of {found.top.output.type} varies")
+    x = _source(read, dims)
+    if shape_of(x) == dims:
+        return x
+    sizes = (size if isinstance(size, int) else -1 for size in dims)
+    return add.shaped(x, sizes, f"{node.name}.sizes")
 
 
 def _source(value: Value, wanted: Shape) -> Value:

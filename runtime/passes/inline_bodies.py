@@ -37,11 +37,7 @@ def _inline(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if isinstance(node.op, If):
             yield from _choose(graph, node, node.op)
-        elif (
-            isinstance(node.op, FlexAttention)
-            and node.op.graphs()
-            and all(map(is_static, node.distinct_reads))
-        ):
+        elif isinstance(node.op, FlexAttention) and _may_be_written(node, node.op):
             _write_out(graph, node, node.op)
             yield f"{node.kind} '{node.name}' became its formula"
 
@@ -52,11 +48,7 @@ def lower(graph: Graph) -> None:
     Nodes without readers are removed: steps write only outputs that are read.
     """
     for node in list(graph.nodes):
-        if (
-            isinstance(node.op, FlexAttention)
-            and node.op.graphs()
-            and all(map(is_static, node.distinct_reads))
-        ):
+        if isinstance(node.op, FlexAttention) and _may_be_written(node, node.op):
             _write_out(graph, node, node.op)
     graph.sweep()
 
@@ -70,6 +62,11 @@ def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
     results = graph.splice(node, op.then_branch if chosen else op.else_branch)
     graph.replace(node, results[: len(node.outputs)])
     yield f"If '{node.name}' became its {'then' if chosen else 'else'} branch"
+
+
+def _may_be_written(node: Node, op: FlexAttention) -> bool:
+    """Whether an attention has bodies, and operands of known sizes."""
+    return bool(op.graphs()) and all(map(is_static, node.distinct_reads))
 
 
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:

@@ -30,7 +30,7 @@ from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, rows_of_heads, source_of_heads
-from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike
+from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike, updated
 from .sink import Sink, SinkAttention, sink_behind
 
 #: Maximum number of new tokens per sample; threads per warp.
@@ -83,8 +83,7 @@ class DecodeAttention(Whole):
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
         """The updated caches, each with its previous value."""
-        pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
-        return tuple((node.output, past) for node, past in pasts if past is not None)
+        return updated((self.keys, self.values))
 
     @property
     def behind_norms(self) -> DecodeAttention | None:

@@ -7,7 +7,7 @@ appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from math import gcd
 
@@ -64,8 +64,7 @@ class RotateAppend(Whole):
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
         """The updated caches, each with its previous value."""
-        pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
-        return tuple((node.output, past) for node, past in pasts if past is not None)
+        return updated((self.keys, self.values))
 
     @property
     def reads_rows(self) -> bool:
@@ -109,6 +108,12 @@ def rotate_append_at(
 def _fits(found: RotateAppend) -> bool:
     """Whether both rotations use the same angles, and both caches are updated alike."""
     return are_rotated_alike(found.q, found.k) and are_appended_alike(found.keys, found.values)
+
+
+def updated(caches: Iterable[Node]) -> tuple[tuple[Value, Value], ...]:
+    """Return what nodes that append to caches store, each with the previous value of the cache."""
+    pasts = ((node, node.inputs[0]) for node in caches)
+    return tuple((node.output, past) for node, past in pasts if past is not None)
 
 
 def are_rotated_alike(q: Node, k: Node) -> bool:

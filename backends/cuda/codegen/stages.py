@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import UnionType
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.op import Op
 from ..recipe.pattern import Grouping, Whole
-from .elementwise import ElementwiseChain, chain_of
+from .elementwise import ElementwiseChain, chain_of, in_chains
 from .moves import Movement
 
 
@@ -34,6 +36,24 @@ class MovedChain(Whole):
     def reads_rows(self) -> bool:
         """Whether its kernel takes parts of rows; see `Pattern`."""
         return True
+
+
+def head_of(x: Value, kinds: type[Op] | UnionType) -> Node | None:
+    """Return the node of some kinds of which elementwise nodes compute a value, if there is one.
+
+    Nothing else reads what they read of one another; others of their operands may be anything.
+    """
+    todo, found = [x], list[Node]()
+    while todo:
+        value = todo.pop()
+        node = value.producer
+        if node is None or (value is not x and len(value.consumers) > 1):
+            continue
+        if isinstance(node.op, kinds):
+            found.append(node)
+        elif in_chains(node):
+            todo += node.distinct_reads
+    return found[0] if len(found) == 1 else None
 
 
 @record

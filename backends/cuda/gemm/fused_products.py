@@ -17,8 +17,8 @@ from ....runtime.ops.packed import MatMulNBits
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import SELECTORS
-from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue
+from ..codegen.stages import head_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand
 from .linear import TILED, linear_of
@@ -192,7 +192,7 @@ def in_turn(
     if norm is None or norm not in free:
         return None
     x, others = norm.operands[0], free - behind.nodes
-    first = _product_of(x)
+    first = head_of(x, PRODUCTS)
     if first is None or first not in others or not fits(first):
         return None
     front = Products((first,), tail(graph, first, others))
@@ -201,22 +201,6 @@ def in_turn(
         return None
     stores = graph.is_read_outside(x, (norm,))
     return InTurn(front, behind, stores, graph.is_read_outside(norm.output, behind.products))
-
-
-def _product_of(x: Value) -> Node | None:
-    """Return the product whose elementwise nodes compute a value, if there is a single one."""
-    todo, found = [x], list[Node]()
-    while todo:
-        node = todo.pop().producer
-        if node is None:
-            continue
-        if node.output is not x and len(node.output.consumers) > 1:
-            continue
-        if isinstance(node.op, PRODUCTS):
-            found.append(node)
-        elif in_chains(node):
-            todo += node.distinct_reads
-    return found[0] if len(found) == 1 else None
 
 
 # ── their matrices ───────────────────────────────────────────────────────────────────────────────

@@ -15,8 +15,8 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ..algorithms.registry import Answer
-from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.stages import head_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -68,7 +68,7 @@ def normalized_twice_at(
     x = norm.operands[0]
     if norm not in free or not _is_of_rows(graph, norm) or prod(x.tensor.dims[:-1]) < 2:
         return None
-    first = _norm_of(x)
+    first = head_of(x, _NORMS)
     if first is None or first not in free or not _is_of_rows(graph, first):
         return None
     between = tail(graph, first, free - {norm})
@@ -88,21 +88,6 @@ def _is_of_rows(graph: Graph, norm: Node) -> bool:
     return (
         alone and last and constant and are_of_rows(dims, -1, *(v.tensor.dims for v in parameters))
     )
-
-
-def _norm_of(x: Value) -> Node | None:
-    """Return the normalization behind which elementwise nodes compute a value, if it is one."""
-    todo, found = [x], list[Node]()
-    while todo:
-        value = todo.pop()
-        node = value.producer
-        if node is None or (value is not x and len(value.consumers) > 1):
-            continue
-        if isinstance(node.op, _NORMS):
-            found.append(node)
-        elif in_chains(node):
-            todo += node.distinct_reads
-    return found[0] if len(found) == 1 else None
 
 
 def normalized_twice(
