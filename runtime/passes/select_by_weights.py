@@ -19,7 +19,7 @@ from ..ops.cuts import indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split
 from ..ops.shapes import normalize_axis
-from .channels import channels_of, parts_of
+from .channels import Part, channels_of, parts_of
 from .driver import Context
 from .editing import Builder, drop, rank_of
 
@@ -74,7 +74,7 @@ def _selection(value: Value | None) -> _Selection | None:
     node = None if value is None else value.producer
     if node is None or value is None or channels_of(value) is None:
         return None
-    part = next((each for each in parts_of(node) or () if each.part is value and each.is_cut), None)
+    part = _part(value)
     if part is not None:
         whole = _selection(part.whole)
         if whole is None:
@@ -101,11 +101,14 @@ def _stepped(node: Node) -> tuple[int, ...] | None:
 
 def _selected_by(value: Value) -> Value:
     """Return the whole result of the node that selects channels, of which a value may be part."""
-    node = value.producer
-    is_part = (
-        any(each.part is value and each.is_cut for each in parts_of(node) or ()) if node else False
-    )
-    return node.operands[0] if node is not None and is_part else value
+    part = _part(value)
+    return value if part is None else part.whole
+
+
+def _part(value: Value) -> Part | None:
+    """Return which channels of another image a value is, if it is cut from one."""
+    parts = None if value.producer is None else parts_of(value.producer)
+    return next((each for each in parts or () if each.part is value and each.is_cut), None)
 
 
 def _goes(graph: Graph, whole: Value) -> bool:
