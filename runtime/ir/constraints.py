@@ -273,10 +273,12 @@ def check_inputs(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element
     return bound
 
 
-def takes(operator: type[Op], element: Element) -> bool:
-    """Return whether ONNX allows a dtype for the first input of an operator."""
+def takes(operator: type[Op], element: Element, place: int = 0) -> bool:
+    """Return whether ONNX allows a dtype for an input of an operator, the first one by default."""
     signature = signature_of(operator)
-    return signature is None or element in signature.inputs[0].allowed
+    if signature is None:
+        return True
+    return element in signature.inputs[min(place, len(signature.inputs) - 1)].allowed
 
 
 def check_outputs(op: Op, types: Sequence[ValueType | None], bound: dict[str, Element]) -> None:

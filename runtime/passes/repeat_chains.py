@@ -10,7 +10,7 @@ from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
 from ..ops.reduce import Reduce, ReduceSum
 from .driver import Context
-from .editing import Builder, drop, is_static, stand_in
+from .editing import Builder, drop, is_static, shape_of, stand_in
 from .pointwise import is_elementwise
 
 #: Maximum number of nodes that are repeated, and maximum bytes that they read, as a share of those
@@ -77,7 +77,7 @@ def _is_sum(node: Node, x: Value) -> bool:
         return x not in node.operands[1:]
     if not isinstance(node.op, MatMul) or node.operands[0] is not x or node.operands[1] is x:
         return False
-    dims, vector = x.tensor.dims, node.operands[1].tensor.dims
+    dims, vector = x.tensor.dims, shape_of(node.operands[1])
     return len(dims) > 1 and vector == (*dims[:-2], dims[-1], 1)
 
 
@@ -91,7 +91,7 @@ def _chain(graph: Graph, x: Value) -> list[Node]:
         is_own = value is x or graph.sole_consumer(value) is not None
         if node is None or not is_own or not is_elementwise(node.op) or len(node.outputs) > 1:
             continue
-        if value.tensor.dims == x.tensor.dims:
+        if shape_of(value) == x.tensor.dims and all(map(is_static, node.distinct_reads)):
             found.append(node)
             todo += node.distinct_reads
     return list(graph.in_order(found)) if len(found) <= _MOST else []

@@ -13,7 +13,7 @@ float32, in particular:
 - GRU and LSTM with states of another run; those that begin anew keep them in float32 inside
 - Range, AffineGrid, RoiAlign, the grid of GridSample and the scales of Resize: positions need more
   than 11 bits
-- comparisons, ArgMax, TopK, NonMaxSuppression: rounding creates ties
+- comparisons, ArgMax, TopK, NonMaxSuppression (ties); what ONNX lacks: Shrink of bfloat16
 - readers of a constant that half precision cannot represent, such as the -3e38 of a mask
 - first layers that read few columns of an input (`half_first`), but their results are half
 - the nodes in `Options.keep_float32`
@@ -33,6 +33,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
+from ..ir.constraints import takes
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.halves import begin_rounding, rounded
@@ -94,9 +95,8 @@ _STORING = _COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
 #: Modules of operators whose kernels read any float type, or start with a Cast.
 _CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
 #: Operators of which only this many leading inputs become half.
-_FIRST: dict[type[Op], int] = {
-    **{norm.BatchNormalization: 1, resize.Resize: 1, resize.GridSample: 1}
-}
+_ONE = (norm.BatchNormalization, resize.Resize, resize.GridSample)
+_FIRST: dict[type[Op], int] = dict.fromkeys(_ONE, 1)
 #: Operators all of whose results may be half.
 _SEVERAL = (movement.Split, pool.MaxPool, recurrent.GRU, recurrent.LSTM)
 #: Inputs that stay float32, such as masks with -3e38, or logits that choose experts.
@@ -178,6 +178,7 @@ class _Narrow:
         types = [value.type for value in node.outputs]
         return (
             bool(computed)
+            and all(takes(kind, self._half, i) for i, v in enumerate(node.inputs) if v in wide)
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
             and (len(types) == 1 or kind in _SEVERAL or _has_sinks(node))
@@ -247,13 +248,12 @@ class _Narrow:
         )
 
     def _wide_inputs(self, node: Node) -> list[Value]:
-        kind = type(node.op)
-        first = node.inputs[: _FIRST.get(kind, len(node.inputs))]
+        first = node.inputs[: _FIRST.get(type(node.op), len(node.inputs))]
         return [
             value
             for place, value in enumerate(first)
             if value is not None
-            and place != _KEPT.get(kind)
+            and place != _KEPT.get(type(node.op))
             and isinstance(value.type, TensorType)
             and value.type.dtype == float32
         ]

@@ -9,6 +9,7 @@ import pytest
 
 from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Exp
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose
@@ -111,3 +112,15 @@ def of_layers(g: Graph, x: Value) -> Value:
 @pytest.mark.parametrize("build", [partial(widened, stored=True), of_layers])
 def test_one_cast_serves_others(build) -> None:
     assert not passed(make(build, SHAPE), repeat_chains.run, "float16")[1]
+
+
+def test_a_product_with_what_has_no_known_size_widens_its_own() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = rounded(g, x)
+        reader = g.add_input("shaped", TensorType(float32, (None, None, None)))
+        return apply(g, Add(), *(apply(g, MatMul(), y, other) for other in (reader, x)))
+
+    before = make(build, (2, 8, 8))
+    after, said = passed(before, repeat_chains.run, "float16")
+    assert len(said) == 2
+    assert all(len(node.output.consumers) == 1 for node in after.nodes if node.kind == "Cast")

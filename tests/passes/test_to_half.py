@@ -22,9 +22,11 @@ from tercet.runtime.ops.elementwise import (
     Mul,
     Pow,
     Relu,
+    Shrink,
     Sigmoid,
     Sub,
     Tanh,
+    Unary,
     Where,
 )
 from tercet.runtime.ops.experts import MoE
@@ -48,6 +50,7 @@ from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Flatten, Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes.half_operators import FOLLOWERS
 
 from .graphs import Build, apply, kinds, make, normal
 
@@ -120,6 +123,23 @@ def test_casts_are_next_to_nodes_that_compute() -> None:
     x = normal(2, 5, 3, 4)
     want, got = run(graph, x=x), run(after, x=x)
     assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
+@PRECISIONS
+def test_what_onnx_lacks_in_a_format_stays(precision: str, dtype: DType, bound: float) -> None:
+    """Shrink of bfloat16, among all elementwise operators of one operand that follow a layer."""
+    kinds_of_all = sorted(
+        (op for op in FOLLOWERS if issubclass(op, Unary)), key=lambda op: op.__name__
+    )
+    assert Shrink in kinds_of_all
+    stayed: set[type[Op]] = set()
+    for op in kinds_of_all:
+        graph = make(
+            lambda g, x, op=op: apply(g, op(), apply(g, MatMul(), x, normal(8, 8))), (2, 8)
+        )
+        if dtypes_of(halved(graph, precision), op.__name__) == {float32}:
+            stayed.add(op)
+    assert stayed == ({Shrink} if dtype == bfloat16 else set())
 
 
 def test_float32_stays_as_it_is() -> None:
