@@ -186,8 +186,24 @@ class Layout:
         if source.device is not device and source.device is not HOST:
             source = self._in_format(source, format)
         if source.device is not device:
-            source = self._move(source, device, source.format)
+            there = self._seen_on(source, device)
+            source = self._move(source, device, source.format) if there is None else there
         return self._in_format(source, format)
+
+    def _seen_on(self, view: Slot, device: Device) -> Slot | None:
+        """Return what a view shows, as another device has it already; None if it does not."""
+        whole = view
+        while whole.alias is not None and not whole.offset and whole.nbytes == whole.alias.nbytes:
+            whole = whole.alias
+        formats = {view.format, whole.format}
+        if whole is view or formats != {Format.CONTIGUOUS}:
+            return None
+        for slot in self.places[whole.value]:
+            if slot.device is device and slot.format is Format.CONTIGUOUS:
+                shown = self._slot(view.value, device, Format.CONTIGUOUS, len(self.rows))
+                shown.alias = slot
+                return shown
+        return None
 
     def _in_format(self, source: Slot, format: Format) -> Slot:
         """Return `source` in another format on its own device."""

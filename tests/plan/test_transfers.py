@@ -17,6 +17,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import View
 from tercet.runtime.plan.host import HostBuffer
@@ -71,6 +72,25 @@ def address(array: Array) -> int:
 
 def is_pinned(device: LazyDevice, array: Array) -> bool:
     return device.exchange.is_pinned(array)
+
+
+def test_an_input_and_a_view_of_it_are_copied_once() -> None:
+    graph = Graph("views")
+    x = graph.add_input("x", TensorType(float32, (4, 6)))
+    shape = graph.constant(np.array([2, 12]))
+    y = graph.insert(Relu(), [x], name="y").output
+    seen = graph.insert(Reshape(), [x, shape]).output
+    z = graph.insert(Add(), [seen, seen], name="z").output
+    graph.set_outputs({"y": y, "z": z})
+    infer(graph)
+    values = np.random.default_rng(0).standard_normal((4, 6), np.float32)
+    with model_of(LazyDevice(), graph) as model:
+        for _ in range(2):
+            found = model.run({"x": values})
+        copies = [row for row in model.placement() if row.kind == "copy"]
+    assert len(copies) == 3
+    np.testing.assert_array_equal(found["y"], np.maximum(values, 0))
+    np.testing.assert_array_equal(found["z"], 2 * values.reshape(2, 12))
 
 
 @pytest.mark.parametrize("options", [{"streams": 1}, {"streams": 4}, {"check_each": True}], ids=str)
