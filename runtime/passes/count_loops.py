@@ -105,6 +105,11 @@ class Rounds:
         captured = [value for branch in op.graphs() for value in branch.captures]
         self._entered.update(zip(captured, node.captures, strict=True))
 
+    @property
+    def sources(self) -> dict[Value, Value]:
+        """The values that those of branches, and those of the body, stand for."""
+        return {**self._outer, **self._entered}
+
     def source(self, value: Value) -> Value:
         """Return the value of the body that a branch reads."""
         while value in self._entered:

@@ -2,8 +2,8 @@
 
 PyTorch exports its EmbeddingBag as such a Loop: it cuts the rows of a bag at two offsets, reduces
 them, and appends the result to a sequence, or zeros for an empty bag. No bag depends on another.
-In TorchScript's, a bag is some indices, whose rows are looked up in each round, and results are
-stacked.
+Rows of padding are left out (`kept_rows.py`). In TorchScript's, a bag is some indices, whose rows
+are looked up in each round, and results are stacked.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .count_loops import Rounds
 from .driver import Context
 from .editing import Builder, dims_of, drop, dtype_of
+from .kept_rows import kept_places, reduced
 from .pointwise import aside, by_place
 
 #: Maximum number of elements of a mask, and of what is masked.
@@ -163,11 +164,41 @@ class _Appended:
         parts = self._taken(node, op, place, at)
         if parts is not None:
             return _in_order([(self.rows(*part), part[1]) for part in parts])
+        kept = self._kept(_results(op, place), at)
+        if kept is not None:
+            return kept
         test = self._column(node.operands[0], at)
         a, b = (self.rows(branch, at) for branch in _results(op, place))
         if test is None or a is None or b is None:
             return None
         return _Rows(lambda write: write(Where(), test(write), a.write(write), b.write(write)))
+
+    def _kept(self, branches: tuple[Value, Value], at: Array) -> _Rows | None:
+        """Return reductions of the rows of bags that a test keeps, zeros where there are none."""
+        zeros, value = (self._rounds.source(branch) for branch in branches)
+        if (maker := zeros.producer) is not None and isinstance(maker.op, Identity):
+            zeros = self._rounds.source(maker.operands[0])
+        node = value.producer
+        if zeros.data is None or zeros.data.any() or node is None:
+            return None
+        op, axes = node.op, node.inputs[1] if len(node.inputs) > 1 else None
+        if not isinstance(op, _Reduction) or bool(op.keepdims) is self._is_stacked:
+            return None
+        look = self._rounds.source(node.operands[0]).producer
+        if axes is None or not _is(axes, 0) or look is None or not isinstance(look.op, Gather):
+            return None
+        x, places = self._rounds.outer(look.operands[0]), self._rounds.source(look.operands[1])
+        kept = None if look.op.axis else kept_places(places, self._rounds.sources)
+        test = None if kept is None else kept.writes()
+        if x is None or kept is None or test is None or len(dims_of(x) or ()) != 2:
+            return None
+        bounds = [self._known([(each, at)]) for each in (kept.begin, kept.end)]
+        bags = np.array([each for each in bounds if each is not None])
+        if len(bags) < 2 or (bags < 0).any() or bags.max() > x.tensor.dims[0]:
+            return None
+        if at.size * x.tensor.size > ROOM or (bags[1] < bags[0]).any():
+            return None
+        return _Rows(lambda write: reduced(write, op, x, test(write), bags))
 
     def _taken(self, node: Node, op: If, place: int, at: Array) -> list[_Part] | None:
         """Return the results of branches, each with the rounds that take it; None if unknown."""

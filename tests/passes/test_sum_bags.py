@@ -234,3 +234,85 @@ def test_rounds_that_reduce_all_rows_stay() -> None:
     (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(["y"], feeds)
     with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
         np.testing.assert_allclose(model.run(feeds)["y"], np.asarray(wanted), rtol=1e-6)
+
+
+def padded(kind: str, offsets: tuple[int, ...]) -> ModelProto:
+    """Return bags without a row of padding, of which a Loop lists the places in each bag.
+
+    Args:
+        kind: the reduction.
+        offsets: where bags begin and end.
+    """
+    bags = len(offsets) - 1
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (int64[{COUNT}] index) => (float[b, {WIDTH}] y)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64 bags = {{{bags}}}, int64 padding = {{3}},
+     int64 size = {{{TABLE}}}, int64[1] flat = {{-1}}, int64[1] first = {{0}}>
+    {{
+        rows = Gather (table, index)
+        yes = Less (zero, bags)
+        empty = SequenceEmpty ()
+        all, end = Loop (, yes, empty, zero) <body = body (
+            int64 round, bool going, seq(float) before, int64 i
+        ) => (bool more, seq(float) after, int64 next) {{
+            s = Gather (offsets, i)
+            behind = Add (i, one)
+            e = Gather (offsets, behind)
+            nobody = Shape <start = 0, end = 0> (index)
+            is_first = Less (s, e)
+            last, kept = Loop (, is_first, s, nobody) <body = places (
+                int64 step, bool goes, int64 j, int64[n] listed
+            ) => (bool on, int64 j_next, int64[m] longer) {{
+                it = Gather (index, j)
+                is_negative = Less (it, zero)
+                row_of = If (is_negative) <
+                    then_branch = back () => (int64 p) {{ p = Add (it, size) }},
+                    else_branch = as_is () => (int64 q) {{ q = Identity (it) }}>
+                is_padding = Equal (row_of, padding)
+                is_kept = Not (is_padding)
+                longer = If (is_kept) <
+                    then_branch = append () => (int64[u] w) {{
+                        at = Reshape (j, flat)
+                        w = Concat <axis = 0> (listed, at)
+                    }},
+                    else_branch = leave () => (int64[v] x) {{ x = Identity (listed) }}>
+                j_next = Add (j, one)
+                on = Less (j_next, e)
+            }}>
+            number = Size (kept)
+            none = Equal (number, zero)
+            row = If (none) <
+                then_branch = then () => (float[1, {WIDTH}] z) {{ z = Identity (zeros) }},
+                else_branch = other () => (float[1, {WIDTH}] r) {{
+                    some = Gather (rows, kept)
+                    r = {kind} (some, first)
+                }}>
+            after = SequenceInsert (before, row)
+            next = Add (i, one)
+            more = Less (next, bags)
+        }}>
+        y = ConcatFromSequence <axis = 0> (all)
+    }}"""
+    model = parse_model(text)
+    numbers = np.random.default_rng(3).standard_normal((TABLE, WIDTH)).astype(np.float32)
+    constants = {
+        "table": numbers,
+        "zeros": np.zeros((1, WIDTH), np.float32),
+        "offsets": np.array(offsets),
+    }
+    made = [onnx.numpy_helper.from_array(data, name) for name, data in constants.items()]
+    model.graph.initializer.extend(made)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("offsets", [EVEN, RAGGED, (1, 4, 7, 10)], ids=["even", "ragged", "some"])
+def test_rows_of_padding_are_left_out(kind: str, offsets: tuple[int, ...]) -> None:
+    """Rows 3 and -17 are padding; the last bag but one has nothing else."""
+    feeds = {"index": np.array([1, 3, 5, -17, 2, 7, 3, -17, 3, 3, 4, -1])}
+    proto = padded(kind, offsets)
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
+        assert not {"Loop", "If"} & {*kinds(model.graph)}
+        found = model.run(feeds)["y"]
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
