@@ -7,7 +7,6 @@ exact up to 2**24, float64 up to 2**53.
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -44,6 +43,7 @@ from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import convert, round_to_integer
+from ..numerics.products import is_small
 from ..windows.columns import windows
 
 # ── to integers and back ─────────────────────────────────────────────────────────────────────────
@@ -331,8 +331,12 @@ def matmul_integer(
     return _wrapped(_product(a, b, a_zero_point, b_zero_point))
 
 
-#: Elements of weights converted at a time, and maximum rows of the other operand.
-ELEMENTS, ROWS = 1 << 18, 256
+#: Products of bytes whose sums are exact in float32.
+EXACT = 256
+#: Columns of weights converted at a time, and maximum rows of the other operand.
+COLUMNS, ROWS = 1 << 10, 256
+#: Maximum rows for which several products that BLAS finds small are faster than one.
+FEW = 16
 #: Granularity of columns.
 GROUP = 16
 
@@ -356,66 +360,100 @@ def matmul_integer_in_blocks(chain: Chain, site: BuildContext, options: Options)
 
 
 class _IntegerProduct:
-    """Rows of integers times constant weights [length, columns], exactly."""
+    """Rows of integers times constant weights [length, columns], exactly.
+
+    BLAS adds as many products as float32 holds exactly; their sums are added as integers.
+    """
 
     def __init__(self, chain: Chain, b: Value, b_zero_point: Value | None) -> None:
         assert b.data is not None
         self._node, self._b, self._b_zero_point = chain.head, b, b_zero_point
-        length, self._columns = b.data.shape
-        self._rows = chain.output.tensor.size // self._columns
-        centred = _centred(b.data, None if b_zero_point is None else b_zero_point.data, float32)
-        self._dtype = _exact_with(centred, 0)
-        self._wide = max(GROUP, ELEMENTS // max(1, length) // GROUP * GROUP)
-        self._wide, few = min(self._wide, self._columns), min(ROWS, self._rows)
-        self._scratch = ScratchLayout()
-        self._weights = self._scratch.take(length * self._wide, self._dtype)
-        self._left = self._scratch.take(few * length, self._dtype)
-        self._sums = self._scratch.take(few * self._wide, self._dtype)
+        self._length, self._columns = b.data.shape
+        self._rows = chain.output.tensor.size // max(1, self._columns)
         self._nanoseconds = b.data.size * (FETCH + self._rows * PRODUCT)
+        count = blocks_worth(self._nanoseconds, thread_pool.size())
+        share = -(-self._columns // count)
+        self._wide = max(1, min(COLUMNS, -(-share // GROUP) * GROUP, self._columns))
+        few, terms = min(ROWS, self._rows), min(EXACT, self._length)
+        self._together = terms
+        while self._rows <= FEW and not is_small(few, self._together, self._wide):
+            if self._together % 2 or self._together < FEW or few == 1:
+                break
+            self._together //= 2
+        stack = terms // max(1, self._together)
+        self._scratch = ScratchLayout()
+        self._weights = self._scratch.take(terms * self._wide, float32)
+        self._left = self._scratch.take(few * self._length, float32)
+        self._stack = self._scratch.take(stack * few * self._wide, float32)
+        self._sums = self._scratch.take(few * self._wide, float32)
+        self._parts = self._scratch.take(few * self._wide, int32)
 
     def step(self, site: BuildContext) -> HostStep:
         """Return the step."""
-        name = f"{self._node.kind}: {self._dtype.name}"
+        name = f"{self._node.kind}: {self._length}x{self._columns}"
         return HostStep(name, site, self._record, thread_pool.size(), self._scratch.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
-        a, a_zero_point = (bound.get(v) for v in (self._node.inputs[0], *self._shift()))
+        a = bound.get(self._node.inputs[0])
         assert a is not None
         a, out = a.reshape(self._rows, -1), bound[self._node.outputs[0]]
         out = out.reshape(self._rows, self._columns)
         tapes: list[Tape] = []
-        for first, last in pairwise([*range(0, self._columns, self._wide), self._columns]):
+        for some in _ranges(self._columns, self._wide):
             tape: Tape = []
-            some = slice(first, last)
-            weights = bound.scratch(self._weights, (a.shape[1], last - first))
-            tape.append(partial(np.copyto, weights, bound[self._b][:, some]))
-            if (shift := self._b_zero_point) is not None and shift.data is not None:
-                shifts = shift.data.astype(self._dtype)
-                part = shifts[some] if shifts.size > 1 else shifts
-                if part.any():
-                    tape.append(partial(np.subtract, weights, part, out=weights))
-            for top, bottom in pairwise([*range(0, self._rows, ROWS), self._rows]):
-                left = bound.scratch(self._left, (bottom - top, a.shape[1]))
-                sums = bound.scratch(self._sums, (bottom - top, last - first))
-                tape.append(partial(np.copyto, left, a[top:bottom]))
-                if a_zero_point is not None:
-                    tape.append(partial(np.subtract, left, a_zero_point, out=left))
-                tape.append(partial(np.matmul, left, weights, out=sums))
-                target = out[top:bottom, some]
-                if self._dtype == float32:
-                    tape.append(partial(np.copyto, target, sums, casting="unsafe"))
-                else:
-                    tape.append(partial(_put_wrapped, target, sums))
+            for rows in _ranges(self._rows, ROWS):
+                left = self._centred_rows(tape, bound, a[rows])
+                self._multiply(tape, bound, left, some, out[rows, some])
             tapes.append(tape)
         return portions(tapes, self._nanoseconds, thread_pool.size())
 
-    def _shift(self) -> tuple[Value | None]:
-        """Return the zero point of the rows."""
-        return (self._node.inputs[2] if len(self._node.inputs) > 2 else None,)
+    def _centred_rows(self, tape: Tape, bound: Bound, rows: Array) -> Array:
+        """Record the calls that convert rows and subtract their zero point."""
+        left = bound.scratch(self._left, rows.shape)
+        tape.append(partial(np.copyto, left, rows))
+        zero_point = self._node.inputs[2] if len(self._node.inputs) > 2 else None
+        if zero_point is not None:
+            tape.append(partial(np.subtract, left, bound[zero_point], out=left))
+        return left
+
+    def _multiply(self, tape: Tape, bound: Bound, left: Array, some: slice, out: Array) -> None:
+        """Record the calls that multiply rows by some columns."""
+        shape = out.shape
+        if not self._length:
+            tape.append(partial(out.fill, 0))
+        for terms in _ranges(self._length, EXACT):
+            packed = bound[self._b][terms, some]
+            weights = bound.scratch(self._weights, packed.shape)
+            tape.append(partial(np.copyto, weights, packed))
+            if (shift := self._b_zero_point) is not None and shift.data is not None:
+                shifts = shift.data.astype(float32)
+                part = shifts[some] if shifts.size > 1 else shifts
+                if part.any():
+                    tape.append(partial(np.subtract, weights, part, out=weights))
+            sums = bound.scratch(self._sums, shape)
+            self._add_up(tape, bound, left[:, terms], weights, sums)
+            if not terms.start:
+                tape.append(partial(np.copyto, out, sums, casting="unsafe"))
+                continue
+            whole = bound.scratch(self._parts, shape)
+            tape.append(partial(np.copyto, whole, sums, casting="unsafe"))
+            tape.append(partial(np.add, out, whole, out=out))
+
+    def _add_up(self, tape: Tape, bound: Bound, left: Array, weights: Array, sums: Array) -> None:
+        """Record the calls of a product, or of several that are added."""
+        stack, rest = divmod(len(weights), max(1, self._together))
+        if stack < 2 or rest:
+            tape.append(partial(np.matmul, left, weights, out=sums))
+            return
+        every = bound.scratch(self._stack, (stack, *sums.shape))
+        lefts = left.reshape(len(left), stack, -1).swapaxes(0, 1)
+        tape.append(partial(np.matmul, lefts, weights.reshape(stack, -1, sums.shape[1]), out=every))
+        tape.append(partial(np.add.reduce, every, 0, out=sums))
 
 
-def _put_wrapped(out: Array, sums: Array) -> None:
-    np.copyto(out, _wrapped(sums))
+def _ranges(size: int, step: int) -> list[slice]:
+    """Return ranges of at most `step` that cover `size`."""
+    return [slice(first, min(first + step, size)) for first in range(0, size, step)]
 
 
 @kernel(QLinearMatMul)
