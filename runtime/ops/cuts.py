@@ -1,4 +1,4 @@
-"""Which places of its axes a node takes out of a tensor, or which axes it reduces.
+"""Which places of its axes a node takes out of a tensor or writes, or which axes it reduces.
 
 ONNX counts axes, indices and bounds from either end, and clamps bounds. What passes and backends
 find here is counted from the front, and exists.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim, Shape, TensorType
-from .gather import Gather, counted
+from .gather import Gather, ScatterElements, ScatterND, counted
 from .movement import Slice, Split, bounds_of_slice
 from .reduce import Reduce
 from .shapes import normalize_axes, normalize_axis
@@ -22,6 +24,14 @@ class Part(NamedTuple):
     source: Value
     axis: int
     places: range
+
+
+class Update(NamedTuple):
+    """What is written to places of one axis of a tensor, at all places of the others."""
+
+    axis: int
+    places: range
+    value: Value
 
 
 def indices_of(node: Node) -> Array | None:
@@ -117,6 +127,53 @@ def part_of(value: Value) -> Part | None:
     if found is None or not len(found[1]) or found[1].step != 1:
         return None
     return Part(source, *found)
+
+
+def update_of(node: Node) -> Update | None:
+    """Return what a scatter writes, if that is to places of one axis; see `written_places`."""
+    found = written_places(node) or {}
+    return Update(*next(iter(found.items())), node.operands[2]) if len(found) == 1 else None
+
+
+def written_places(node: Node) -> dict[int, range] | None:
+    """Return the places to which a scatter writes, of each axis that its indices are of.
+
+    None for another node or one that combines elements, and unless its indices are constant and
+    these places a box: along each axis they ascend at equal distances.
+    """
+    if not isinstance(node.op, ScatterND | ScatterElements) or node.op.reduction != "none":
+        return None
+    shape, places = _shape(node.output), node.operands[1].data
+    if places is None or not places.size:
+        return None
+    if isinstance(node.op, ScatterElements):
+        if shape is None or len(shape) != places.ndim:
+            return None
+        axis = normalize_axis(node.op.axis, len(shape))
+        if (*shape[:axis], *shape[axis + 1 :]) != (*places.shape[:axis], *places.shape[axis + 1 :]):
+            return None
+        line = _distances(np.moveaxis(places, axis, -1))
+        return None if line is None else {axis: line}
+    depth = places.shape[-1]
+    if places.ndim != depth + 1:
+        return None
+    sizes = [size for size in (shape or ())[:depth] if isinstance(size, int)]
+    counts = counted(places, *sizes) if len(sizes) == depth else places
+    if counts is None:
+        return None
+    lines = [_distances(np.moveaxis(counts[..., axis], axis, -1)) for axis in range(depth)]
+    found = {axis: line for axis, line in enumerate(lines) if line is not None}
+    return found if len(found) == depth else None
+
+
+def _distances(lines: Array) -> range | None:
+    """Return the places that each line along the last axis has, if they are at equal distances."""
+    size = int(lines.shape[-1])
+    first = int(lines.flat[0])
+    step = int(lines.flat[1]) - first if size > 1 else 1
+    if first < 0 or step < 1 or (lines != first + step * np.arange(size)).any():
+        return None
+    return range(first, first + step * size, step)
 
 
 def _all(size: Dim) -> range | None:

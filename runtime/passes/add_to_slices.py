@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.cuts import part_of
+from ..ops.cuts import Part, Update, part_of, update_of
 from ..ops.elementwise import Add, Where
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
 from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, size_of
-from .join_written import Rows, places_of, rows_of
 from .pattern import pairs
 from .pointwise import is_elementwise
 
 Order = tuple[int, ...]
 _VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
-
-
-class _Part(NamedTuple):
-    """Part of a tensor: places `first` to `first + size` of an axis."""
-
-    source: Value
-    axis: int
-    first: int
-    size: int
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -63,16 +52,16 @@ def _read_back(graph: Graph) -> Iterator[str]:
         order, scatter = tuple(range(len(shape_of(source) or ()))), transpose
         if isinstance(transpose.op, Transpose):
             order, scatter = transpose.op.order(len(order)), transpose.operands[0].producer
-        rows = None if scatter is None else rows_of(scatter) or places_of(scatter)
-        if rows is None or rows.step > 1 or shape_of(node.output) is None:
+        rows = None if scatter is None else update_of(scatter)
+        if rows is None or shape_of(node.output) is None:
             continue
-        if (rows.axis, rows.first, rows.size) != (order[part.axis], part.first, part.size):
+        if (rows.axis, rows.places) != (order[part.axis], part.places):
             continue
         back = tuple(np.argsort(order).tolist())
-        result = _untransposed(rows.updates, back)
+        result = _untransposed(rows.value, back)
         if result is None:
             add = Builder(graph, node, node.name, (node,))
-            result = add(Transpose(perm=order), rows.updates)
+            result = add(Transpose(perm=order), rows.value)
         name = node.name
         graph.replace(node, [result])
         drop(graph, transpose)
@@ -93,41 +82,46 @@ def _assigned(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, ScatterND | ScatterElements):
             continue
-        rows, shape = rows_of(node) or places_of(node), shape_of(node.output)
-        if rows is None or rows.step > 1 or not shape or not isinstance(shape[rows.axis], int):
+        rows, shape = update_of(node), shape_of(node.output)
+        if (
+            rows is None
+            or rows.places.step > 1
+            or not shape
+            or not isinstance(shape[rows.axis], int)
+        ):
             continue
-        if shape_of(rows.updates) is None:
+        if shape_of(rows.value) is None:
             continue
         text = _pad_all(graph, node, rows) or _add_to_part(graph, node, rows)
         if text:
             yield text
 
 
-def _pad_all(graph: Graph, node: Node, rows: Rows) -> str:
+def _pad_all(graph: Graph, node: Node, rows: Update) -> str:
     """Replace what is assigned to a tensor of equal elements by a Pad; return what was done."""
     filler = _filler(node.operands[0])
     if filler is None:
         return ""
     rank = len(shape_of(node.output) or ())
-    order, updates = tuple(range(rank)), rows.updates
+    order, updates = tuple(range(rank)), rows.value
     while (transpose := updates.producer) is not None and isinstance(transpose.op, Transpose):
         order, updates = (
             tuple(transpose.op.order(rank)[axis] for axis in order),
             transpose.operands[0],
         )
     add = Builder(graph, node, node.name, (node,))
-    part = _Part(node.output, rows.axis, rows.first, rows.size)
+    part = Part(node.output, rows.axis, rows.places)
     result = _padded(add, node, updates, part, order[rows.axis], filler)
     if order != tuple(range(rank)):
         result = add(Transpose(perm=order), result)
-    kind, name, read = node.kind, node.name, [rows.updates.producer, node.operands[0].producer]
+    kind, name, read = node.kind, node.name, [rows.value.producer, node.operands[0].producer]
     graph.replace(node, [result])
     for each in read:
         drop(graph, each)
-    return f"{kind} '{name}' writes {part.size} places of axis {part.axis} of equal elements"
+    return f"{kind} '{name}' writes {len(part.places)} places of axis {part.axis} of equal elements"
 
 
-def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
+def _add_to_part(graph: Graph, node: Node, rows: Update) -> str:
     """Replace an assignment that adds to a part by the sum; return what was done."""
     rank, data = len(shape_of(node.output) or ()), node.operands[0]
     transpose, same = data.producer, tuple(range(rank))
@@ -136,21 +130,22 @@ def _add_to_part(graph: Graph, node: Node, rows: Rows) -> str:
         sources.insert(0, (transpose.operands[0], transpose.op.order(rank)))
     add = Builder(graph, node, node.name, (node,))
     for source, order in sources:
-        part = _Part(source, order[rows.axis], rows.first, rows.size)
-        result = _sum(add, node, _untransposed(rows.updates, order), part)
+        part = Part(source, order[rows.axis], rows.places)
+        result = _sum(add, node, _untransposed(rows.value, order), part)
         if result is None:
             continue
         if order != same:
             result = add(Transpose(perm=order), result)
-        kind, name, read = node.kind, node.name, [rows.updates.producer, transpose]
+        kind, name, read = node.kind, node.name, [rows.value.producer, transpose]
         graph.replace(node, [result])
         for each in read:  # a product that they read, too, would not become part of an attention
             drop(graph, each)
-        return f"{kind} '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
+        count = len(part.places)
+        return f"{kind} '{name}' adds to {count} places of axis {part.axis}, zeros to others"
     return ""
 
 
-def _sum(add: Builder, node: Node, updates: Value | None, part: _Part) -> Value | None:
+def _sum(add: Builder, node: Node, updates: Value | None, part: Part) -> Value | None:
     """Return a tensor in which a part is replaced, if it is by itself or by a sum with itself."""
     if updates is None or dtype_of(part.source) not in FLOATS:
         return None
@@ -159,22 +154,22 @@ def _sum(add: Builder, node: Node, updates: Value | None, part: _Part) -> Value 
     addend = _addend(updates, part) or _addend_of_one(add, updates, part)
     if addend is None:
         return None
-    sizes = list(shape_of(addend) or ())
-    if sizes[part.axis] != part.size:
-        repeats = tuple(part.size if axis == part.axis else 1 for axis in range(len(sizes)))
+    sizes, size = list(shape_of(addend) or ()), len(part.places)
+    if sizes[part.axis] != size:
+        repeats = tuple(size if axis == part.axis else 1 for axis in range(len(sizes)))
         addend = add(Expand(), addend, add.integers(repeats, f"{node.name}.sizes"))
     return add(Add(), part.source, _padded(add, node, addend, part, part.axis))
 
 
 def _padded(
-    add: Builder, node: Node, x: Value, part: _Part, axis: int, filler: Array | None = None
+    add: Builder, node: Node, x: Value, part: Part, axis: int, filler: Array | None = None
 ) -> Value:
     """Return what a scatter writes in part of an axis, with equal elements around."""
     size = size_of(part.source, part.axis)
     rank = len(shape_of(x) or ())
     before, after = [0] * rank, [0] * rank
     assert isinstance(size, int)
-    before[axis], after[axis] = part.first, size - part.first - part.size
+    before[axis], after[axis] = part.places.start, size - part.places.stop
     pads = add.integers((*before, *after), f"{node.name}.pads")
     if filler is None or not any(filler.tobytes()):
         return add(Pad(), x, pads)
@@ -212,12 +207,11 @@ def _hidden(graph: Graph, node: Node) -> Value | None:
     readers = node.output.consumers
     if elsewhere or not isinstance(size, int) or not readers or shape_of(part.source) != shape:
         return None
-    if around != [part.first, size - part.first - part.size]:
+    if around != [part.places.start, size - part.places.stop]:
         return None
     if not all(is_elementwise(each.op) for each in readers):
         return None
-    places = np.arange(size)
-    shown = (places >= part.first) & (places < part.first + part.size)
+    shown = np.isin(np.arange(size), part.places)
     add = Builder(graph, node, node.name, (node,))
     condition = add.constant(shown.reshape(-1, *[1] * (rank - 1 - part.axis)), f"{node.name}.part")
     zero = add.constant(np.zeros((), dtype), f"{node.name}.zero")
@@ -236,15 +230,13 @@ def _untransposed(value: Value, order: Order) -> Value | None:
         found, source = tuple(inner[axis] for axis in found), node.operands[0]
 
 
-def _cut(value: Value) -> _Part | None:
+def _cut(value: Value) -> Part | None:
     """Return of what a Slice along one axis is a part."""
-    node, part = value.producer, part_of(value)
-    if node is None or not isinstance(node.op, Slice) or part is None:
-        return None
-    return _Part(part.source, part.axis, part.places.start, len(part.places))
+    is_slice = value.producer is not None and isinstance(value.producer.op, Slice)
+    return part_of(value) if is_slice else None
 
 
-def _addend(value: Value, part: _Part) -> Value | None:
+def _addend(value: Value, part: Part) -> Value | None:
     """Return what is added to a part: as many places of the axis, or the same to all of them."""
     node = value.producer
     if node is None or not isinstance(node.op, Add):
@@ -252,15 +244,15 @@ def _addend(value: Value, part: _Part) -> Value | None:
     shape = shape_of(value) or ()
     for one, other in pairs(node):
         own = shape_of(other) or ()
-        if _cut(one) == part and len(own) == len(shape) and own[part.axis] in (1, part.size):
+        if _cut(one) == part and len(own) == len(shape) and own[part.axis] in (1, len(part.places)):
             return other
     return None
 
 
-def _addend_of_one(add: Builder, value: Value, part: _Part) -> Value | None:
+def _addend_of_one(add: Builder, value: Value, part: Part) -> Value | None:
     """Return what is added to one place of an axis that is cut without this axis."""
     view = value.producer
-    if view is None or not isinstance(view.op, Unsqueeze) or part.size != 1:
+    if view is None or not isinstance(view.op, Unsqueeze) or len(part.places) != 1:
         return None
     axes, total = view.operands[1].data, view.operands[0].producer
     if axes is None or total is None or not isinstance(total.op, Add):
@@ -274,9 +266,9 @@ def _addend_of_one(add: Builder, value: Value, part: _Part) -> Value | None:
     return None
 
 
-def _is_place(value: Value, part: _Part) -> bool:
+def _is_place(value: Value, part: Part) -> bool:
     """Whether a Gather cuts one place out of an axis, without the axis."""
-    node, places = value.producer, range(part.first, part.first + 1)
+    node = value.producer
     if node is None or not isinstance(node.op, Gather) or rank_of(node.operands[1]) != 0:
         return False
-    return part_of(value) == (part.source, part.axis, places)
+    return part_of(value) == part

@@ -11,7 +11,7 @@ from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim
 from ..ops.contrib_linalg import Inverse
-from ..ops.cuts import part_of, sliced_places
+from ..ops.cuts import part_of, sliced_places, update_of
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.matmul import MatMul
@@ -21,7 +21,6 @@ from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.triangles import is_below_diagonal, is_identity
 from .driver import Context
 from .editing import Builder, dims_of, drop, dtype_of, shape_of
-from .join_written import places_of
 from .pattern import pairs
 
 _VIEWS = (Reshape, Squeeze, Unsqueeze)
@@ -113,8 +112,8 @@ def _step_of(node: Node) -> _Step | None:
         return None
     row, columns = int(data.reshape(-1)[0]), shape[-1]
     if isinstance(node.op, ScatterElements):
-        rows = places_of(node)
-        is_row = rows is not None and (rows.axis, rows.size) == (len(shape) - 2, 1)
+        rows = update_of(node)
+        is_row = rows is not None and (rows.axis, len(rows.places)) == (len(shape) - 2, 1)
         return _Step(matrix, row, columns, updates) if is_row else None
     columns = written[-1] if written else 0
     if data.shape[-1] != len(shape) or not isinstance(columns, int) or columns > shape[-1]:

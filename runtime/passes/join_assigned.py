@@ -12,13 +12,12 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.cuts import sliced_places
+from ..ops.cuts import sliced_places, written_places
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Concat, DepthToSpace, Expand, Pad, Transpose
 from ..ops.shape import RESHAPES, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, is_static
-from .join_written import places_of, rows_of
 
 #: Maximum number of assignments to one tensor.
 _MANY = 512
@@ -178,17 +177,17 @@ def _chosen(part: _Part, node: Node, op: Gather) -> _Part | None:
 
 def _written(node: Node, known: dict[Value, _Part]) -> _Part | None:
     """Return what a scatter's result is part of."""
-    cuts, (data, _, updates) = _assigned(node), node.operands
+    cuts, (data, _, updates) = written_places(node), node.operands
     part = known.get(data) or _new(data)
     if cuts is None or part is None or not is_static(updates) or len(part.writes) >= _MANY:
         return None
     target = part
-    for axis, places in enumerate(cuts):
-        target = target.cut(axis, places)
+    for axis, places in cuts.items():
+        target = target.cut(axis, slice(places.start, places.stop, places.step))
     inner = known.get(updates)
     if inner is None:
         write = _Write(target.box, updates, target.axes)
-        is_nested = part.is_nested or len(cuts) > 1
+        is_nested = part.is_nested or max(cuts) > 0
         return replace(part, writes=(*part.writes, write), is_nested=is_nested)
     if inner.base is part.base:
         before = inner.writes[: len(part.writes)]
@@ -204,29 +203,6 @@ def _written(node: Node, known: dict[Value, _Part]) -> _Part | None:
     there = dict(zip(_order(inner.axes), _order(target.axes), strict=True))
     moved = tuple(_moved(write, target.box, there) for write in inner.writes)
     return replace(part, writes=(*part.writes, *moved), is_nested=True)
-
-
-def _assigned(node: Node) -> list[slice] | None:
-    """Return the places along the first axes to which a scatter writes, if these are a box."""
-    rows = rows_of(node) or places_of(node)
-    if rows is not None:
-        end = rows.first + rows.size * rows.step
-        return [slice(None)] * rows.axis + [slice(rows.first, end, rows.step)]
-    places = node.operands[1].data
-    if not isinstance(node.op, ScatterND) or node.op.reduction != "none" or places is None:
-        return None
-    if not places.size or places.ndim != places.shape[-1] + 1 or places.min() < 0:
-        return None
-    found = list[slice]()
-    for axis, size in enumerate(places.shape[:-1]):
-        lines: list[list[int]] = np.moveaxis(places[..., axis], axis, -1).reshape(-1, size).tolist()
-        line = lines[0]
-        step = line[1] - line[0] if size > 1 else 1
-        wanted = slice(line[0], line[0] + size * step, step)
-        if step < 1 or any(each != [*range(wanted.start, wanted.stop, step)] for each in lines):
-            return None
-        found.append(wanted)
-    return found
 
 
 def _order(axes: Sequence[int | None]) -> list[int]:

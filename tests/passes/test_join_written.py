@@ -10,6 +10,7 @@ from onnx.parser import parse_model
 
 import tercet
 from tercet.runtime.ir.graph import Node
+from tercet.runtime.ops.cuts import Update
 from tercet.runtime.passes import join_written
 
 from .graphs import normal, optimised_file
@@ -187,12 +188,12 @@ def test_each_step_is_read_once(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     """Whether or not all rows are written."""
     asked: list[object] = []
 
-    def places_of(node: Node) -> join_written.Rows | None:
+    def update_of(node: Node) -> Update | None:
         asked.append(node)
         return real(node)
 
-    real = join_written.places_of
-    monkeypatch.setattr(join_written, "places_of", places_of)
+    real = join_written.update_of
+    monkeypatch.setattr(join_written, "update_of", update_of)
     _, log = optimised_file(steps(list(range(40)), count))
     assert ("join_written" in log.counts) == (count == 40)
     assert len(asked) == len(set(map(id, asked)))
