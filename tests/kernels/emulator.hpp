@@ -112,6 +112,7 @@ inline unsigned __vmaxu2(unsigned a, unsigned b)
 }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return std::exp(x); }
+inline float __log2f(float x) { return std::log2(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float rsqrt(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }

@@ -22,11 +22,11 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Cast, Less, Mul, Neg, Relu, Tanh, Where
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
+from tercet.runtime.ops.norm import LRN, BatchNormalization, LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.session.model import Model
 
-from .dry import compiled_files, entries_of, launches, normal, planned
+from .dry import Net, compiled_files, entries_of, launches, normal, planned
 from .edge_samples import edges
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS, Sample, compare, results_of, sample, samples
@@ -81,6 +81,20 @@ def test_tails(kind: str, dtype: DType, emulated: CudaBackend) -> None:
     compare(found, emulated)
     with Model(found.graph.clone(), [emulated], OPTIONS, evaluate) as model:
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("size", [3, 6, 16])
+def test_neighbouring_channels_in_halves(size: int, dtype: DType, emulated: CudaBackend) -> None:
+    """Of an image whose channels are last: a thread has eight, and reads those beside them."""
+    net = Net()
+    image = net.apply(
+        Conv(), net.input(2, 16, 5, 7, dtype=dtype), normal(24, 16, 1, 1).astype(dtype)
+    )
+    y = net.apply(LRN(size=size, alpha=0.5, beta=0.6, bias=1.5), image)
+    sample = Sample(net.outputs(y), net.feeds)
+    assert entries_of(sample.graph)[-1] == "lrn_words"
+    compare(sample, emulated)
 
 
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
