@@ -19,7 +19,6 @@ from ...runtime.ops.elementwise import Cast
 from ...runtime.ops.norm import LogSoftmax, Softmax
 from ...runtime.ops.pool import GlobalAveragePool, GlobalMaxPool, MaxPool
 from ...runtime.ops.reduce import Cumulative, Reduce
-from ...runtime.ops.signal import DFT
 from .algorithms.registry import kernel_of
 from .codegen.elementwise import (
     MAX_CHAINED,
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
     from .codegen.reductions import ChainReduction
     from .codegen.row_chains import RowChain
     from .codegen.scans import ScanChain
-
-#: Operators whose kernels read 16-bit floats for results of float32.
-_WIDENING = Reduce | DFT
 
 
 @record
@@ -307,25 +303,26 @@ def _is_only(graph: Graph, movement: Movement) -> bool:
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
     """Return the Cast before a node that only it reads, if its kernel can convert elements.
 
-    A reduction or a Fourier transform widens 16-bit floats, and a first layer narrows an image of
-    float32 as it packs it.
+    Some kernels widen 16-bit floats, and a first layer narrows an image of float32 as it packs it.
     """
-    x = node.inputs[0] if isinstance(node.op, Conv | _WIDENING) else None
+    x = node.inputs[0] if node.inputs else None
     cast = None if x is None else x.producer
     if x is None or cast is None or cast not in free or not isinstance(cast.op, Cast):
         return None
-    source = cast.inputs[0]
-    if source is None or graph.sole_consumer(x) is not node:
+    source, registered = cast.inputs[0], kernel_of(node.op)
+    if source is None or registered is None or graph.sole_consumer(x) is not node:
         return None
-    narrow, wide = (x, source) if isinstance(node.op, Conv) else (source, x)
+    narrow, wide = (source, x) if registered.widens else (x, source)
     fits = narrow.tensor.dtype in HALVES and wide.tensor.dtype == float32
-    return cast if fits and (isinstance(node.op, _WIDENING) or _is_packed(node)) else None
+    return cast if fits and (registered.widens or _is_packed(node)) else None
 
 
-def _is_packed(conv: Node) -> bool:
-    """Whether a convolution of 16-bit floats packs its image, which has few channels."""
-    x, w = conv.operands[:2]
-    if not isinstance(conv.op, Conv) or conv.op.group > 1 or w.data is None:
+def _is_packed(node: Node) -> bool:
+    """Whether a node is a convolution that packs its image, which has few channels."""
+    if not isinstance(node.op, Conv) or node.op.group > 1:
+        return False
+    x, w = node.operands[:2]
+    if w.data is None:
         return False
     return x.tensor.rank in (4, 5) and is_packed(w.tensor.dims[1])
 

@@ -64,6 +64,7 @@ class Kernel:
             depending on the node.
         outputs: maximum number of outputs.
         in_place: index of the input whose memory the first output may take.
+        widens: whether it reads 16-bit floats as float32, where a Cast would do so before it.
     """
 
     build: Build
@@ -73,6 +74,7 @@ class Kernel:
     epilogue: bool | Callable[[Node], bool] = False
     outputs: int = 1
     in_place: int | None = None
+    widens: bool = False
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""
@@ -116,6 +118,7 @@ def kernel(
     formats: FormatRule | None = None,
     outputs: int = 1,
     in_place: int | None = None,
+    widens: bool = False,
     chains: Callable[[Node], bool] | None = None,
 ) -> Callable[[Function], Function]:
     """Register a function that makes recipes; see `Kernel`.
@@ -135,7 +138,7 @@ def kernel(
             return make(context.op, context.y, *context.inputs, **given)
 
         chained = chains if chains and "epilogue" in wanted else "epilogue" in wanted
-        made = Kernel(build, follows, contiguous, formats, chained, outputs, in_place=in_place)
+        made = Kernel(build, follows, contiguous, formats, chained, outputs, in_place, widens)
         register(made, *operators)
         return make
 

@@ -10,7 +10,7 @@ from ..codegen.folds import FOLDS, POOLS, ReduceFormula, keeps_order
 from ..recipe.operands import Tensor
 
 
-@kernel(*(kind for kind in FOLDS if kind not in POOLS), follows=keeps_order)
+@kernel(*(kind for kind in FOLDS if kind not in POOLS), follows=keeps_order, widens=True)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
     """Reduce any axes."""
     refused = need_known(axes=axes)

@@ -70,7 +70,7 @@ def _transform(
     return transform.launch(kernel, setting.target, args, types, constants)
 
 
-@kernel(DFT)
+@kernel(DFT, widens=True)
 def dft(
     op: DFT,
     y: Tensor,
