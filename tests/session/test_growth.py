@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from itertools import product
+from math import inf
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from onnx.parser import parse_graph, parse_model
 
 import tercet
 from tercet.backends.numpy.engine.node_alone import NodeAlone
+from tercet.runtime.ir import grown
 from tercet.runtime.ir.grown import Grown, combined
 from tercet.runtime.session.growth import AGAIN
 from tercet.runtime.session.program_cache import ProgramCache
@@ -271,3 +274,45 @@ def test_nodes_of_programs_that_went_are_freed() -> None:
         gc.collect()
         alive = sum(type(each) is NodeAlone for each in gc.get_objects())
         assert 0 < alive <= 3 * len(model.graph.nodes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_arithmetic_of_growing_sizes_is_that_of_each_size(seed: int) -> None:
+    """Of sums, differences, products, quotients and comparisons, for all counts below the bound."""
+    dice = Random(seed)
+
+    def drawn() -> Grown | int:
+        bound = dice.choice((None, 1, 4, 7))
+        return dice.choice(
+            (Grown(dice.randrange(9), dice.randrange(1, 5), bound), dice.randrange(9))
+        )
+
+    def at(size: Any, count: int) -> int:
+        return size.first + size.step * count if isinstance(size, Grown) else size
+
+    a, b, number = drawn(), drawn(), dice.randrange(1, 4)
+    bounds = [each.bound for each in (a, b) if isinstance(each, Grown) and each.bound is not None]
+    counts = range(min(bounds, default=40))
+    found = {
+        "+": (grown.combined(a, b, 1), lambda i: at(a, i) + at(b, i)),
+        "-": (grown.combined(a, b, -1), lambda i: at(a, i) - at(b, i)),
+        "*": (grown.multiplied(a, number), lambda i: at(a, i) * number),
+        "/": (grown.divided(a, number), lambda i: at(a, i) / number),
+    }
+    for name, (size, expected) in found.items():
+        assert size is None or [at(size, i) for i in counts] == [*map(expected, counts)], name
+    if isinstance(a, Grown):
+        assert found["*"][0] is not None
+        divides = all(at(a, i) % number == 0 for i in range(3))
+        assert (found["/"][0] is not None) == divides
+    apart = [at(a, i) - at(b, i) for i in counts]
+    signs = {(each > 0) - (each < 0) for each in apart}
+    least, greatest = grown.span(a, b) or (0, 0)
+    order = grown.order(a, b)
+    if bounds or len(set(apart)) == 1:
+        assert (least, greatest) == (min(apart), max(apart))
+        assert order == (signs.pop() if len(signs) == 1 else None)
+    else:
+        assert apart[0] in (least, greatest)
+        assert inf in (greatest, -least)
+        assert order is None or signs == {order}
