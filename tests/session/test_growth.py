@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from itertools import product
+from itertools import islice, product
 from math import inf
 from random import Random
 from typing import Any
@@ -18,8 +18,10 @@ from onnx.parser import parse_graph, parse_model
 import tercet
 from tercet.backends.numpy.engine.node_alone import NodeAlone
 from tercet.runtime.ir import grown
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.grown import Grown, combined
-from tercet.runtime.session.growth import AGAIN
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.session.growth import AGAIN, MIN_ROOM, _grown_in, bounded_by, rooms
 from tercet.runtime.session.program_cache import ProgramCache
 from tercet.tools.demo.demo import DEMO
 
@@ -316,3 +318,17 @@ def test_arithmetic_of_growing_sizes_is_that_of_each_size(seed: int) -> None:
         assert apart[0] in (least, greatest)
         assert inf in (greatest, -least)
         assert order is None or signs == {order}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bucket_has_room_for_every_count_below_its_bound(seed: int) -> None:
+    """And for no more: the size with the longest beginning fills it."""
+    dice = Random(seed)
+    sizes = [Grown(dice.randrange(40), dice.randrange(1, 4)) for _ in range(dice.randrange(1, 4))]
+    types = tuple(TensorType(float32, (2, size)) for size in sizes)
+    for room in islice(rooms(types), 3):
+        (count,) = {size.bound for size in _grown_in(bounded_by(types, room))}
+        assert count is not None
+        steps = [-(-(size.first + size.step * (count - 1)) // size.step) for size in sizes]
+        assert max(steps) == room
+        assert count > room // 2 or room == MIN_ROOM
