@@ -171,16 +171,16 @@ def test_a_capability_needs_no_gpu(tercet: Tercet) -> None:
 )
 def test_limits_are_those_of_the_data_sheet(precision: str, factors: str, rate: float) -> None:
     """An H200 multiplies 989e12 float16 a second, and 330e12 float32; it moves 4.8e12 bytes."""
-    weights = numpy_helper.from_array(np.zeros((4096, 4096), np.float32), "w")
+    weights = numpy_helper.from_array(np.zeros((2048, 2048), np.float32), "w")
     model = parse_model("""
         <ir_version: 10, opset_import: ["" : 23]>
-        g (float[4096,4096] x, float[64,8] s, int64[2,1] i, float[2,8] u)
-            => (float[4096,4096] z, float[64,8] t) {
+        g (float[2048,2048] x, float[64,8] s, int64[2,1] i, float[2,8] u)
+            => (float[2048,2048] z, float[64,8] t) {
           y = MatMul(x, w)  z = Softmax(y)
           r = Exp(s)  t = ScatterND(r, i, u)
         }""")
     model.graph.initializer.append(weights)
-    flops, whole = 2 * 4096**3, 4096 * 4096
+    flops, whole = 2 * 2048**3, 2048 * 2048
     found = inspect(model, placement="cuda", target="sm_90a", precision=precision)
     costs = {each.row.operators: each for each in found.costs if each.kind == "step"}
     product = next(each for name, each in costs.items() if "MatMul" in name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from cProfile import Profile
 
 import numpy as np
 import pytest
@@ -107,16 +107,6 @@ def test_work_grows_as_the_graph_does(block: str) -> None:
 
 
 def _calls(data: bytes) -> int:
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += 1
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        planned(data)
-    finally:
-        sys.setprofile(before)
-    return count
+    profile = Profile()
+    profile.runcall(planned, data)
+    return sum(each.callcount for each in profile.getstats())
