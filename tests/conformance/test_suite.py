@@ -26,7 +26,8 @@ CLASSES = {
 
 
 def test_numpy_passes_all_that_it_should() -> None:
-    report = run_suite("numpy")
+    """Of the light models, test_light_models.py compares the shipped outputs."""
+    report = run_suite("numpy", categories=[each for each in CATEGORIES if each != "light"])
     unexpected = [f"{found.case}: {found.reason}" for found in report.unexpected]
     surprises = [f"{case} passes, but is expected not to" for case in report.surprises]
     assert not unexpected + surprises, "\n" + "\n".join(unexpected + surprises)
