@@ -13,14 +13,16 @@ from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Div, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
+from ..ops.shape import RESHAPES
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import rank_of, unviewed
+from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import layer_of, rebuilt
 from .pattern import Apply, Var
 from .pointwise import is_elementwise
 from .rounding import check, half_types, narrowed, product, rounded_bias, scaled_row
+from .scaled_sources import scaled
 
 _LAYER = Apply((Conv, ConvTranspose, Gemm, BatchNormalization), name="layer")
 _CONSTANT = Var("constant", lambda value: value.data is not None)
@@ -139,25 +141,33 @@ def _build_scaled(found: Found) -> Outcome:
 # ── Fourier transforms ───────────────────────────────────────────────────────────────────────────
 
 _NUMBER = Var("factor", lambda value: value.data is not None and value.data.size == 1)
-_SPECTRUM = Apply((Mul, Div), Apply(DFT, "x", name="inner"), _NUMBER, name="scaled")
 
 
 def _build_in_front(found: Found) -> Outcome:
-    """Scale what elementwise nodes compute instead of a transform of it that is transformed again.
+    """Scale what elementwise nodes or a norm compute instead of a transform of it, or a view.
 
-    Each axis of ``norm="ortho"`` has such a number.
+    Each axis of ``norm="ortho"`` has such a number. One behind the last transform that elementwise
+    nodes read stays with them, and so does one directly behind a norm.
     """
-    inner, scaled = found.match.made("inner"), found.match.made("scaled")
-    factor, value = found["factor"], found["x"]
-    if len(factor.tensor.dims) > 1 or scaled.inputs[0] is not inner.output:
+    source, factor, node = found["x"], found["factor"], found.top
+    if len(factor.tensor.dims) > 1 or node.inputs[0] is not source:
         return None
-    value = unviewed(value)
-    node = value.producer
-    if node is None or not is_elementwise(node.op) or found.graph.sole_consumer(value) is None:
+    maker, reader = source.producer, found.graph.sole_consumer(node.output)
+    if maker is None or not isinstance(node.op, Mul | Div):
         return None
-    x = found.builder(scaled.name, (scaled,))(scaled.op, found["x"], factor)
-    spectrum = found.builder(inner.name, (inner,))(inner.op, x, *inner.inputs[1:])
-    return Replacement(found.top.op, (spectrum, *found.top.inputs[1:]))
+    if isinstance(maker.op, DFT):
+        while reader is not None and isinstance(reader.op, RESHAPES):
+            reader = found.graph.sole_consumer(reader.output)
+        if reader is None or is_elementwise(reader.op):
+            return None
+    elif reader is None or not isinstance(reader.op, DFT) or is_elementwise(maker.op):
+        return None
+    new = scaled(found.graph, node, source, node.op, factor)
+    made = None if new is None else new.producer
+    if made is None:
+        return None
+    found.graph.remove(made)
+    return Replacement(made.op, made.inputs)
 
 
 FUSIONS = tuple(
@@ -168,7 +178,7 @@ FUSIONS = tuple(
         ((Add, Mul, Sub, Div), (_BIASED, _CONSTANT), _build_rows),
         ((Mul, Div), (_PRODUCT, _CONSTANT), _build_rows),
         (MatMul, (_SCALED, _WEIGHT), _build_scaled),
-        (DFT, (_SPECTRUM,), _build_in_front),
+        ((Mul, Div), ("x", _NUMBER), _build_in_front),
     )
 )
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Div, Exp, Mul, Relu
-from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Relu, Sub
+from tercet.runtime.ops.movement import Concat, Slice
+from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.ops.signal import DFT
 
-from .graphs import apply, assert_same, kinds, make, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 SHAPE = (2, 4, 6, 2)
 
@@ -37,6 +38,40 @@ def test_a_number_scales_what_is_transformed(op: Div | Mul, viewed: bool) -> Non
     assert log.counts["fold_affine"] == 1
     (first, second) = (node for node in after.nodes if node.kind == "DFT")
     assert second.inputs[0] is first.output
+    assert_same(graph, after, rel=1e-5)
+
+
+@pytest.mark.parametrize("op", [Mul(), Div()], ids=["Mul", "Div"])
+def test_a_norm_and_a_filter_take_over_numbers_around_transforms(op: Div | Mul) -> None:
+    """Orthonormal transforms of two axes, weights of their coefficients, and back (GFNet)."""
+    shape = (2, 4, 6, 3)
+
+    def parts(g: Graph, x: Value) -> list[Value]:
+        ends = [(np.array([i]), np.array([i + 1]), np.array([4])) for i in range(2)]
+        return [apply(g, Slice(), x, *each) for each in ends]
+
+    def build(g: Graph, x: Value) -> Value:
+        number = np.array(0.5, np.float32)
+        y = apply(g, LayerNormalization(), x, normal(3), normal(3))
+        y = apply(g, op, apply(g, Unsqueeze(), y, np.array([4])), number)
+        y = apply(g, DFT(), apply(g, op, apply(g, DFT(), y, *axis(2)), number), *axis(1))
+        real, imaginary = parts(g, y)
+        a, b = normal(4, 6, 3, 1), normal(4, 6, 3, 1)
+        terms = [apply(g, Mul(), *each) for each in ((real, a), (imaginary, b))]
+        more = [apply(g, Mul(), *each) for each in ((real, b), (imaginary, a))]
+        y = apply(g, Concat(axis=4), apply(g, Sub(), *terms), apply(g, Add(), *more))
+        for place in (1, 2):
+            y = apply(g, op, apply(g, DFT(inverse=1), y, *axis(place)), number)
+        real, _ = parts(g, y)
+        return apply(g, LayerNormalization(), apply(g, Squeeze(), real, np.array([4])), normal(3))
+
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    assert log.counts["fold_affine"] > 0
+    transforms = [node for node in after.nodes if node.kind == "DFT"]
+    beside = [reader.kind for node in transforms for reader in node.output.consumers]
+    beside += [node.kind for node in after.nodes if node.output is transforms[0].inputs[0]]
+    assert set(beside) == {"DFT", "Slice", "Unsqueeze"}
     assert_same(graph, after, rel=1e-5)
 
 
