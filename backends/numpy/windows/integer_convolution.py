@@ -23,6 +23,7 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
+from ..numerics.calls import summing
 from ..numerics.exact_sums import ExactSums, farthest
 from .columns import margins, region, windows
 
@@ -105,14 +106,12 @@ class IntegerConvolution:
         self.filters, self.terms = w.dims[0] // self.group, prod(w.dims[1:])
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         #: Few products of each pixel: added tap by tap.
-        has_channel = w.dims[1] == 1 and self.filters <= FEW_FILTERS
+        has_channel = w.dims[1] == 1 and self.filters <= FEW_FILTERS and len(w.dims) <= 5
         self.by_tap = has_channel and {*self.window.strides} == {1} and exact.dtype == float32
         rows = 1 if self.by_tap else self.terms
         position = (rows + 2 * self.filters) * float32.itemsize
-        together = self.group
-        if self.by_tap:
-            whole = position * prod(self.window.output)
-            together = max(1, min(COLUMNS // whole, -(-self.group // thread_pool.size())))
+        whole = max(1, position * prod(self.window.output))
+        together = max(1, min(COLUMNS // whole, -(-self.group // thread_pool.size())))
         starts = range(0, self.group, together)
         self.cuts = [slice(n, min(n + together, self.group)) for n in starts]
         self.boxes = list(blocks(self.window.output, max(1, COLUMNS // (position * together))))
@@ -124,7 +123,7 @@ class IntegerConvolution:
         self.image = scratch.take(together * w.dims[1] * seen, float32)
         self.matrix = scratch.take(columns, float32)
         self.part = scratch.take(sums, float32)
-        self.spare = scratch.take(sums if self.by_tap else 0, float32)
+        self.spare = scratch.take(together * seen if self.by_tap else 0, float32)
         self.sums = scratch.take(0 if exact.dtype == float32 else sums, float64)
         self.nbytes = scratch.nbytes
 
@@ -176,28 +175,31 @@ class IntegerConvolution:
     ) -> tuple[Array, View]:
         """Record the calls that add the products of each tap.
 
-        Pixels of a tap are taken as one range from the first to the last window, so that a call has
-        long rows: sums of windows that leave the image at the end of a row are not shown.
+        Pixels of a tap are one range from the first to the last window, so that a call, of a column
+        of the kernel, has long rows: sums of windows that leave the image at the end of a row are
+        not shown.
 
         Returns:
             The sums [groups, filters, range], and what shows those of the windows.
         """
-        groups = len(pixels)
-        flat = pixels.reshape(groups, 1, -1)
-        steps = [step // pixels.itemsize for step in pixels.strides[1:]]
+        groups, size = len(pixels), pixels.itemsize
+        steps = [step // size for step in pixels.strides[1:]]
         length = 1 + sum((n - 1) * step for n, step in zip(counts, steps, strict=True))
-        factors = weights.reshape(groups, self.filters, *self.window.kernel, 1)
+        *taps, last = (step * n for step, n in zip(steps, self.window.dilations, strict=True))
+        *rows, wide = self.window.kernel
+        flat = pixels.reshape(groups, -1)
+        factors = weights.reshape(groups, self.filters, *rows, wide)
         sums = bound.scratch(self.part, (groups, self.filters, length))
-        spare = bound.scratch(self.spare, sums.shape)
-        for i, tap in enumerate(np.ndindex(*self.window.kernel)):
-            places = zip(tap, self.window.dilations, steps, strict=True)
-            first = sum(at * dilation * step for at, dilation, step in places)
-            seen, out = flat[..., first : first + length], spare if i else sums
-            tape.append(
-                partial(np.multiply, seen, factors[(slice(None), slice(None), *tap)], out=out)
-            )
-            if i:
-                tape.append(partial(np.add, sums, spare, out=sums))
+        spare = bound.scratch(self.spare, (groups, length))
+        strides = (pixels.strides[0], *(size * tap for tap in taps), size)
+        axes = "xy"[: len(rows)]
+        for filter, column in product(range(self.filters), range(wide)):
+            seen = as_strided(flat[:, column * last :], (groups, *rows, length), strides)
+            factor = factors[:, filter, ..., column]
+            out = spare if column else sums[:, filter]
+            tape.append(summing(f"c{axes}p,c{axes}->cp", seen, factor, out=out))
+            if column:
+                tape.append(partial(np.add, sums[:, filter], spare, out=sums[:, filter]))
 
         def shown(array: Array) -> Array:
             moves = [array.itemsize * step for step in steps]
@@ -214,15 +216,17 @@ class IntegerConvolution:
             tape.append(partial(np.matmul, weights, columns, out=found))
             return found
         sums = bound.scratch(self.sums, shape)
-        tape.append(partial(sums.fill, 0))
-        for part in self.exact.parts:
+        for i, part in enumerate(self.exact.parts):
             tape.append(partial(np.matmul, weights[..., part], columns[:, part], out=found))
-            tape.append(partial(np.add, sums, found, out=sums))
+            tape.append(
+                partial(np.add, sums, found, out=sums) if i else partial(np.copyto, sums, found)
+            )
         return sums
 
     def _columns(self, tape: Tape, bound: Bound, pixels: Array, counts: tuple[int, ...]) -> Array:
         """Record the calls that fill a matrix [groups, terms, positions] of windows."""
-        shape = (self.group, self.terms, prod(counts))
+        groups = len(pixels) * self.group // self.channels
+        shape = (groups, self.terms, prod(counts))
         if {*self.window.kernel, *self.window.strides} == {1}:
             return pixels.reshape(shape)
         matrix = bound.scratch(self.matrix, shape)
