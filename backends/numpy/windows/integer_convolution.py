@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from math import prod
+from operator import methodcaller
 from typing import cast
 
 import numpy as np
@@ -96,6 +97,11 @@ class IntegerConvolution:
         chain: the convolution.
         operands: its operands.
         exact: how sums are exact; see `IntegerConvOperands.exact`.
+
+    Attributes:
+        by_tap: whether products are added for each column of the kernel, as few are of one pixel.
+        cuts: the groups of a block.
+        boxes: the outputs of a block.
     """
 
     def __init__(self, chain: Chain, operands: IntegerConvOperands, exact: ExactSums) -> None:
@@ -105,7 +111,6 @@ class IntegerConvolution:
         self.images, self.channels, *_ = x.dims
         self.filters, self.terms = w.dims[0] // self.group, prod(w.dims[1:])
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
-        #: Few products of each pixel: added tap by tap.
         has_channel = w.dims[1] == 1 and self.filters <= FEW_FILTERS and len(w.dims) <= 5
         self.by_tap = has_channel and {*self.window.strides} == {1} and exact.dtype == float32
         rows = 1 if self.by_tap else self.terms
@@ -120,7 +125,7 @@ class IntegerConvolution:
         seen = max(prod(each.shape) for each in regions)
         columns = 0 if self.by_tap else together * self.terms * most
         sums = together * self.filters * (seen if self.by_tap else most)
-        self.image = scratch.take(together * w.dims[1] * seen, float32)
+        self.image = scratch.take(together * self.channels // self.group * seen, float32)
         self.matrix = scratch.take(columns, float32)
         self.part = scratch.take(sums, float32)
         self.spare = scratch.take(together * seen if self.by_tap else 0, float32)
@@ -149,7 +154,7 @@ class IntegerConvolution:
                 else:
                     columns = self._columns(tape, bound, pixels, counts)
                     sums = self._multiplied(tape, bound, weights, columns)
-                    shown = partial(np.reshape, shape=(*sums.shape[:2], *counts))
+                    shown = methodcaller("reshape", (*sums.shape[:2], *counts))
                 self._leave(tape, bound, sums, shown, target[(cut, slice(None), *box)], cut)
                 tapes.append(tape)
         work = self.terms * (PRODUCT * self.filters + ELEMENT) + 6 * ELEMENT * self.filters
