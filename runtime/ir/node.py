@@ -104,12 +104,17 @@ class Node:
     @property
     def operands(self) -> tuple[Value, ...]:
         """Every input that is given, in order; one that is given twice is there twice."""
+        if None not in self.inputs:
+            return cast("tuple[Value, ...]", self.inputs)
         return tuple(value for value in self.inputs if value is not None)
 
     @property
     def distinct_reads(self) -> tuple[Value, ...]:
         """Every value that it depends on, each once: inputs, then captures."""
-        found = dict.fromkeys(self.inputs + self.captures)
+        read = self.inputs + self.captures
+        if len(read) == 1 and read[0] is not None:
+            return cast("tuple[Value]", read)
+        found = dict.fromkeys(read)
         found.pop(None, None)
         return tuple(cast("dict[Value, None]", found))
 
