@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -116,6 +119,28 @@ def test_operators_of_bodies_count() -> None:
     rewrites = Rewrites()
     run_passes(graph, passes, Context(Options(), evaluate), rewrites)
     assert len(rewrites) == 1000
+
+
+# Prints which modules of passes are imported to load and plan a graph of one node.
+OF_ONE = """
+import sys
+import tercet
+model = tercet.load("<ir_version: 10, opset_import: ['': 20]> g (float[2,3] x) => (float[2,3] y) "
+                    "{ y = Relu(x) }".replace("'", chr(34)), backend="numpy")
+model.prepare({"x": (2, 3)})
+print(*(name.partition(".runtime.passes.")[2] for name in sys.modules))
+"""
+OF_OTHERS = {"lower_einsum", "fuse_attention", "scores", "to_half", "ranges", "bucketing.rewriting"}
+
+
+def test_a_network_imports_no_passes_that_it_lacks() -> None:
+    alone = {name: value for name, value in os.environ.items() if name != VERIFY}
+    done = subprocess.run(
+        [sys.executable, "-c", OF_ONE], capture_output=True, text=True, env=alone, check=True
+    )
+    found = done.stdout.split()
+    assert "remove_identity" in found
+    assert OF_OTHERS.isdisjoint(found)
 
 
 @pytest.mark.parametrize("each", [*SYMBOLIC_PASSES, *STATIC_PASSES], ids=lambda each: each.name)
