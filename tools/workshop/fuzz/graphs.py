@@ -15,6 +15,7 @@ from .draws_types import TYPE_DRAWS
 from .growing import Maker, RandomGraph, captured
 from .motifs import MOTIFS
 from .motifs_blocks import BLOCKS
+from .motifs_counts import COUNTS
 from .motifs_decoders import DECODERS
 from .motifs_images import IMAGES
 from .motifs_moves import MOVES
@@ -26,7 +27,7 @@ from .motifs_volumes import VOLUMES
 #: What random graphs grow by, by name.
 MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES, SCANS, VOLUMES)
+    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES, SCANS, VOLUMES, COUNTS)
     for maker in makers
 }
 EVERYTHING: dict[str, Maker] = {
@@ -50,6 +51,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (4, {**{maker: often / 6 for maker, often in DRAWS.items()}, **BLOCKS}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **MOVES}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **SCANS, **VOLUMES}),
+    (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **COUNTS}),
 )
 
 
