@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import tercet
 from tercet import InputError, ModelError, UnsupportedError
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import scores_at
+from tercet.runtime.session.decoding import CachedDecoder, scores_at
 from tercet.runtime.session.open_decoder import open_decoder
+from tercet.runtime.session.passed_caches import passed_decoder
 
 from ..generation.stepwise import Stepwise
 
@@ -52,10 +54,18 @@ def test_greedy_tokens_are_those_of_onnxruntime(path: Path) -> None:
         assert decoder.length == PROMPT.shape[1] + STEPS
 
 
+def passed(model: tercet.Model) -> CachedDecoder[Any]:
+    """A decoder that takes the caches which the last step returned."""
+    return passed_decoder(model, DecoderLayout.of(model.imported))
+
+
+@pytest.mark.parametrize("opened", [open_decoder, passed], ids=["chosen", "passed"])
 @pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.stem)
-def test_what_is_rewound_is_as_if_it_had_not_been_read(path: Path) -> None:
+def test_what_is_rewound_is_as_if_it_had_not_been_read(
+    path: Path, opened: Callable[[tercet.Model], CachedDecoder[Any]]
+) -> None:
     first, other = PROMPT[:, :4], np.array([[7, 8]], np.int64)
-    with tercet.load(path) as model, open_decoder(model) as decoder:
+    with tercet.load(path) as model, opened(model) as decoder:
         decoder.step(first)
         wanted = decoder.step(other)
         decoder.reset()
