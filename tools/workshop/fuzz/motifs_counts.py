@@ -18,8 +18,8 @@ _INT64 = TensorProto.INT64
 _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Ceil", "", {}),
     ("Tan", "Tanh", {}),
-    ("Asin", "Tanh", {}),
-    ("Acos", "Tanh", {}),
+    ("Asin", "half", {}),
+    ("Acos", "half", {}),
     ("Atan", "", {}),
     ("Atanh", "half", {}),
     ("Sinh", "Tanh", {}),
