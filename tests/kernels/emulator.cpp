@@ -6,6 +6,7 @@
 #include <csetjmp>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <ucontext.h>
 #include <vector>
 
@@ -14,15 +15,25 @@ unsigned current;
 unsigned long long exchanged[1024];
 Meeting meetings[1 + 32], named[16], groups[1024];
 
+// Bytes of a stack. Those of up to `APART` threads begin at different places in the processor's caches,
+// as all threads use the same part of theirs.
+constexpr size_t STACK = 256 << 10, SHIFT = 320, APART = 128;
+
+// Where a function goes on, for the compiler's own jumps, which save no registers but these.
+using Jump = void*[5];
+
 // A stack, made for the first block that needs it. A switch is a jump, as `swapcontext` asks the
 // system for the signal mask each time.
 struct Fiber {
-    std::vector<char> stack;
-    jmp_buf here;
+    std::unique_ptr<char[]> stack;
+    Jump here;
+    // The meeting that it waits for, of the threads from `first` to `last`; null if it can go on.
+    const Meeting* at = nullptr;
+    unsigned number, first, last;
 };
 
 static std::vector<Fiber> fibers;
-static jmp_buf scheduler;
+static Jump scheduler;
 // Which threads of the block have ended, and how many.
 static bool done[1024];
 static unsigned ended;
@@ -30,29 +41,39 @@ static unsigned ended;
 // Returns how many threads from `first` to `last` have not ended.
 static unsigned alive(unsigned first, unsigned last)
 {
+    if (first == 0 && last >= blockDim.x) return blockDim.x - ended;
     unsigned count = std::min(last, blockDim.x) - first;
     if (ended)
         for (unsigned t = first; t < last && t < blockDim.x; ++t) count -= done[t];
     return count;
 }
 
-void give_way()
+// No function may have both ends of a jump.
+__attribute__((noinline, noreturn)) static void go_to(Jump& there) { __builtin_longjmp(there, 1); }
+
+__attribute__((noinline)) void give_way()
 {
-    if (!_setjmp(fibers[current].here)) _longjmp(scheduler, 1);
+    if (!__builtin_setjmp(fibers[current].here)) go_to(scheduler);
+}
+
+// Whether a thread would only give way again.
+static bool still_waits(const Fiber& fiber)
+{
+    return fiber.at && fiber.at->number == fiber.number && fiber.at->waiting < alive(fiber.first, fiber.last);
 }
 
 void meet(Meeting& at, unsigned first, unsigned last)
 {
     const unsigned number = at.number;
-    ++at.waiting;
-    while (at.number == number) {
-        if (at.waiting >= alive(first, last)) {
-            at.waiting = 0;
-            ++at.number;
-            break;
-        }
+    if (++at.waiting < alive(first, last)) {
+        Fiber& own = fibers[current];
+        own.at = &at, own.number = number, own.first = first, own.last = last;
         give_way();
+        fibers[current].at = nullptr;
     }
+    if (at.number != number) return;
+    at.waiting = 0;
+    ++at.number;
 }
 
 // ── clusters ──────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +209,8 @@ void mbarrier_expect_tx(unsigned barrier, int bytes)
 
 void mbarrier_wait(unsigned barrier, unsigned parity)
 {
-    while (barriers[barrier].phase % 2 == parity) {
+    const Barrier& at = barriers[barrier];
+    while (at.phase % 2 == parity) {
         if (++vain > 2 * blockDim.x && !copies.empty()) end_copy(), vain = 0;
         else if (vain < 1 << 25) give_way();
         else abort();  // no thread can go on
@@ -212,18 +234,23 @@ static void enter()
     }
 }
 
-// Runs a thread until it gives way.
-static void resume(Fiber& fiber)
+// Has a thread begin on a stack of its own.
+__attribute__((noinline)) static void begin(Fiber& fiber)
 {
-    if (_setjmp(scheduler)) return;
-    if (!fiber.stack.empty()) _longjmp(fiber.here, 1);
-    fiber.stack.resize(256 << 10);
+    fiber.stack.reset(new char[STACK + APART * SHIFT]);
     ucontext_t context;
     getcontext(&context);
-    context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
+    context.uc_stack = {fiber.stack.get() + current % APART * SHIFT, 0, STACK};
     context.uc_link = nullptr;
     makecontext(&context, enter, 0);
     setcontext(&context);
+}
+
+// Runs a thread until it gives way.
+__attribute__((noinline)) static void resume(Fiber& fiber)
+{
+    if (__builtin_setjmp(scheduler)) return;
+    fiber.stack ? go_to(fiber.here) : begin(fiber);
 }
 
 static void place(unsigned thread) { threadIdx.x = current = thread; }
@@ -232,7 +259,7 @@ static void place(unsigned thread) { threadIdx.x = current = thread; }
 static void run_threads()
 {
     for (unsigned t = 0; t < blockDim.x; ++t)
-        if (!done[t]) {
+        if (!done[t] && !still_waits(fibers[t])) {
             place(t);
             resume(fibers[t]);
         }

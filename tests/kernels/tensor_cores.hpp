@@ -98,45 +98,55 @@ inline u32 and_or(u32 bits, u32 mask, u32 more) { return (bits & mask) | more; }
 inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : a < b ? b : a; }
 inline float exp2_of(float x) { return std::exp2(x); }
 
-// The product of two neighbouring elements with two others, added up.
-inline float dot(u32 a, u32 b)
-{
-    Multiplied left[2], right[2];
-    memcpy(left, &a, 4);
-    memcpy(right, &b, 4);
-    return float(left[0]) * float(right[0]) + float(left[1]) * float(right[1]);
-}
-
-// Calls take(q, words of a, words of b) for each of a thread's four sums of a product of warps, and for
-// each of the four words of a row of a, and of a column of b, that stand first in the two halves.
-template <typename Take>
-void each_product(const u32 (&a)[4], u32 b0, u32 b1, Take take)
-{
-    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    show(words, 6);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int q = 0; q < 4; ++q)
-        for (int part = 0; part < 4; ++part) {
-            const u32* left = of_lane(row * 4 + part);
-            const u32* right = of_lane((column + q % 2) * 4 + part);
-            const u32 of_a[2] = {left[q / 2], left[2 + q / 2]}, of_b[2] = {right[4], right[5]};
-            take(q, of_a, of_b);
-        }
-    __syncwarp();
-}
-
-inline void mma_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
-    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
-        sums[q] += dot(x[0], y[0]) + dot(x[1], y[1]);
-    });
-}
-
 inline float2 halves_of(u32 pair)
 {
     Multiplied two[2];
     memcpy(two, &pair, 4);
     return make_float2(float(two[0]), float(two[1]));
+}
+
+// A thread's sums of a product of warps: of two rows, each with two columns.
+typedef float FourSums __attribute__((vector_size(16)));
+inline FourSums products_of(float row, float next_row, float column, float next_column)
+{
+    return FourSums{row, row, next_row, next_row} * FourSums{column, next_column, column, next_column};
+}
+
+// The same of two neighbouring elements each, added up.
+inline FourSums pair_products(u32 row, u32 next_row, u32 column, u32 next_column)
+{
+    const float2 a = halves_of(row), b = halves_of(next_row), x = halves_of(column), y = halves_of(next_column);
+    return products_of(a.x, b.x, x.x, y.x) + products_of(a.y, b.y, x.y, y.y);
+}
+
+template <typename Term> void accumulate(float (&sums)[4], Term term)
+{
+    FourSums total;
+    memcpy(&total, sums, sizeof(total));
+    term(total);
+    memcpy(sums, &total, sizeof(total));
+}
+
+// Calls take(words of a, words of b, words of b) for each four words of a row of a, and of a column of b,
+// that stand first in the two halves: those of a thread's two rows, and of its two columns.
+template <typename Take>
+void each_part(const u32 (&a)[4], u32 b0, u32 b1, Take take)
+{
+    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    show(words, 6);
+    const int row = current % 32 / 4 * 4, column = current % 4 * 2 * 4;
+    for (int part = 0; part < 4; ++part)
+        take(of_lane(row + part), of_lane(column + part) + 4, of_lane(column + 4 + part) + 4);
+    __syncwarp();
+}
+
+inline void mma_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    accumulate(sums, [&](FourSums& total) {
+        each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
+            total += pair_products(of_a[0], of_a[1], x[0], y[0]) + pair_products(of_a[2], of_a[3], x[1], y[1]);
+        });
+    });
 }
 
 // Sums in float16 are rounded after every sixteen terms; a GPU may round more often.
@@ -160,10 +170,17 @@ inline float tf32(u32 bits)
     return found;
 }
 
+inline FourSums tf32_products(u32 row, u32 next_row, u32 column, u32 next_column)
+{
+    return products_of(tf32(row), tf32(next_row), tf32(column), tf32(next_column));
+}
+
 inline void mma_m16n8k8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
-        sums[q] += tf32(x[0]) * tf32(y[0]) + tf32(x[1]) * tf32(y[1]);
+    accumulate(sums, [&](FourSums& total) {
+        each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
+            total += tf32_products(of_a[0], of_a[1], x[0], y[0]) + tf32_products(of_a[2], of_a[3], x[1], y[1]);
+        });
     });
 }
 
@@ -182,9 +199,12 @@ inline u32 dot_of_bytes(u32 a, u32 b)
 
 inline void mma_m16n8k32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
-        const u32 more = dot_of_bytes(x[0], y[0]) + dot_of_bytes(x[1], y[1]);
-        sums[q] = (int)((u32)sums[q] + more);  // wraps around
+    each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
+        for (int q = 0; q < 4; ++q) {
+            const u32* of_b = q % 2 ? y : x;
+            const u32 more = dot_of_bytes(of_a[q / 2], of_b[0]) + dot_of_bytes(of_a[2 + q / 2], of_b[1]);
+            sums[q] = (int)((u32)sums[q] + more);  // wraps around
+        }
     });
 }
 
@@ -229,14 +249,13 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint
     for (int j = 0; j < COUNT; ++j) {
         const int column = j * 8 + own_column();
         const EightWords columns[2] = {words_of(b, column), words_of(b, column + 1)};
-        for (int q = 0; q < 4; ++q) {
-            float sum = add ? sums[j][q] : 0;
+        if (!add) memset(sums[j], 0, sizeof(sums[j]));
+        accumulate(sums[j], [&](FourSums& total) {
             for (int k = 0; k < 8; ++k) {
-                const u32 left = rows[q / 2][k], right = columns[q % 2].at[k];
-                sum += F16X3 ? dot(left, right) : tf32(left) * tf32(right);
+                const u32 x = columns[0].at[k], y = columns[1].at[k];
+                total += F16X3 ? pair_products(rows[0][k], rows[1][k], x, y) : tf32_products(rows[0][k], rows[1][k], x, y);
             }
-            sums[j][q] = sum;
-        }
+        });
     }
     __syncwarp();
 }
@@ -278,16 +297,30 @@ struct TermsOfTwo {
     float of[2][16];
 };
 
+typedef short EightHalves __attribute__((vector_size(16)));
+typedef float EightFloats __attribute__((vector_size(32)));
+template <typename N> void widen(const char* from, float* to)
+{
+#ifdef __F16C__
+    if (std::is_same_v<N, __half>) {
+        EightHalves narrow;
+        memcpy(&narrow, from, sizeof(narrow));
+        const EightFloats wide = __builtin_ia32_vcvtph2ps256(narrow);
+        memcpy(to, &wide, sizeof(wide));
+        return;
+    }
+#endif
+    N eight[8];
+    memcpy(eight, from, sizeof(eight));
+    for (int e = 0; e < 8; ++e) to[e] = float(eight[e]);
+}
+
 // Two rows of a tile, `apart` from each other; those of `b` are columns.
 inline TermsOfTwo rows_of(uint64 form, int row, int apart)
 {
     TermsOfTwo found;
     for (int i = 0; i < 2; ++i)
-        for (int k = 0; k < 16; k += 8) {
-            Multiplied eight[8];
-            memcpy(eight, element(form, row + i * apart, k), 16);
-            for (int e = 0; e < 8; ++e) found.of[i][k + e] = float(eight[e]);
-        }
+        for (int k = 0; k < 16; k += 8) widen<Multiplied>(element(form, row + i * apart, k), found.of[i] + k);
     return found;
 }
 
@@ -320,8 +353,10 @@ inline TermsOfTwo columns_of(uint64 form, int column)
 
 inline void add_products(float (&sums)[4], const TermsOfTwo& rows, const TermsOfTwo& columns)
 {
-    for (int q = 0; q < 4; ++q)
-        for (int k = 0; k < 16; ++k) sums[q] += rows.of[q / 2][k] * columns.of[q % 2][k];
+    accumulate(sums, [&](FourSums& total) {
+        for (int k = 0; k < 16; ++k)
+            total += products_of(rows.of[0][k], rows.of[1][k], columns.of[0][k], columns.of[1][k]);
+    });
 }
 
 // sums[16][8 * COUNT] += a[16][16] * b[8 * COUNT][16]', by each of four warps
