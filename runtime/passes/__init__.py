@@ -78,6 +78,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     ),
     _pass("sizes_from_inputs", "likewise: who asks for a tensor's sizes is a reader of it"),
     _pass(
+        "split_slices",
+        "before the patterns below, which match parts of a tensor as those of a Split",
+        at="Slice",
+    ),
+    _pass(
         "join_complex", "while products are as they were written, also as an Einsum", at="Add Sub"
     ),
     _pass(
@@ -344,6 +349,12 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass(
         "to_half",
         "after all passes that change weights, so that these are rounded once",
+        narrow=True,
+    ),
+    _pass(
+        "join_casts",
+        "after it, which casts what is read in two types",
+        at="Cast",
         narrow=True,
     ),
     _pass("remove_dead", "last, to drop constants and nodes that the others left unused"),
