@@ -12,7 +12,14 @@ from onnx import helper
 
 import tercet
 from tercet.runtime.ir.graph import Graph, Node
-from tercet.runtime.ops.cuts import axes_of, indices_of, part_of, sliced_places
+from tercet.runtime.ops.cuts import (
+    axes_of,
+    indices_of,
+    part_of,
+    sliced_places,
+    update_of,
+    written_places,
+)
 
 from ..randomness import restarting
 
@@ -97,3 +104,63 @@ def test_parts_of_a_split() -> None:
     (node,) = x.nodes
     found = [part_of(value) for value in node.outputs]
     assert found == [(x.inputs[0], 1, range(3)), None, (x.inputs[0], 1, range(3, 7))]
+
+
+def grid(*places: range) -> np.ndarray:
+    """Return the indices of a box along the first axes."""
+    return np.stack(np.meshgrid(*map(np.array, places), indexing="ij"), -1)
+
+
+def marked(box: dict[int, range] | None) -> np.ndarray:
+    """Return where a box is."""
+    assert box is not None
+    found = np.zeros(SHAPE, bool)
+    found[tuple(np.s_[p.start : p.stop : p.step] for p in map(box.get, range(3), WHOLE))] = True
+    return found
+
+
+WHOLE = tuple(map(range, SHAPE))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        *((range(5),), (range(1, 3),), (range(0, 5, 2),), (range(3, 4),), (range(-3, -1),)),
+        *((range(2), range(1)), (range(5), range(1), range(1, 4, 2)), (range(-2, 0), range(-1, 0))),
+    ],
+    ids=str,
+)
+def test_boxes_that_a_scatter_writes(box: tuple[range, ...]) -> None:
+    indices = grid(*box)
+    updates = np.full((*indices.shape[:-1], *SHAPE[len(box) :]), -1)
+    graph, written = graph_of("ScatterND", indices, updates)
+    (node,) = graph.nodes
+    np.testing.assert_array_equal(marked(written_places(node)), written == -1)
+    update = update_of(node)
+    assert (update is None) == (len(box) > 1)
+    assert update is None or update.value is node.inputs[2]
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2], [1, 3], [3]], ids=str)
+@pytest.mark.parametrize("axis", [0, -1])
+def test_places_that_a_scatter_of_elements_writes(axis: int, places: list[int]) -> None:
+    shape = list(SHAPE)
+    shape[axis] = len(places)
+    along = np.moveaxis(
+        np.broadcast_to(places, np.moveaxis(np.empty(shape), axis, -1).shape), -1, axis
+    )
+    graph, written = graph_of("ScatterElements", along, np.full(shape, -1), axis=axis)
+    (node,) = graph.nodes
+    np.testing.assert_array_equal(marked(written_places(node)), written == -1)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [np.array([[2], [1]]), np.array([[0], [1], [3]]), np.array([[0, 0], [1, 0]])],
+    ids=["descending", "unequal distances", "a line of two columns"],
+)
+def test_what_is_no_box(indices: np.ndarray) -> None:
+    graph, _ = graph_of(
+        "ScatterND", indices, np.full((len(indices), *SHAPE[indices.shape[1] :]), -1)
+    )
+    assert written_places(graph.nodes[0]) is None
