@@ -115,11 +115,9 @@ def marked(box: dict[int, range] | None) -> np.ndarray:
     """Return where a box is."""
     assert box is not None
     found = np.zeros(SHAPE, bool)
-    found[tuple(np.s_[p.start : p.stop : p.step] for p in map(box.get, range(3), WHOLE))] = True
+    places = [box.get(axis, range(size)) for axis, size in enumerate(SHAPE)]
+    found[tuple(slice(p.start, p.stop, p.step) for p in places)] = True
     return found
-
-
-WHOLE = tuple(map(range, SHAPE))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_boxes_that_a_scatter_writes(box: tuple[range, ...]) -> None:
 @pytest.mark.parametrize("places", [[0, 1, 2], [1, 3], [3]], ids=str)
 @pytest.mark.parametrize("axis", [0, -1])
 def test_places_that_a_scatter_of_elements_writes(axis: int, places: list[int]) -> None:
-    shape = list(SHAPE)
+    shape: list[int] = list(SHAPE)
     shape[axis] = len(places)
     along = np.moveaxis(
         np.broadcast_to(places, np.moveaxis(np.empty(shape), axis, -1).shape), -1, axis
