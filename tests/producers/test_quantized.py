@@ -17,6 +17,11 @@ from ..packages import needs_cuda
 FOLDER = Path(__file__).parent / "quantized"
 #: quantize_static declares what it quantizes as floats.
 pytestmark = pytest.mark.filterwarnings("ignore:.*the file declares types:tercet.ModelWarning")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "passes": {},
+    "integers": {"integers": True},
+    "as it is": {"stop_at": 0},
+}
 NAMES = sorted(file.stem for file in FOLDER.glob("*.onnx"))
 
 
@@ -34,12 +39,11 @@ def test_there_are_some() -> None:
     }
 
 
-@pytest.mark.parametrize("passes", [True, False], ids=["passes", "as it is"])
+@pytest.mark.parametrize("how", OPTIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
-    options: dict[str, Any] = {} if passes else {"stop_at": 0}
+def test_results_are_those_of_onnxruntime(name: str, how: str) -> None:
     path = FOLDER / f"{name}.onnx"
-    assert error_of(path, **options) <= tolerance(path)
+    assert error_of(path, **OPTIONS[how]) <= tolerance(path)
 
 
 @needs_cuda
