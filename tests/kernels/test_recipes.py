@@ -238,8 +238,15 @@ def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
     problem = Problem(m, n, k)
     config = simt.choose(problem, target).config
     assert 1 <= config.splits <= max(1, k // (3 * config.tile.bk))
-    alone = min(simt.expected(problem, Config(t), target) for t in SIMT if t.bn < 2 * n or n < 16)
-    assert simt.expected(problem, config, target) <= alone
+    fitting = [tile for tile in SIMT if tile.bn < 2 * n or n < 16]
+    alone = min(simt.expected(problem, Config(tile), target) for tile in fitting)
+    split = [
+        simt.expected(problem, Config(tile, splits), target)
+        for tile in fitting
+        for splits in range(2, min(k // (3 * tile.bk), simt.MAX_SPLITS) + 1)
+        if tile.blocks(problem) * splits <= simt.BLOCKS_PER_PROCESSOR * target.processors
+    ]
+    assert simt.expected(problem, config, target) <= min([alone, *split])
 
 
 def test_tiles_fit() -> None:

@@ -49,12 +49,19 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
 
 
 def _configs(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield tiles with splits of at least three steps and a limited number of blocks."""
+    """Yield tiles with splits of at least three steps and a limited number of blocks.
+
+    More splits of as many steps have more sums, and nothing that is faster.
+    """
     narrowest = min(tile.bn for tile in SIMT)
     for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
         fits = BLOCKS_PER_PROCESSOR * target.processors // max(tile.blocks(problem), 1)
         maximum = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
-        yield from (Config(tile, splits) for splits in range(1, max(1, maximum) + 1))
+        steps, before = ceil_div(problem.k, tile.bk), 0
+        for splits in range(1, max(1, maximum) + 1):
+            if (each := ceil_div(steps, splits)) != before:
+                yield Config(tile, splits)
+            before = each
 
 
 @lru_cache(MAX_KEPT)
