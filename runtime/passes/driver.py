@@ -15,7 +15,7 @@ from ..base.guard import check_time
 from ..base.record import record
 from ..errors import TercetWarning
 from ..ir.graph import Graph
-from ..ir.op import Op
+from ..ir.op import Op, body_names
 from ..ir.types import Array, TensorType
 from ..ir.verify import verify
 from .moved_places import MovedPlaces
@@ -252,7 +252,10 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
 
 def _kinds(graph: Graph) -> Set[str]:
     """Return the names of a graph's operators, and of those of its bodies."""
-    return {type(node.op).__name__ for node in graph.walk()}
+    kinds = {type(node.op) for node in graph.nodes}
+    if any(map(body_names, kinds)):
+        kinds = {type(node.op) for node in graph.walk()}
+    return {kind.__name__ for kind in kinds}
 
 
 def _verify_nothing(each: Pass, graph: Graph, context: Context) -> None:
