@@ -194,6 +194,31 @@ class Unreadable:
         return import_module, ("a_module_that_is_nowhere",)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_one_of_its_own() -> None:
+    """And leaves that of its parent alone, whose answers nobody would collect."""
+    model = onnx.parser.parse_model(FATAL).SerializeToString()
+    process = OnnxruntimeProcess()
+    session = process.open(model, Setup())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        signal.alarm(100)  # where it waits, it ends
+        try:
+            session.run(FULL, session.outputs)
+        except ProcessEnded as end:
+            session.close()
+            own = process.open(model, Setup())
+            found = own.run(FULL, own.outputs)
+            process.close()
+            code = 0 if "forked" in end.cause and len(found) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(session.run(FULL, session.outputs)) == 1
+    process.close()
+
+
 def test_a_request_that_cannot_be_read_ends_its_process() -> None:
     process = OnnxruntimeProcess(limit=60)
     session = process.open(onnx.parser.parse_model(FATAL).SerializeToString(), Setup())

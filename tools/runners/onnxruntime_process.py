@@ -125,7 +125,7 @@ class OnnxruntimeProcess:
 
     def start(self) -> _Running:
         """Return the process, a new one if none is idle; does not wait for it."""
-        if self._running is None or self._running.has_ended:
+        if self._running is None or self._running.has_ended or self._running.is_inherited:
             self._running = _idle() or _Running()
             self._running.limit = self._limit
             finalize(self, _leave, self._running)
@@ -173,7 +173,7 @@ class RemoteSession:
         self._ask("repeat")
 
     def close(self) -> None:
-        if not self._running.has_ended:
+        if not (self._running.has_ended or self._running.is_inherited):
             self._ask("close")
             self._running.opened.discard(self._number)
 
@@ -214,6 +214,11 @@ class _Running:
         self._answers: SimpleQueue[Any] = SimpleQueue()
         Thread(target=_collect, args=(self._channel, self._answers), daemon=True).start()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that started it."""
+        return self.origin[0] != os.getpid()
+
     def is_ready(self) -> bool:
         """Whether another user may have it; forgets what it printed for the last one."""
         if self._process.poll() is not None:
@@ -232,6 +237,8 @@ class _Running:
         """
         if self.has_ended:
             raise ProcessEnded("", "had ended before")
+        if self.is_inherited:  # nobody here would collect its answer
+            raise ProcessEnded("", "is another's: this process was forked after it was started")
         try:
             with suppress(ConnectionError):  # then no answer comes either
                 self._channel.send((number, what, *given))
@@ -258,7 +265,7 @@ class _Running:
         """End the process, unless a fork has only inherited it."""
         if not self.has_ended:
             self.has_ended = True
-            if self.origin[0] != os.getpid():
+            if self.is_inherited:
                 return
             self._process.kill()
             self._process.wait()
