@@ -14,8 +14,11 @@ import tercet
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.importers.onnx import load
 from tercet.runtime.control.program import Program
+from tercet.runtime.ir.dtypes import bool_
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.select_rows import RowsOf
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from ..threads import together
@@ -372,3 +375,33 @@ def test_placement_is_that_of_the_outputs_that_are_named() -> None:
         assert [row.operators for row in model.placement(outputs=["a"])] == ["Exp"]
         model.run({"x": x})
         assert model.placement() == whole
+
+
+CHOOSING = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, n, 4] x, float[b, n, 4] z, bool use) => (float[b, n, 4] y) {
+  h = If (use) <
+    then_branch = t () => (float[b, n, 4] p) { p = Neg (x) },
+    else_branch = e () => (float[b, n, 4] q) { q = Abs (x) }
+  >
+  y = Mul (h, x)
+}"""
+#: What else a graph is asked for by.
+ASKED: dict[str, dict[str, Any]] = {
+    "wanted": {"wanted": ("h",)},
+    "inputs": {"inputs": ("x", "z", "use")},
+    "unknown": {"unknown": frozenset({"n"})},
+    "flags": {"flags": (("use", TensorType(bool_, (), np.array(True))),)},
+    "rows_of": {"rows_of": RowsOf("y")},
+    "greedy": {"rows_of": RowsOf("y", greedy=True)},
+}
+
+
+def test_graphs_are_kept_by_all_that_they_are_asked_for_by() -> None:
+    plain: dict[str, Any] = {"wanted": ("y",), "inputs": ("x", "use")}
+    with tercet.load(parse_model(CHOOSING), max_plans=16) as model:
+        find = model._programs.graph_for
+        found = {name: find(**plain | more) for name, more in {"plain": {}, **ASKED}.items()}
+        assert len(set(map(id, found.values()))) == len(found)
+        assert {name: find(**plain | more) for name, more in ASKED.items()}.items() <= found.items()
+        assert not any(node.op.graphs() for node in found["flags"].nodes)
+        assert len(found["greedy"].outputs) > len(found["rows_of"].outputs)
