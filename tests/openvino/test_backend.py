@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 import tercet
 from tercet.backends.openvino import compiler as compilers
 from tercet.backends.openvino import library
-from tercet.backends.openvino.compiler import CompiledRegion, RegionCompiler
+from tercet.backends.openvino.compiler import CompiledRegion, RegionCompiler, RegionRefused
 from tercet.backends.openvino.trial import TrialRunner, TrialVerdict
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
@@ -262,6 +263,31 @@ def test_openvino_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, name: str
     with pytest.raises(BackendUnavailable, match=said[name]) as caught:
         library.load.__wrapped__()
     assert "pip install" in caught.value.remedy
+
+
+def test_engines_are_kept_by_all_that_they_are_compiled_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another CPU would end in an instruction that this one lacks."""
+    usual = {"version": "2026.4.1", "cpu": "a CPU", "threads": 2, "digest": "a section"}
+    keys: list[str] = []
+
+    def compiled(own: RegionCompiler, section: Any, key: str = "") -> Any:
+        keys.append(key)
+        raise RegionRefused("", "no matter")
+
+    monkeypatch.setattr(RegionCompiler, "compile", compiled)
+    others = {"version": "2027.1", "cpu": "another", "threads": 3, "digest": "another"}
+    for changed in ({}, {}, *({name: value} for name, value in others.items())):
+        with_ = usual | changed
+        vendor: Any = SimpleNamespace(version=with_["version"], cpu=with_["cpu"])
+        monkeypatch.setattr(compilers.blas, "threads", lambda with_=with_: with_["threads"])
+        section: Any = SimpleNamespace(digest=with_["digest"])
+        own = RegionCompiler(vendor, Cache(tmp_path / "openvino", tmp_path / "key"))
+        with pytest.raises(RegionRefused, match="no matter"):
+            own.get(section, lambda _: None)
+    assert len(set(keys)) == len(keys) - 1
+    assert keys[0] == keys[1]
 
 
 def test_callers_at_one_time(opened: Callable[..., Any]) -> None:
