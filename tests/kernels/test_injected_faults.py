@@ -111,9 +111,8 @@ def finalizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     found: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda event: found.append(repr(event.exc_value)))
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # for good, as conftest.py does it: each test would look at everything again
     yield
-    gc.unfreeze()
     assert not found, found[:10]
 
 
