@@ -28,6 +28,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             ends = [cuts[start][0] for start in starts]
             if len(starts) < _COUNT or starts[0] or [*starts[1:], size] != ends:
                 continue
+            if any(end - start == 1 for start, end in zip(starts, ends, strict=True)):
+                continue  # steps of a loop
             nodes = [node for start in starts for node in cuts[start][1]]
             first = graph.in_order(nodes)[0]
             add = Builder(graph, first, first.name, tuple(nodes))

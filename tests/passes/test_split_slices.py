@@ -52,8 +52,9 @@ def test_parts_that_are_all_of_a_tensor(bounds: tuple[tuple[int, int], ...]) -> 
         ((0, 4), (4, 8), (7, 11)),
         ((0, 4), (0, 4), (4, 8)),
         ((4, 8), (8, 12), (8, 12)),
+        ((0, 1), (1, 2), (2, 12)),
     ],
-    ids=["a gap", "not the end", "an overlap", "no third", "not the beginning"],
+    ids=["a gap", "not the end", "an overlap", "no third", "not the beginning", "places"],
 )
 def test_other_slices_stay(bounds: tuple[tuple[int, int], ...]) -> None:
     after, said = passed(cut(*bounds), split_slices.run, "float32")
