@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,27 @@ def test_what_packs_the_image_counts_as_workspace(
     assert found.task.divisions[0].front
     choice = Chooser(session, tmp_path).choose(found.task, Judge(), tune=tune)
     assert choice.engine.scratch < choice.scratch <= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "precision", "is_known"),
+    [
+        ("9.1", "sm_90a", "float32", True),
+        ("9.2", "sm_90a", "float32", False),
+        ("9.1", "sm_80", "float32", False),
+        ("9.1", "sm_90a", "tf32", False),
+    ],
+)
+def test_measurements_are_those_of_one_gpu_and_cudnn(
+    version: str, target: str, precision: Precision, is_known: bool, tmp_path: Path
+) -> None:
+    def chooser(version: str, target: str) -> Chooser:
+        session: Any = SimpleNamespace(vendor=SimpleNamespace(version=version), target=target)
+        return Chooser(session, tmp_path)
+
+    own = chooser("9.1", "sm_90a")
+    own._records.store(own._key(task()), {"trials": [[0, "engine", 1.5]]})
+    assert bool(chooser(version, target).trials(task(precision))) == is_known
 
 
 class Listed(OperationGraph):
