@@ -1,8 +1,9 @@
-"""What cuDNN is told of a convolution computes what ONNX asks for: windows, pads, groups."""
+"""What cuDNN is told of an operator computes what ONNX asks for: windows, pads, groups, strides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,15 @@ import onnxruntime
 import torch
 
 from tercet.backends.cudnn.conv import Convolution, describe
+from tercet.backends.cudnn.matmul import MatMulProblem
+from tercet.backends.cudnn.matmul import describe as describe_product
 from tercet.importers.onnx.writing.export import export
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph as IRGraph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.matmul import Gemm
 from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 #: Both ends of both axes differ, in all that a window has.
@@ -57,6 +65,9 @@ class Graph:
         padded = torch.nn.functional.pad(image, sides)
         return Computed(torch.nn.functional.conv2d(padded, weight, **how))
 
+    def matmul(self, A: Any, B: Any) -> Computed:  # cuDNN's names
+        return Computed(torch.matmul(A, B))
+
     def conv_dgrad(self, loss: Any, filter: Any, **windows: list[int]) -> Computed:
         """The gradient of the image of which the forward convolution makes `loss`."""
 
@@ -86,3 +97,33 @@ def of_onnxruntime(case: ConvolutionCase, image: Any) -> Any:
         export(case.graph(), at_least={"": 13}).SerializeToString()
     )
     return np.asarray(session.run(None, {"x": image})[0]).reshape(-1)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("of_a", [0, 1])
+@pytest.mark.parametrize("of_b", [0, 1])
+def test_products_are_of_elements_where_they_are(of_a: int, of_b: int, transposed: bool) -> None:
+    """Also as the product of the transposed matrices, in the other order."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((5, 3) if of_a else (3, 5)).astype(np.float32)
+    b = rng.standard_normal((4, 5) if of_b else (5, 4)).astype(np.float32)
+    graph = IRGraph("product")
+    values = [
+        graph.add_input(name, TensorType(float32, x.shape)) for name, x in (("a", a), ("b", b))
+    ]
+    node = graph.insert(Gemm(transA=of_a, transB=of_b), values)
+    infer(graph)
+    described = describe_product(node, "tf32")
+    assert isinstance(described, MatMulProblem)
+    found = replace(described, transposed=transposed)
+    tensors = {
+        role: torch.as_strided(torch.from_numpy(data), operand.dims, operand.strides)
+        for role, data in (("a", a), ("b", b))
+        for operand in (found.operands[role],)
+    }
+    y = found.express(Graph(), None, tensors)["y"].data
+    expected = (a.T if of_a else a) @ (b.T if of_b else b)
+    written = np.zeros((3, 4), np.float32)
+    place = found.operands["y"]
+    torch.as_strided(torch.from_numpy(written), place.dims, place.strides).copy_(y)
+    np.testing.assert_allclose(written, expected, 1e-5, 1e-5)
