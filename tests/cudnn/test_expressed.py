@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
-pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnxruntime
-import torch
 
 from tercet.backends.cudnn.conv import Convolution, describe
 from tercet.backends.cudnn.matmul import MatMulProblem
@@ -23,7 +23,7 @@ from tercet.importers.onnx.writing.export import export
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph as IRGraph
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.matmul import Gemm
 from tercet.tools.workshop.convolution_cases import ConvolutionCase
@@ -58,23 +58,29 @@ class Graph:
     """Stands for cuDNN's graph: computes by its definitions of a convolution and its gradient."""
 
     def conv_fprop(self, image: Any, weight: Any, **windows: list[int]) -> Computed:
-        begin, end = windows["pre_padding"], windows["post_padding"]
-        sides = [size for pair in zip(begin[::-1], end[::-1], strict=True) for size in pair]
+        sides = [*zip(windows["pre_padding"], windows["post_padding"], strict=True)]
+        padded = np.pad(image, [(0, 0), (0, 0), *sides])
+        dilation, stride = windows["dilation"], windows["stride"]
+        spans = [1 + (n - 1) * d for n, d in zip(weight.shape[2:], dilation, strict=True)]
+        seen = sliding_window_view(padded, spans, (2, 3))
+        seen = seen[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
         groups = image.shape[1] // weight.shape[1]
-        how = {"stride": windows["stride"], "dilation": windows["dilation"], "groups": groups}
-        padded = torch.nn.functional.pad(image, sides)
-        return Computed(torch.nn.functional.conv2d(padded, weight, **how))
+        parts = zip(np.split(seen, groups, 1), np.split(weight, groups), strict=True)
+        return Computed(
+            np.concatenate([np.einsum("ncpqhw,kchw->nkpq", *part) for part in parts], 1)
+        )
 
     def matmul(self, A: Any, B: Any) -> Computed:  # cuDNN's names
-        return Computed(torch.matmul(A, B))
+        return Computed(A @ B)
 
     def conv_dgrad(self, loss: Any, filter: Any, **windows: list[int]) -> Computed:
         """The gradient of the image of which the forward convolution makes `loss`."""
 
         def gradient(dims: list[int]) -> Any:
-            x = torch.zeros(dims, dtype=loss.dtype, requires_grad=True)
-            self.conv_fprop(x, filter, **windows).data.backward(loss)
-            return x.grad
+            count = prod(dims[1:])
+            each = np.eye(count).reshape(count, *dims[1:])
+            of_each = self.conv_fprop(each, filter, **windows).data
+            return np.einsum("ikpq,nkpq->ni", of_each, loss).reshape(dims)
 
         return Computed(of_sizes=gradient)
 
@@ -85,11 +91,13 @@ def test_windows_are_those_of_the_operator(case: ConvolutionCase) -> None:
     assert isinstance(found, Convolution)
     weights, _ = case.constants()
     image = np.random.default_rng(0).standard_normal(case.x).astype(np.float32)
-    x, w = (torch.from_numpy(data).double() for data in (image, weights))
-    tensors = {"x": x.reshape(found.x.dims), "w": w.reshape(found.w.dims)}
+    tensors = {
+        "x": image.astype(np.float64).reshape(found.x.dims),
+        "w": weights.astype(np.float64).reshape(found.w.dims),
+    }
     y = found.express(Graph(), None, tensors)["y"].data
     assert tuple(y.shape) == found.y.dims
-    np.testing.assert_allclose(y.flatten().numpy(), of_onnxruntime(case, image), 1e-4, 1e-4)
+    np.testing.assert_allclose(y.reshape(-1), of_onnxruntime(case, image), 1e-4, 1e-4)
 
 
 def of_onnxruntime(case: ConvolutionCase, image: Any) -> Any:
@@ -117,7 +125,7 @@ def test_products_are_of_elements_where_they_are(of_a: int, of_b: int, transpose
     assert isinstance(described, MatMulProblem)
     found = replace(described, transposed=transposed)
     tensors = {
-        role: torch.as_strided(torch.from_numpy(data), operand.dims, operand.strides)
+        role: strided(data, operand.dims, operand.strides)
         for role, data in (("a", a), ("b", b))
         for operand in (found.operands[role],)
     }
@@ -125,5 +133,10 @@ def test_products_are_of_elements_where_they_are(of_a: int, of_b: int, transpose
     expected = (a.T if of_a else a) @ (b.T if of_b else b)
     written = np.zeros((3, 4), np.float32)
     place = found.operands["y"]
-    torch.as_strided(torch.from_numpy(written), place.dims, place.strides).copy_(y)
+    strided(written, place.dims, place.strides)[...] = y
     np.testing.assert_allclose(written, expected, 1e-5, 1e-5)
+
+
+def strided(data: Array, dims: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return an array at places of another, whose strides count elements."""
+    return as_strided(data, tuple(dims), [data.itemsize * each for each in strides])

@@ -47,7 +47,9 @@ class Drawn:
         self.nodes.append(helper.make_node(kind, inputs, [name], f"{kind}_{name}", **attributes))
         return name
 
-    def quantizing(self, x: str, scale: float, zero: int | None, dtype: str, name: str = "") -> str:
+    def quantizing(
+        self, x: str, scale: float | np.float32, zero: int | None, dtype: str, name: str = ""
+    ) -> str:
         """Quantize a tensor, and dequantize it again; a zero point of None is left out."""
         numbers = [self.constant(np.float32(scale))]
         if zero is not None:

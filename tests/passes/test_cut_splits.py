@@ -138,9 +138,9 @@ def test_parts_of_parts_are_cut_from_the_whole(view: tuple[int, ...] | None) -> 
         halves = graph.insert(Split(axis=1, num_outputs=2), [x], 2).outputs
         infer(graph)
         ends: list[Value] = []
+        axis = 2 if view == (1, 2, 6) else 1
         for half in halves:
             whole = apply(graph, Reshape(), half, np.array(view)) if view else half
-            axis = 2 if view == (1, 2, 6) else 1
             parts = graph.insert(Split(axis=axis, num_outputs=2), [whole], 2).outputs
             infer(graph)
             ends += [

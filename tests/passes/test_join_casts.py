@@ -36,7 +36,7 @@ def test_states_are_widened_at_once(given: str, casts: int) -> None:
     after, said = passed(graph, join_casts.run, "float32")
     assert len(said) == 1
     assert kinds(after).count("Cast") == 2 + casts
-    np.testing.assert_array_equal(*(results(each)[0] for each in (graph, after)))
+    np.testing.assert_array_equal(results(after)[0], results(graph)[0])
 
 
 @pytest.mark.parametrize("given", ["wf", "aaa", "wfw"])

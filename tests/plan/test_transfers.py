@@ -85,8 +85,8 @@ def test_an_input_and_a_view_of_it_are_copied_once() -> None:
     infer(graph)
     values = np.random.default_rng(0).standard_normal((4, 6), np.float32)
     with model_of(LazyDevice(), graph) as model:
-        for _ in range(2):
-            found = model.run({"x": values})
+        model.run({"x": values})
+        found = model.run({"x": values})
         copies = [row for row in model.placement() if row.kind == "copy"]
     assert len(copies) == 3
     np.testing.assert_array_equal(found["y"], np.maximum(values, 0))
