@@ -57,7 +57,7 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
     for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
         fits = BLOCKS_PER_PROCESSOR * target.processors // max(tile.blocks(problem), 1)
         maximum = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
-        steps, before = ceil_div(problem.k, tile.bk), 0
+        steps, before = ceil_div(problem.k, tile.bk), -1
         for splits in range(1, max(1, maximum) + 1):
             if (each := ceil_div(steps, splits)) != before:
                 yield Config(tile, splits)
