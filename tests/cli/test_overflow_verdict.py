@@ -66,6 +66,32 @@ def test_without_an_overflow_nothing_else_is_a_reason(wrong: float) -> None:
     assert judge.agreement("y", reference, found).verdict == "MISMATCH"
 
 
+def with_ones() -> onnx.ModelProto:
+    """Return the model with a constant beside what overflows."""
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    ones = np.ones((2, 4, 1), np.float16)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(ones, "ones"))
+    model.graph.node.append(onnx.helper.make_node("Concat", ["y", "ones"], ["joined"], axis=2))
+    joined = onnx.helper.make_tensor_value_info("joined", TensorProto.FLOAT16, None)
+    model.graph.output.append(joined)
+    return model
+
+
+@pytest.mark.parametrize("order", [("onnxruntime", "numpy"), ("numpy", "onnxruntime")])
+def test_what_overflows_for_any_inputs_does_not_ignore_them(order: tuple[str, str]) -> None:
+    """All of y is NaN on numpy for the inputs and for other ones: the same bits."""
+    given = {name: np.abs(data) for name, data in feeds(200).items()}
+    for name in ("q", "k"):
+        given[name][0] = given[name][1]
+    found = tercet.compare(with_ones(), order, given, repeat=1)
+    by_name = {each.name: each for each in found.results}
+    assert np.isnan(by_name["numpy"].outputs["y"]).all()
+    for each in found.results[-1].agreements:
+        assert each.verdict == "inconclusive"
+        assert "exceed their dtype" in each.reason
+
+
 def with_top() -> onnx.ModelProto:
     """Return the model with a decision: the greatest of weights that are NaN on one side."""
     model = onnx.ModelProto()

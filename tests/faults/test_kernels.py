@@ -202,6 +202,21 @@ def test_inputs_that_are_read_only_once_are_seen(
     assert "the same bits on faulty, and something else on numpy" in output.reason
 
 
+def test_such_inputs_are_seen_beside_what_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that are not finite are no reason to leave out the others."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 21]>
+        g (float[8] x) => (float[8] y) { [power] y = Exp (x) }"""
+    )
+    x = np.array([1000, np.nan, 1, 2, 3, 4, 5, 6], np.float32)
+    faulty = FaultyBackend({"power"}, of_the_first_run())
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: lambda options: [faulty]})
+    found = compare(model, ["numpy", "faulty"], {"x": x}, repeat=2)
+    (output,) = found.results[1].agreements
+    assert output.verdict == "MISMATCH"
+    assert "the same bits on faulty, and something else on numpy" in output.reason
+
+
 def test_indices_that_are_read_only_once_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other inputs change what both give, but not alike."""
     feed, fed = Plan.feed, set[int]()

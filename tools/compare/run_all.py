@@ -72,12 +72,12 @@ class Entry:
             self.other_inputs, others = run_on_others(self.runner.run, feeds)
             self.others = flat(others)
 
-    def changes(self, output: str) -> bool | None:
-        """Whether other inputs give clearly something else; None between that and the same bits."""
+    def both(self, output: str) -> tuple[Array, Array] | None:
+        """Return the floats for the inputs and for other ones; None unless it has both."""
         a, b = self.outputs.get(output), self.others.get(output)
         if a is None or b is None or a.dtype not in FLOATS or not a.size:
             return None
-        return False if same_bits(a, b) else _is_clear(a, b) or None
+        return a, b
 
     def note(self, outputs: Mapping[str, HostValue]) -> None:
         """Note the outputs of a later run."""
@@ -282,7 +282,7 @@ class Race:
         for one in pair:
             one.run_others(self.inputs.arrays)
         for place, old in enumerate(entry.agreements):
-            changes = [one.changes(old.output) for one in pair if old.output in outputs]
+            changes = _changes([one.both(old.output) for one in pair if old.output in outputs])
             if sorted(map(str, changes)) == ["False", "True"]:
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
@@ -411,6 +411,29 @@ class Race:
         """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()
+
+
+def _changes(found: Sequence[tuple[Array, Array] | None]) -> list[bool | None]:
+    """Return whether other inputs change, clearly, what each runner gives.
+
+    None is between that and the same bits, and where nothing is known. Only elements count that all
+    runners have finite for both inputs: an overflow looks the same whatever the inputs are.
+
+    Args:
+        found: what each runner gave for the inputs and for other ones; None if that is not known.
+    """
+    everything = [data for pair in found for data in pair or ()]
+
+    def change(a: Array, b: Array) -> bool | None:
+        if a.shape != b.shape:
+            return True
+        finite = np.logical_and.reduce([np.isfinite(c) for c in everything if c.shape == a.shape])
+        if not finite.any():
+            return None
+        a, b = a[finite], b[finite]
+        return False if same_bits(a, b) else _is_clear(a, b) or None
+
+    return [None if pair is None else change(*pair) for pair in found]
 
 
 def _is_clear(a: Array, b: Array) -> bool:
