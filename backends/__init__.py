@@ -4,9 +4,10 @@ A backend is a module with a function ``open_backends(options) -> tuple[Backend,
 backend itself, then those that take on the same device what it leaves over. It raises
 `BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
 of the backend's own options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that
-`Options.conv` and `Options.algorithms` may ask it for, and ``INTEGERS``, the `IntegerChoice` of
-layers that it computes faster on integers. Other packages add backends through the
-entry point group ``tercet.backends``.
+`Options.conv` and `Options.algorithms` may ask it for, ``USES``, which options of `PARTIAL` it
+uses, and ``tf32`` if it has that precision, and ``INTEGERS``, the `IntegerChoice` of layers that it
+computes faster on integers. What a backend opens behind it counts as its own. Other packages add
+backends through the entry point group ``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
-from .options import check_algorithms, integers_of, with_own
+from .options import TF32, check_algorithms, check_used, integers_of, with_own
+from .options import usable as _usable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -148,18 +150,53 @@ def begin(
 def settled(
     options: Options, name: str | Sequence[str], fallback: str | Sequence[str] | None = None
 ) -> Options:
-    """Return the options with what the user leaves to the first backend.
+    """Return the options with what the user leaves to backends.
+
+    That is `Options.integers`, for the first one to decide, and TF32, where none has it.
 
     Args:
         options: the user's.
         name: see `open_backends`.
         fallback: see `open_backends`.
     """
+    order = _in_order(name, fallback)
+    if options.precision == TF32 and all(each in names() for each in order):
+        options = replace(options, precision=usable(options, order).precision)
     if options.integers is not None:
         return options
-    first = _in_order(name, fallback)[0]
-    is_backend = first in _OWN or first in _foreign()
+    first, is_backend = order[0], order[0] in names()
     return replace(options, integers=integers_of(_opener(first)) if is_backend else False)
+
+
+def usable(
+    options: Options, name: str | Sequence[str], fallback: str | Sequence[str] | None = None
+) -> Options:
+    """Return the options with the defaults for what these backends cannot use.
+
+    Args:
+        options: those of several runners, say.
+        name: see `open_backends`.
+        fallback: see `open_backends`.
+    """
+    return _usable(options, {each: _opener(each) for each in _in_order(name, fallback)})
+
+
+def check_options(
+    options: Options, name: str | Sequence[str], fallback: str | Sequence[str] | None = None
+) -> None:
+    """Raise UsageError for an option that none of these backends can use.
+
+    Args:
+        options: the user's.
+        name: see `open_backends`; may be empty.
+        fallback: see `open_backends`.
+    """
+    if options.conv is not None or options.algorithms:
+        check_algorithms(options, map(_opener, names()))
+    for own in options.backend_options:
+        check_name(own)
+    chain = {each: _opener(each) for each in _in_order(name, fallback)}
+    check_used(options, chain, lambda: {each: _opener(each) for each in names()})
 
 
 def _in_order(name: str | Sequence[str], fallback: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -16,9 +16,14 @@ from ..runtime.options import Options
 if TYPE_CHECKING:
     from ..runtime.passes.driver import IntegerChoice
 
-#: What the module of `open_backends` may have: the dataclass of its options, its algorithms, and
-#: its choice of layers of integers.
-OPTIONS, ALGORITHMS, INTEGERS = "OPTIONS", "ALGORITHMS", "INTEGERS"
+#: What the module of `open_backends` may have: the dataclass of its options, its algorithms, which
+#: options of `PARTIAL` it uses, and its choice of layers of integers.
+OPTIONS, ALGORITHMS, USES, INTEGERS = "OPTIONS", "ALGORITHMS", "USES", "INTEGERS"
+#: Fields of `Options` that only some backends use. Of the others, some are for all backends, and
+#: some are limits, which hold where there is nothing to limit.
+PARTIAL = ("device", "tune", "ranges")
+#: What `USES` calls the precision that is float32 where a backend does not have it.
+TF32 = "tf32"
 
 
 def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options:
@@ -55,14 +60,76 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
         asked["conv"] = options.conv
     if not asked:
         return
-    known = dict.fromkeys(
-        name for opener in openers for name in getattr(_module(opener), ALGORITHMS, ())
-    )
+    known = _listed(ALGORITHMS, openers)
     for where, names in asked.items():
         for name in names.split(","):
             if name.partition(":")[0] not in known:
                 hint = did_you_mean(name, known)
                 raise UsageError(f"{where}: '{name}' is not one of {', '.join(known)}{hint}")
+
+
+def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Options:
+    """Return `options` with the defaults for what none of these backends can use.
+
+    Args:
+        options: the user's.
+        openers: `open_backends` by name; ``USES`` and ``ALGORITHMS`` of the modules around them say
+            what each backend, with those that it opens behind it, can use.
+    """
+    used, known = (_listed(list_, openers.values()) for list_ in (USES, ALGORITHMS))
+
+    def fits(names: str | None) -> bool:
+        return any(name.partition(":")[0] in known for name in (names or "").split(","))
+
+    default = Options()
+    left: dict[str, Any] = {f: getattr(default, f) for f in PARTIAL if f not in used}
+    left["conv"] = options.conv if fits(options.conv) else None
+    left["algorithms"] = {node: names for node, names in options.algorithms.items() if fits(names)}
+    own = options.backend_options.items()
+    left["backend_options"] = {name: given for name, given in own if name in openers}
+    if options.precision == TF32 and TF32 not in used:
+        left["precision"] = "float32"
+    return replace(options, **left)
+
+
+def check_used(
+    options: Options,
+    openers: Mapping[str, Callable[..., Any]],
+    every: Callable[[], Mapping[str, Callable[..., Any]]],
+) -> None:
+    """Raise UsageError for an option that none of these backends can use.
+
+    ``tf32`` is none: it allows a precision.
+
+    Args:
+        options: the user's.
+        openers: `open_backends` of the backends that it is for, by name.
+        every: returns those of all backends.
+    """
+    kept = usable(options, openers)
+    for name in (*PARTIAL, "conv", "algorithms", "backend_options"):
+        left = _without(getattr(options, name), getattr(kept, name))
+        if not left:
+            continue
+        alone = {each: usable(options, {each: opener}) for each, opener in every().items()}
+        able = [n for n, each in alone.items() if _without(left, getattr(each, name)) != left]
+        few = [f"backend '{each}'" for each in openers] or ["another runtime"]
+        asked = f"{few[0]} does not use" if len(few) == 1 else f"none of {', '.join(openers)} uses"
+        remedy = f"leave it out, or run on a backend that does: {', '.join(able)}"
+        raise UsageError(f"{name}={shown(left)}: {asked} it; {remedy}")
+
+
+def _without(given: Any, kept: Any) -> Any:
+    """Return what was given and is not kept; None if it is kept."""
+    if isinstance(given, Mapping) and isinstance(kept, Mapping):
+        items = cast("Mapping[str, Any]", given).items()
+        return {key: value for key, value in items if key not in kept}
+    return None if given == kept else given
+
+
+def _listed(list_: str, openers: Iterable[Callable[..., Any]]) -> dict[str, None]:
+    """Return the names in one of the lists of the modules around `openers`."""
+    return dict.fromkeys(name for opener in openers for name in getattr(_module(opener), list_, ()))
 
 
 def integers_of(opener: Callable[..., Any]) -> IntegerChoice | bool:

@@ -33,7 +33,7 @@ class Options:
 
     Attributes:
         precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
-            GPU and changes nothing on numpy; float16 and bfloat16 run the operations that tolerate
+            GPU and is float32 on numpy; float16 and bfloat16 run the operations that tolerate
             it in half precision (see `passes.to_half`), with float32 inputs and outputs.
         keep_float32: names of nodes of the file that stay in float32 at any precision;
             ``tercet bisect --tolerance`` finds them.

@@ -61,7 +61,7 @@ def load(
         fallback: backend, or several in order, for nodes that `backend` declines; without one such
             nodes are an error.
         precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
-            GPU and changes nothing on numpy; float16 and bfloat16 run the operations that tolerate
+            GPU and is float32 on numpy; float16 and bfloat16 run the operations that tolerate
             it in half precision.
         operators: custom operators by domain and name: functions of arrays, which run on the numpy
             backend, or `CustomOperator`, which may bring CUDA kernels.
@@ -83,12 +83,14 @@ def load(
         ModelError: the file is not a valid model.
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: an option or a backend does not exist.
+        UsageError: an option or a backend does not exist, or no backend that is asked for uses the
+            option.
         DeviceOutOfMemory: the host has too little memory.
         TimeLimitError: the time limit passed.
     """
     given = Options(precision=precision, **options)
     _backends.begin(backend, given, fallback)
+    _backends.check_options(given, backend, fallback)
     chosen = _backends.settled(given, backend, fallback)
     return _loading().loaded(
         source,
@@ -101,6 +103,46 @@ def load(
         external_data_dir=external_data_dir,
         map_external_data=map_external_data,
         timeout=timeout,
+    )
+
+
+def load_to_plan(
+    source: Loadable,
+    backend: str,
+    *,
+    precision: Precision = "float32",
+    operators: Operators | None = None,
+    freeze: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Model:
+    """Load a model on numpy, with the options of another backend, to plan it for that.
+
+    Args:
+        source: see `load`.
+        backend: the backend, which need not be able to run here.
+        precision: see `load`.
+        operators: see `load`.
+        freeze: see `load`.
+        weights: see `load`.
+        **options: further fields of `Options`.
+
+    Raises:
+        UsageError, ModelError, …: see `load`.
+    """
+    given = Options(precision=precision, **options)
+    _backends.check_options(given, backend)
+    return _loading().loaded(
+        source,
+        "numpy",
+        _backends.settled(given, backend),
+        fallback=None,
+        operators=operators,
+        freeze=freeze,
+        weights=weights,
+        external_data_dir=None,
+        map_external_data=True,
+        timeout=None,
     )
 
 

@@ -9,6 +9,8 @@ from .integers import why_floats
 
 #: See `Options.integers`.
 INTEGERS = why_floats
+#: Options that only some backends use.
+USES = ("device", "tune", "tf32")
 #: Names for `Options.conv` and `Options.algorithms`; docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",

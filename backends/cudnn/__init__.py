@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
-from .names import ALGORITHMS
+from .. import cuda
+from . import names
 
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["ALGORITHMS", "open_backends"]
+#: Its own, and those of the kernels behind it.
+USES, ALGORITHMS = cuda.USES, (*names.ALGORITHMS, *cuda.ALGORITHMS)
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -22,10 +24,8 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     Raises:
         BackendUnavailable: there is no GPU that the cuda kernels can use, no frontend or no cuDNN.
     """
-    from ..cuda import open_backends as open_cuda
-
     try:
-        cuda = open_cuda(options)
+        behind = cuda.open_backends(options)
     except BackendUnavailable as error:
         raise BackendUnavailable("cudnn", error.missing, error.remedy) from None
     from ..cuda.backend import CudaBackend
@@ -37,7 +37,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     device, folder = open_device(options.cache, "cudnn", options.device), options.cache / "cudnn"
     device.enter()
     chooser = Chooser(_session(device.ordinal), folder)
-    return CudnnBackend(device, chooser, CudaTimer(CudaBackend(device), folder)), *cuda
+    return CudnnBackend(device, chooser, CudaTimer(CudaBackend(device), folder)), *behind
 
 
 @cache

@@ -6,8 +6,8 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
 from .backend import NumpyBackend, evaluate
 
-#: ``direct`` excludes Winograd, whose rounding error is a few times larger.
-ALGORITHMS = ("direct",)
+#: Both exclude Winograd, whose rounding error is a few times larger.
+ALGORITHMS = ("direct", "naive")
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 

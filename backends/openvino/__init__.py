@@ -9,6 +9,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.base.record import record
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
+from .. import numpy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,9 @@ class OpenvinoOptions:
 
 
 OPTIONS = OpenvinoOptions
+USES = ("ranges",)
+#: Of what it leaves to numpy.
+ALGORITHMS = numpy.ALGORITHMS
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -44,14 +48,13 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .library import load
 
     load()
-    from ..numpy import open_backends as open_numpy
     from ..regions.regions import min_nodes
     from .backend import OpenvinoBackend
 
     compiler = _compiler(options.cache / "openvino")
     own = options.of_backend("openvino", OPTIONS)
     minimum = own.min_nodes or min_nodes(MIN_NODES_VARIABLE)
-    return OpenvinoBackend(compiler, minimum), *open_numpy(options)
+    return OpenvinoBackend(compiler, minimum), *numpy.open_backends(options)
 
 
 @cache

@@ -13,6 +13,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
+from .. import cuda
 from .options import MIN_NODES_VARIABLE, TensorrtOptions
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .engines import Engines
 
 OPTIONS = TensorrtOptions
+#: Its own, and those of the kernels behind it.
+USES, ALGORITHMS = (*cuda.USES, "ranges"), cuda.ALGORITHMS
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -34,10 +37,8 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .library import load
 
     load()
-    from ..cuda import open_backends as open_cuda
-
     try:
-        cuda = open_cuda(options)
+        behind = cuda.open_backends(options)
     except BackendUnavailable as error:
         raise BackendUnavailable("tensorrt", error.missing, error.remedy) from None
     from ..cuda.device import open_device
@@ -52,7 +53,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         raise BackendUnavailable("tensorrt", missing, "use another GPU, or the backend cudnn")
     own = options.of_backend("tensorrt", OPTIONS)
     minimum = own.min_nodes or min_nodes(MIN_NODES_VARIABLE)
-    return TensorrtBackend(device, engines, minimum=minimum), *cuda
+    return TensorrtBackend(device, engines, minimum=minimum), *behind
 
 
 @cache

@@ -47,9 +47,11 @@ from ..runners.runners import (
     Runner,
     RunnerSettings,
     check_names,
+    check_options,
     default_names,
     is_backend,
     open_runner,
+    options_of,
 )
 from ..verdict.error_bounds import Judge
 from .bench_arguments import (
@@ -222,6 +224,7 @@ def bench(
     # Concurrent callers have separate plans.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.concurrency))
     settings = RunnerSettings((), fallback, "float32", options, operators)
+    check_options(names, settings)
     series = _Series(names, chosen, settings)
     series.skip = skip_unavailable
     before = None if old is None else read_bench(old)
@@ -305,12 +308,19 @@ class _Series:
                         judge = Judge(model.imported, feeds.arrays, precision)
                     yield from self._race(_RaceInputs(source, feeds, precision, judge))
 
+    def _computes_in(self, precision: str, name: str) -> bool:
+        """Whether a runner has a precision; another one may stand in for it, once."""
+        if precision == "float32" or not is_backend(name):
+            return precision == "float32"
+        own = options_of(replace(self._settings, precision=precision), name).precision
+        return own == precision or own not in self._schedule.precisions
+
     def _race(self, race: _RaceInputs) -> Iterator[BenchCase]:
         feeds, title = race.feeds, model_title(race.source)
         with ExitStack() as stack:
             entries: list[_Entry] = []
             for name in self._names:
-                if race.precision != "float32" and not is_backend(name):
+                if not self._computes_in(race.precision, name):
                     continue
                 for entry in self._variants(name, race):
                     stack.callback(entry.runner.close)

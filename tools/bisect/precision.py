@@ -36,7 +36,7 @@ from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
 from ..runners.replay import Player, open_player, prepared
-from ..runners.runners import RunnerSettings
+from ..runners.runners import RunnerSettings, check_options
 from ..verdict.error_bounds import flat
 from ..verdict.float64_reference import Oracle
 from .reduction import thinned
@@ -184,6 +184,7 @@ def keep_float32(
     if not tolerance > 0:
         raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
     settings = RunnerSettings((), fallback, precision, options, operators)
+    check_options([backend], settings)
     player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)
     search: _Search | None = None
     feeds = Inputs({}, {})

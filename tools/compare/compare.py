@@ -21,7 +21,13 @@ from ..common.inputs import Dims, Given, Inputs, Shapes, asked
 from ..common.measure import Repeat, Timing
 from ..common.threads import use_threads
 from ..export.export import model_title
-from ..runners.runners import RunnerSettings, check_names, default_names, process_for
+from ..runners.runners import (
+    RunnerSettings,
+    check_names,
+    check_options,
+    default_names,
+    process_for,
+)
 from ..runners.saved import Saved, write_comparison
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import overall
@@ -249,6 +255,7 @@ def compare(
         )
     wanted = tuple(outputs)
     settings = RunnerSettings(wanted, fallback, precision, options, operators, runner_timeout)
+    check_options(chosen, settings)
     processes = {name: process_for(name, settings) for name in chosen}
     race, tolerances = None, Chosen.of(rtol, atol)
     given = asked(inputs, seed, shapes, dims)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...api import Loadable, Operators, load
+from ...api import Loadable, Operators, load, load_to_plan
 from ...arguments import freezing, in_data_dir, public
-from ...backends import open_backends, settled
+from ...backends import open_backends
 from ...backends.numpy import evaluate
 from ...importers.onnx.reading.read import in_memory
 from ...runtime.base.arguments import dims as dim_texts
@@ -279,13 +279,13 @@ def inspect(
     if not (passes or plan_wanted or capability or lint):
         chosen["stop_at"] = 0
     backend = placement or capability or "numpy"
-    named = backend
-    chosen["integers"] = settled(Options(integers=options.get("integers")), backend).integers
     gpu = _target(target, backend, memory=memory, capability=capability)
+    opener = load
     if gpu is not None:
-        chosen["fallback"], backend = None, "numpy"
+        opener = load_to_plan
+        del chosen["fallback"]
     try:
-        held, strange = _open(source, backend, chosen)
+        held, strange = _open(opener, source, backend, chosen)
     except BackendUnavailable as error:
         if backend in PLANNED:
             error.add_note("or give a target, such as sm_90a, to plan for a GPU that is not here")
@@ -302,12 +302,12 @@ def inspect(
             say("asking the backends")
         who = ""
         if plan_wanted or capability:
-            who = model.backend if gpu is None else f"{named} on {describe_target(gpu)}"
+            who = model.backend if gpu is None else f"{backend} on {describe_target(gpu)}"
         placed = rates = None
         if placement is not None and gpu is None:
             placed, rates = model.placement(found), rates_here(model.backends, precision)
         elif placement is not None and gpu is not None:
-            placed = Placement(paper_rows(model, gpu, found, behind, named))
+            placed = Placement(paper_rows(model, gpu, found, behind, backend))
             rates = rates_of(gpu, precision)
         planned = None
         if memory:
@@ -331,7 +331,9 @@ def inspect(
             rates=rates,
             memory=planned,
             nodes=nodes(model.imported, bound) if cost else (),
-            capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
+            capabilities=capabilities_of(model, found, gpu, behind, backend)
+            if capability
+            else None,
             graph=drawn if passes else bound or model.imported,
             strange=strange,
             findings=findings_of(model.imported, drawn, model.rewrites.refused, rows)
@@ -385,16 +387,16 @@ def _size(file: Loadable) -> int:
 
 
 def _open(
-    file: Loadable, backend: str, options: Mapping[str, Any]
+    opener: Callable[..., Model], file: Loadable, backend: str, options: Mapping[str, Any]
 ) -> tuple[Model, tuple[UnknownOperator, ...]]:
     """Load a model with placeholders for unknown operators; return these, too."""
     try:
-        return load(file, backend, **options), ()
+        return opener(file, backend, **options), ()
     except UnknownOperators as error:
         unknown = error.operators
     stand_ins = {(each.domain, each.name): stand_in(each.domain, each.name) for each in unknown}
     given = {**(options.get("operators") or {}), **stand_ins}
-    return load(file, backend, **{**options, "operators": given}), unknown
+    return opener(file, backend, **{**options, "operators": given}), unknown
 
 
 def _bind(

@@ -31,9 +31,11 @@ from .repetition import run_on_others
 from .runners import (
     RunnerSettings,
     check_names,
+    check_options,
     default_names,
     is_backend,
     open_runner,
+    options_of,
     process_for,
 )
 
@@ -191,7 +193,7 @@ def open_player(name: str, settings: RunnerSettings | None = None) -> Player:
         require(name)
     if not is_backend(name):
         return FilePlayer(name, process=process, title=chosen.title)
-    options = Options(**{"precision": chosen.precision, **chosen.options})
+    options = options_of(chosen, name)
     fallback = chosen.fallback if chosen.fallback != name else None
     return BackendPlayer(name, backends.open_backends(name, options, fallback), options)
 
@@ -238,6 +240,7 @@ def open_players(
         chosen *= 2
     if len(chosen) < 2:
         raise UsageError(f"layers are compared between two runners, not {len(chosen)}")
+    check_options([name for name in chosen if isinstance(name, str)], settings)
     exact = replace(settings, precision="float32", operators=None)
     return [
         name

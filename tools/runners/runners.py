@@ -13,6 +13,7 @@ from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
 from ...runtime.errors import UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
+from ...runtime.options import Options
 from ...version import __version__
 from .onnxruntime_process import OnnxruntimeProcess
 from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime
@@ -119,6 +120,23 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
             raise UsageError(f"'{name}' would be compared with itself")
 
 
+def check_options(names: Sequence[str], settings: RunnerSettings) -> None:
+    """Raise UsageError for an option that none of the runners can use.
+
+    Args:
+        names: the runners; each leaves to the others what it cannot use.
+        settings: common settings.
+    """
+    own = [name for name in names if is_backend(name)]
+    backends.check_options(options_of(settings), own, settings.fallback)
+
+
+def options_of(settings: RunnerSettings, name: str | None = None) -> Options:
+    """Return the options of all runners, or of one backend what it and its fallback can use."""
+    options = Options(**{"precision": settings.precision, **settings.options})
+    return options if name is None else backends.usable(options, name, settings.fallback)
+
+
 def process_for(name: str, settings: RunnerSettings) -> OnnxruntimeProcess | None:
     """Start the process that a runner may end by a signal; None for those that run in this one."""
     if not is_onnxruntime(name) or find_spec(ONNXRUNTIME) is None:
@@ -162,7 +180,8 @@ class _Tercet:
     def __init__(self, name: str, source: Loadable, settings: RunnerSettings) -> None:
         # A backend is not its own fallback.
         fallback = settings.fallback if settings.fallback != name else None
-        chosen: dict[str, Any] = {"precision": settings.precision, **settings.options}
+        given = options_of(settings, name)
+        chosen = {each: getattr(given, each) for each in ("precision", *settings.options)}
         chosen["operators"] = settings.operators
         self.model = load(source, name, fallback=fallback, **chosen)
         self._outputs = settings.outputs or None

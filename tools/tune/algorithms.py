@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...api import Loadable, load
-from ...backends import settled
+from ...api import Loadable, load_to_plan
 from ...runtime.errors import BackendUnavailable
 from ...runtime.ir.graph import Node
 from ...runtime.options import Options
@@ -131,8 +130,8 @@ def on_paper(file: Loadable, options: Mapping[str, Any]) -> Iterator[tuple[Model
     """
     of_gpu = {name: options[name] for name in ("workspace", "device") if name in options}
     rest = {name: value for name, value in options.items() if name not in of_gpu}
-    rest["integers"] = settled(Options(integers=options.get("integers")), "cuda").integers
-    with load(file, "numpy", **{**rest, "fallback": None}) as model:
+    rest.pop("fallback", None)
+    with load_to_plan(file, "cuda", **rest) as model:
         yield model, replace(model.options, **of_gpu)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...api import Loadable, Operators
 from ...arguments import freezing, in_data_dir, public
-from ...backends import open_backends
+from ...backends import open_backends, usable
 from ...backends.numpy import evaluate
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
@@ -167,7 +167,9 @@ class PaperGpu:
             raise UsageError(f"nothing would be kept: {reason}")
         from ...backends.cuda.backend import CudaBackend
 
-        behind = () if self._fallback is None else open_backends(self._fallback, chosen)
+        behind = ()
+        if self._fallback is not None:
+            behind = open_backends(self._fallback, usable(chosen, self._fallback))
         made = Optimised(host.graph, host.rewrites)
         about = replace(host.source, mapped=())  # the files stay open
         backends = (CudaBackend(self._device), *behind)

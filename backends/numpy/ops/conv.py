@@ -64,9 +64,8 @@ def separable(graph: Graph, chains: Mapping[Node, Chain], options: Options) -> l
         options: those of the plan.
     """
     found: list[Separable] = []
-    if options.conv in ("direct", "naive"):
-        return found
-    left = {node: chain for node, chain in chains.items() if isinstance(node.op, Conv)}
+    free = {n: chain for n, chain in chains.items() if not _is_direct(chain, options)}
+    left = {node: chain for node, chain in free.items() if isinstance(node.op, Conv)}
     results = {chain.output: chain for chain in left.values()}
     for chain in list(left.values()):
         gains: list[tuple[float, Separable]] = []
@@ -84,6 +83,12 @@ def separable(graph: Graph, chains: Mapping[Node, Chain], options: Options) -> l
     return found
 
 
+def _is_direct(chain: Chain, options: Options) -> bool:
+    """Whether the user asks for a sum over windows, by one of the backend's ``ALGORITHMS``."""
+    asked = options.algorithms_for(chain.head.kind, (chain.head.name, *chain.head.origin))
+    return not {"direct", "naive"}.isdisjoint(asked)
+
+
 def _fastest(chain: Chain, options: Options) -> ConvAlgorithm:
     """Return the algorithm for a convolution that an estimate expects to be fastest."""
     made = _Convolution(chain, COLUMNS, NARROWEST)
@@ -91,7 +96,7 @@ def _fastest(chain: Chain, options: Options) -> ConvAlgorithm:
     while not made.fits(options.workspace) and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
-    if options.conv in ("direct", "naive"):
+    if _is_direct(chain, options):
         return made
     others: list[tuple[ConvAlgorithm, float]] = []
     if Winograd.applies(chain):
