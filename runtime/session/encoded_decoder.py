@@ -7,13 +7,14 @@ the decoder, which is then a separate file (``decoder_model.onnx``) or a branch 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from dataclasses import field
 
 import numpy as np
 
 from ..base.record import record
-from ..errors import ModelError, UsageError
+from ..errors import DeviceOutOfMemory, LimitError, ModelError, UsageError
 from ..ir.types import Array, Shape
 from .cache_layout import DecoderLayout
 from .cache_names import by_core, core_of
@@ -24,6 +25,9 @@ from .passed_caches import PassedCaches
 from .sampling import GREEDY, SamplingSettings
 from .static_cache import StaticCaches
 from .step_inputs import StepInputs, Tokens, fitted
+
+#: Maximum number of sizes of encoder outputs whose caches and plans are kept.
+MAX_SIZES = 4
 
 
 @record
@@ -122,7 +126,7 @@ class EncodedDecoder(Decoder):
         self.layout, self.batch, self.capacity = inputs.layout, inputs.batch, inputs.capacity
         self._encoded: Encoded | None = None
         self._steps: Opened | None = None
-        self._types: dict[str, tuple[object, ...]] = {}
+        self._kept: OrderedDict[Hashable, Opened] = OrderedDict()
 
     @property
     def _cross(self) -> list[str]:
@@ -151,17 +155,33 @@ class EncodedDecoder(Decoder):
     def _give(self, values: Mapping[str, Array]) -> Opened:
         """Return the later steps, with inputs that are the same in all of them.
 
-        Those of the text before are kept if these have the same sizes, and with them their plans.
+        Those of the last few sizes are kept, and with them their plans.
         """
-        types = {name: (data.dtype, data.shape) for name, data in values.items()}
-        if self._steps is not None and types == self._types:
-            self._steps.store.give(values)
-            return self._steps
-        if self._steps is not None:
-            self._steps.close()
+        sizes = frozenset((name, data.dtype, data.shape) for name, data in values.items())
         self._steps = None
-        self._steps, self._types = self._open(self._model, self._inputs, values), types
+        if sizes in self._kept:
+            self._kept[sizes].store.give(values)
+        else:
+            self._kept[sizes] = self._opened(values)
+        self._kept.move_to_end(sizes)
+        self._steps = self._kept[sizes]
         return self._steps
+
+    def _opened(self, values: Mapping[str, Array]) -> Opened:
+        """Open the later steps for other sizes; those of all others make room where it is short."""
+        self._close_kept(MAX_SIZES - 1)
+        try:
+            return self._open(self._model, self._inputs, values)
+        except (DeviceOutOfMemory, LimitError):
+            if not self._kept:
+                raise
+        self._close_kept(0)
+        return self._open(self._model, self._inputs, values)
+
+    def _close_kept(self, most: int) -> None:
+        """Close the later steps of the sizes that were used least recently."""
+        while len(self._kept) > most:
+            self._kept.popitem(last=False)[1].close()
 
     def _begun(self) -> Opened:
         if self._steps is None or self._encoded is None:
@@ -245,10 +265,8 @@ class EncodedDecoder(Decoder):
         raise UsageError("the caches of an encoder-decoder depend on its encoder's input")
 
     def close(self) -> None:
-        self._encoded = None
-        if self._steps is not None:
-            self._steps.close()
-        self._steps = None
+        self._encoded = self._steps = None
+        self._close_kept(0)
 
 
 def _sizes(shape: Shape, batch: int, length: int) -> tuple[int, ...]:

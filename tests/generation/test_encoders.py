@@ -14,7 +14,15 @@ import onnx
 import onnxruntime
 import pytest
 
-from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
+from tercet import (
+    DeviceOutOfMemory,
+    FileError,
+    Generator,
+    InputError,
+    ModelError,
+    TercetError,
+    UsageError,
+)
 from tercet.generation.bans import Bans
 from tercet.generation.folder import read_folder
 from tercet.generation.loading import Models
@@ -127,24 +135,66 @@ def test_steps_that_feed_themselves(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert both.ids == [row[:8] for row in expected["alone"] for _ in range(2)]
 
 
+class Made:
+    """Lengths of the texts for which caches are made, and of those that are closed again.
+
+    Args:
+        patch: of the test.
+        room: the most of them that memory has room for.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, room: int = 100) -> None:
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+        lengths: dict[StaticCaches, int] = {}
+        begin, close = StaticCaches.__init__, StaticCaches.close
+
+        def opening(store: StaticCaches, *args: Any, **options: Any) -> None:
+            if len(self.opened) - len(self.closed) == room:
+                raise DeviceOutOfMemory("no room")
+            begin(store, *args, **options)
+            lengths[store] = options["given"]["encoder_attention_mask"].shape[1]
+            self.opened.append(lengths[store])
+
+        def closing(store: StaticCaches) -> None:
+            self.closed.append(lengths[store])
+            close(store)
+
+        patch.setattr(Models, "_rounds", lambda _: True)
+        patch.setattr(StaticCaches, "__init__", opening)
+        patch.setattr(StaticCaches, "close", closing)
+
+    def generate(self, *lengths: int) -> None:
+        """Generate from texts of these lengths, in turn."""
+        with Generator(ENCODERS / T5) as generator:
+            for number, length in enumerate(lengths):
+                prompt = [(7 * number + i) % 90 + 3 for i in range(length)]
+                found = generator.generate_ids(prompt, max_new_tokens=NEW).ids[0]
+                assert found == by_onnxruntime(ENCODERS / T5, prompt, NEW)[: len(found)]
+
+
 def test_texts_of_most_lengths_share_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are padded, which changes no token."""
-    monkeypatch.setattr(Models, "_rounds", lambda _: True)
-    made: list[int] = []
-    begin = StaticCaches.__init__
+    """Where they are padded, which changes no token; also where lengths take turns."""
+    made = Made(monkeypatch)
+    made.generate(3, 7, 17, 16, 20)
+    assert made.opened == [16, 32]
 
-    def counting(store: StaticCaches, *args: Any, **options: Any) -> None:
-        made.append(options["given"]["encoder_attention_mask"].shape[1])
-        begin(store, *args, **options)
 
-    monkeypatch.setattr(StaticCaches, "__init__", counting)
-    folder = ENCODERS / T5
-    prompts = [[9, 8, 1], [0, 259, 71, 30, 99, 7, 1], [3] * 17]
-    with Generator(folder) as generator:
-        for prompt in prompts:
-            found = generator.generate_ids(prompt, max_new_tokens=NEW).ids[0]
-            assert found == by_onnxruntime(folder, prompt, NEW)[: len(found)]
-    assert made == [16, 32]
+def test_plans_of_the_last_lengths_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(monkeypatch)
+    made.generate(16, 32, 64, 128, 16, 256, 16, 32)
+    assert made.opened == [16, 32, 64, 128, 256, 32]
+    assert made.closed[:2] == [32, 64]
+    assert sorted(made.closed) == sorted(made.opened)
+
+
+def test_plans_of_other_lengths_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(monkeypatch, room=2)
+    made.generate(16, 32, 64, 32)
+    assert made.opened == [16, 32, 64, 32]
+    assert made.closed[:2] == [16, 32]
+    with pytest.raises(DeviceOutOfMemory):
+        Made(monkeypatch, room=0).generate(16)
 
 
 # ── onnxruntime's tokens ─────────────────────────────────────────────────────────────────────────
