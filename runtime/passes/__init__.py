@@ -58,6 +58,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     ),
     _pass("sum_bags", "after counting, and before sequences are unpacked", at="Loop"),
     _pass(
+        "repeat_rows",
+        "likewise, when the number of rounds is known",
+        at="ConcatFromSequence Expand",
+    ),
+    _pass(
         "unpack_sequences",
         "before the patterns below, which match only tensors",
         at="SplitToSequence SequenceEmpty SequenceConstruct",
@@ -370,6 +375,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     ),
     _pass("count_loops", "sizes are limits of counters", at="Loop"),
     _pass("sum_bags", "sizes determine how many bags there are", at="Loop"),
+    _pass("repeat_rows", "and how many rows", at="ConcatFromSequence Expand"),
     _pass(
         "batch_scans", "sizes determine whether there is memory for all elements at once", at="Scan"
     ),

@@ -51,7 +51,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             loop = sequence.producer
             if loop is None or not isinstance(loop.op, Loop):
                 continue
-            row = _appended(loop, loop.op, loop.outputs.index(sequence))
+            row = appended(loop, loop.op, loop.outputs.index(sequence))
             found = [] if row is None else [(node.output, row)]
         elif isinstance(node.op, Loop):
             loop, states = node, len(node.inputs) - 2
@@ -60,7 +60,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         else:
             continue
         assert isinstance(loop.op, Loop)
-        count = _count(loop, loop.op)
+        count = round_count(loop, loop.op)
         for result, row in found if count else ():
             body = _Appended(graph, loop, Rounds(loop, loop.op, context), is_stacked=loop is node)
             rows = body.rows(row, np.arange(count))
@@ -75,8 +75,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         infer(graph)
 
 
-def _count(loop: Node, op: Loop) -> int:
-    """Return the number of rounds; 0 if it is unknown."""
+def round_count(loop: Node, op: Loop) -> int:
+    """Return the number of rounds of a Loop; 0 if it is unknown."""
     m, cond, *_ = loop.inputs
     going = next(iter(op.body.outputs.values()))
     if m is None or m.data is None or cond is not None or going.data is None:
@@ -84,8 +84,14 @@ def _count(loop: Node, op: Loop) -> int:
     return int(m.data.reshape(())) if going.data.all() else 0
 
 
-def _appended(loop: Node, op: Loop, place: int) -> Value | None:
-    """Return the tensor that each round appends to a sequence, which is empty before."""
+def appended(loop: Node, op: Loop, place: int) -> Value | None:
+    """Return the tensor that each round of a Loop appends to a sequence, which is empty before.
+
+    Args:
+        loop: the node.
+        op: its operator.
+        place: of the sequence among the results.
+    """
     states = len(loop.inputs) - 2
     before = loop.inputs[2 + place] if place < states else None
     if before is None or before.producer is None:
