@@ -18,7 +18,7 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, first_input, rank_of, shape_of, size_of
 from .pointwise import is_elementwise
-from .product_terms import SUMS, Sum, largest_sums, share_weights, sum_of, sums_in, term_of
+from .product_terms import SUMS, Sum, largest_sums, share_weights, sum_of, term_of
 from .stacked_parts import Stack, place_in, stacked
 
 
@@ -31,13 +31,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     A product of sums has the same terms, which one accumulator adds.
     """
     groups: dict[Hashable, list[Node]] = {}
-    left = largest_sums(graph)
-    while left:
-        node = left.pop()
+    for node in reversed(largest_sums(graph)):
         found = sum_of(graph, node)
-        if found is None:
-            left += sums_in(node)
-        else:
+        if found is not None:
             groups.setdefault(found.key, []).append(node)
     for tops in reversed(groups.values()):
         sums = [found for top in reversed(tops) if (found := sum_of(graph, top)) is not None]
@@ -67,11 +63,14 @@ def _rewrite(graph: Graph, sums: Sequence[Sum]) -> str:
     summed = sums[0].terms[0].summed
     stack = stacked(graph, add, xs, {*nodes}, summed)
     if stack is None or (conv is not None and not (stack.merged and stack.axis == summed)):
+        if stack is not None:
+            drop(graph, stack.value.producer)
         if len(sums) == 1 or not share_weights(sums):
             return ""
         stack = Stack(add(Concat(axis=summed), *xs), summed, merged=True)
     sizes = shape_of(xs[0]) or ()
     if sum(not isinstance(size, int) for size in sizes[stack.axis :]) > 1:
+        drop(graph, stack.value.producer)
         return ""
     x, row = stack.value, of_x[stack.axis] if stack.merged else ""
     if row and (row not in of_w or row in result):

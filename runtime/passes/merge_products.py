@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TypeGuard
@@ -130,8 +130,12 @@ def _repeated(graph: Graph) -> list[list[Value]]:
     (networks for diffusion, FiLM). They have few rows: all of them together keep a device as busy
     as one does.
     """
-    found = [[value for value in values if _is_repeated(value)] for values in _of_rows(graph)]
-    return [values for values in found if len(values) > 1]
+    found = [values for values in _of_rows(graph) if len(values) > 1]
+    repeated: set[Value] = set()
+    for node in reversed(list(graph.nodes)) if found else ():
+        repeated.update(value for value in node.outputs if _is_repeated(value, repeated))
+    kept = ([value for value in values if value in repeated] for values in found)
+    return [values for values in kept if len(values) > 1]
 
 
 def _of_rows(graph: Graph) -> Iterable[list[Value]]:
@@ -151,20 +155,18 @@ def _is_viewed(value: Value) -> bool:
     return any(isinstance(node.op, Reshape) for node in value.consumers)
 
 
-def _is_repeated(value: Value) -> bool:
-    """Whether elementwise nodes broadcast a tensor, or all parts of it, to larger ones."""
-    seen, left = {value}, [value]
-    while left:
-        each = left.pop()
-        if not each.consumers:
+def _is_repeated(value: Value, repeated: Container[Value]) -> bool:
+    """Whether elementwise nodes broadcast a tensor, or all parts of it, to larger ones.
+
+    Args:
+        value: the tensor.
+        repeated: those of which this is so, among what later nodes compute.
+    """
+    for node in value.consumers:
+        same = _of_same_size(node, value)
+        if same is None or any(output not in repeated for output in same):
             return False
-        for node in each.consumers:
-            same = _of_same_size(node, each)
-            if same is None:
-                return False
-            left += [output for output in same if output not in seen]
-            seen.update(same)
-    return True
+    return bool(value.consumers)
 
 
 def _of_same_size(node: Node, value: Value) -> Sequence[Value] | None:

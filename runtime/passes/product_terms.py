@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from string import ascii_letters
-
-import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
@@ -51,6 +50,11 @@ class Term:
         return max(i for i, x in enumerate(of_x) if x in of_w and x not in result)
 
     @property
+    def form(self) -> Hashable:
+        """What products have in common that one may compute: also the sizes of the tensors."""
+        return self.letters, self.conv, self.weight.shape, shape_of(self.x)
+
+    @property
     def signed(self) -> Array:
         """The constant, negated if the product is subtracted."""
         return self.weight if self.sign > 0 else -self.weight
@@ -71,10 +75,9 @@ class Sum:
     addend: Array | None
 
     @property
-    def key(self) -> tuple[tuple[str, ...], Op | None, frozenset[Value]]:
+    def key(self) -> Hashable:
         """What sums that are computed at once have in common."""
-        first = self.terms[0]
-        return first.letters, first.conv, frozenset(term.x for term in self.terms)
+        return self.terms[0].form, frozenset(term.x for term in self.terms)
 
     def signed(self, x: Value) -> Array:
         """Return the constant with which it multiplies a tensor."""
@@ -90,16 +93,14 @@ def sum_of(graph: Graph, top: Node) -> Sum | None:
     constants: list[Array] = []
     if not collect(graph, top.output, 1, terms, constants, top) or len(terms) < 2:
         return None
-    first = terms[0]
     shape, addend = shape_of(top.output), _total(constants)
-    if any(
-        (t.letters, t.conv, t.weight.shape) != (first.letters, first.conv, first.weight.shape)
-        for t in terms
-    ):
+    if len({term.form for term in terms}) > 1 or len({term.x for term in terms}) < len(terms):
         return None
-    if len({t.x for t in terms}) < len(terms) or shape is None:
+    if None in (shape_of(terms[0].x) or (None,)):
+        return None  # sizes that may differ
+    if shape is None or len(shape) != len(terms[0].letters[2]):
         return None
-    if len(shape) != len(first.letters[2]) or (addend is not None and addend.ndim > len(shape)):
+    if addend is not None and addend.ndim > len(shape):
         return None
     return Sum(top, tuple(terms), addend)
 
@@ -149,29 +150,63 @@ def _signs(node: Node, sign: int) -> tuple[int, ...]:
     return sign, -sign if isinstance(node.op, Sub) else sign
 
 
+@record
+class _Able:
+    """What a value adds, which one sum may have among its products.
+
+    Attributes:
+        form: what its products have in common; None of constants.
+        xs: the tensors that they multiply, each once; of a sum, those of one operand, extended.
+        top: the sum that computes it; None of a product.
+    """
+
+    form: Hashable
+    xs: set[Value]
+    top: Node | None = None
+
+
 def largest_sums(graph: Graph) -> list[Node]:
-    """Return the nodes that add products and constants, in order, but not those of larger sums."""
-    able: set[Value] = set()
+    """Return the sums of like products of several tensors, in order, but not parts of larger ones.
+
+    A sum is looked at once, when those that it adds are known: its size does not matter.
+    """
+    able: dict[Value, _Able] = {}
     tops: dict[Node, None] = {}
     for node in graph.nodes:
         if isinstance(node.op, SUMS):
-            if not all(value.data is not None or value in able for value in node.operands):
+            found = _added(node, able)
+            if found is None:
                 continue
-            for value in node.operands:
-                if value.producer is not None:
-                    tops.pop(value.producer, None)
-            tops[node] = None
-        elif term_of(node, 1) is None:
-            continue
+            if len(found.xs) > 1 and not isinstance(node.op, Neg):
+                for value in node.operands:
+                    if value in able and (part := able[value].top) is not None:
+                        tops.pop(part, None)
+                tops[node] = None
+                found = replace(found, top=node)
+        else:
+            term = term_of(node, 1)
+            if term is None:
+                continue
+            found = _Able(term.form, {term.x})
         if graph.sole_consumer(node.output) is not None:
-            able.add(node.output)
+            able[node.output] = found
     return list(tops)
 
 
-def sums_in(top: Node) -> list[Node]:
-    """Return the largest sums of products in one, which is none itself, as of unlike products."""
-    made = [value.producer for value in top.operands]
-    return [node for node in made if node is not None and isinstance(node.op, SUMS)]
+def _added(node: Node, able: Mapping[Value, _Able]) -> _Able | None:
+    """Return what a node adds, if that may be one sum."""
+    computed = [value for value in node.operands if value.data is None]
+    parts = [able[value] for value in computed if value in able]
+    if not parts or len(parts) < len(computed) or len({part.form for part in parts}) > 1:
+        return None
+    if any(shape_of(value) != shape_of(node.output) for value in computed):
+        return None
+    most, *others = sorted(parts, key=lambda part: len(part.xs), reverse=True)
+    for part in others:
+        if not most.xs.isdisjoint(part.xs):
+            return None
+        most.xs.update(part.xs)
+    return replace(most, top=None if len(parts) > 1 else most.top)
 
 
 def term_of(node: Node, sign: int) -> Term | None:
@@ -239,8 +274,5 @@ def share_weights(sums: Sequence[Sum]) -> bool:
     weights = [term.weight for each in sums for term in each.terms]
     if len({weight.dtype for weight in weights}) > 1:
         return False
-    kinds: list[Array] = []
-    for weight in weights:
-        if not any(np.array_equal(weight, other) for other in kinds):
-            kinds.append(weight)
+    kinds = {(weight.shape, weight.tobytes()) for weight in weights}
     return 2 * len(kinds) <= len(weights)

@@ -13,7 +13,7 @@ from ..ir.types import Array
 from ..ops.cuts import part_of
 from ..ops.matmul import Einsum
 from ..ops.shape import RESHAPES
-from .editing import Builder, shape_of, size_of
+from .editing import Builder, drop, shape_of, size_of
 from .pointwise import is_by_place, is_elementwise
 from .product_terms import Term, collect
 
@@ -149,11 +149,22 @@ def _stacked_alike(
         return None
     given: list[Value | None] = []
     for i, each in enumerate(inputs):
-        constant = stack.value if i == place else _constant(add, each, xs[0], stack)
-        if constant is None and each[0] is not None:
+        constant = stack.value
+        if i != place and is_by_place(first.op, i):
+            constant = _constant(add, each, xs[0], stack)
+        elif i != place:
+            constant = each[0] if _are_equal(each) else None
+        if constant is None and any(each):
+            drop(graph, stack.value.producer)
             return None
         given.append(constant)
     return replace(stack, value=add(first.op, *given))
+
+
+def _are_equal(values: Sequence[Value | None]) -> bool:
+    """Whether constants have equal elements, as limits of elementwise nodes have to."""
+    found = [value.data for value in values if value is not None and value.data is not None]
+    return len(found) == len(values) and all(np.array_equal(each, found[0]) for each in found)
 
 
 def _constant(add: Builder, values: Sequence[Value | None], x: Value, stack: Stack) -> Value | None:
@@ -162,7 +173,7 @@ def _constant(add: Builder, values: Sequence[Value | None], x: Value, stack: Sta
     shape = shape_of(x)
     if len(found) < len(values) or shape is None:
         return None
-    if all(data.size == 1 and (data == found[0]).all() for data in found):
+    if found[0].size == 1 and _are_equal(values):
         return values[0]
     if any(data.ndim > len(shape) for data in found):
         return None
