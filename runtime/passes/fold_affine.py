@@ -162,7 +162,8 @@ def _build_in_front(found: Found) -> Outcome:
             return None
     elif reader is None or not isinstance(reader.op, DFT) or is_elementwise(maker.op):
         return None
-    new = scaled(found.graph, node, source, node.op, factor)
+    also = half_types(found.context.options.precision, factor.tensor.dtype)
+    new = scaled(found.graph, node, source, node.op, factor, also)
     made = None if new is None else new.producer
     if made is None:
         return None

@@ -11,8 +11,9 @@ from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.ops.signal import DFT
+from tercet.runtime.passes import fold_affine
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 
 SHAPE = (2, 4, 6, 2)
 
@@ -92,3 +93,34 @@ def test_others_stay(build) -> None:
     after, log = optimised(make(build, SHAPE))
     assert "fold_affine" not in log.counts
     assert kinds(after).count("DFT") == 2
+
+
+@pytest.mark.parametrize(("scale", "stays"), [(10.0, False), (100.0, True)])
+def test_scales_of_a_norm_stay_within_float16(scale: float, stays: bool) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        given = np.full(3, scale, np.float32), np.zeros(3, np.float32)
+        y = apply(g, LayerNormalization(), x, *given)
+        y = apply(g, DFT(), apply(g, Unsqueeze(), y, np.array([4])), *axis(2))
+        y = apply(g, Mul(), y, np.array(900, np.float32))
+        return apply(g, DFT(), y, *axis(1))
+
+    graph = make(build, (2, 4, 6, 3))
+    after, log = optimised(graph, precision="float16")
+    assert ("fold_affine" not in log.counts) is stays
+    assert "fold_affine" in optimised(graph)[1].counts
+    assert not [node for node in after.nodes if not any(map(after.is_read, node.outputs))]
+
+
+def test_any_number_of_transforms_in_a_row() -> None:
+    """No recursion is as deep as they are many."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Relu(), x)
+        for i in range(1200):
+            y = apply(g, DFT(inverse=i % 2), y, *axis(2))
+        y = apply(g, Mul(), y, np.array(0.6, np.float32))
+        return apply(g, DFT(), y, *axis(1))
+
+    after, said = passed(make(build, SHAPE), fold_affine.run, "float32")
+    assert len(said) == 1
+    assert [node.kind for node in after.nodes][:2] == ["Relu", "Mul"]
