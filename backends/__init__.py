@@ -194,7 +194,7 @@ def check_options(
     if options.conv is not None or options.algorithms:
         check_algorithms(options, map(_opener, names()))
     for own in options.backend_options:
-        check_name(own)
+        options = with_own(options, own, _opener(own))
     chain = {each: _opener(each) for each in _in_order(name, fallback)}
     check_used(options, chain, lambda: {each: _opener(each) for each in names()})
 

@@ -439,7 +439,7 @@ def test_an_option_of_a_backend_that_does_not_run(tercet: Tercet, folder: Path) 
     option = "--backend-option", "openvino.min_nodes=2"
     done = tercet("run", "classifier.onnx", *option)
     assert done.code == 2
-    assert "'openvino' is not the backend numpy" in done.err
+    assert "backend 'numpy' does not use it; leave it out, or run on" in done.err
 
 
 def test_interrupted_while_modules_are_imported() -> None:

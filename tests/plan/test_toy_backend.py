@@ -87,7 +87,8 @@ OPTIONS = {
     "toy.max_elements=5": (3, "more than 5 elements"),
     "toy.max_element=5": (2, "no option 'max_element'; did you mean 'max_elements'?"),
     "toy.max_elements=many": (2, "'many' is not int"),
-    "numpy.anything=1": (2, "'numpy' is not the backend toy"),
+    "numpy.anything=1": (2, "backend 'numpy' has no options"),
+    "openvino.min_nodes=1": (2, "backend 'toy' does not use it; leave it out"),
     "toy=1": (2, "toy=1: expected BACKEND.OPTION=VALUE, such as"),
     "toy": (2, "toy: expected BACKEND.OPTION=VALUE, such as"),
 }

@@ -141,9 +141,7 @@ class DecoderOptions(Group):
             "precision": self.precision,
             "device": self.device,
             "tune": self.tune,
-            "backend_options": backend_options_of(
-                self.backend_option, (self.backend, self.fallback)
-            ),
+            "backend_options": backend_options_of(self.backend_option),
             "max_bytes": self.max_bytes,
             "max_device_bytes": self.max_device_bytes,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -175,19 +175,14 @@ class RunOptions(AlgorithmOptions):
     max_bytes: MaxBytes = None
     max_device_bytes: MaxDeviceBytes = None
 
-    def as_options(self, used: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the options by their Python names.
-
-        Args:
-            used: the backends that the user asks for, if that is known.
-        """
-        asked = None if used is None else (*used, self.fallback)
+    def as_options(self) -> dict[str, Any]:
+        """Return the options by their Python names."""
         return {
             **AlgorithmOptions.as_options(self),
             "fallback": self.fallback,
             "keep_float32": names_of(self.keep),
             "tune": self.tune,
-            "backend_options": backend_options_of(self.backend_option, asked),
+            "backend_options": backend_options_of(self.backend_option),
             "skip": split(self.skip_passes),
             "finite": self.finite,
             "integers": self.integers,

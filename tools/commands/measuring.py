@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -38,8 +37,8 @@ class BenchRunOptions(RunOptions):
         typer.Option(metavar="A,B", help="Compute precisions: float32, tf32, float16, bfloat16."),
     ] = "float32"
 
-    def as_options(self, used: Sequence[str] | None = None) -> dict[str, Any]:
-        options = RunOptions.as_options(self, used)
+    def as_options(self) -> dict[str, Any]:
+        options = RunOptions.as_options(self)
         del options["precision"]
         return options
 
@@ -201,7 +200,7 @@ def profile(
             peaks=peaks,
             timeout=common.timeout,
             say=say,
-            **options.as_options([backend]),
+            **options.as_options(),
         )
     if trace is not None:
         write_trace(found, trace)
@@ -261,7 +260,7 @@ def bench(
             skip_unavailable=skip_unavailable,
             timeout=common.timeout,
             say=say,
-            **options.as_options(backends),
+            **options.as_options(),
         )
     show(found, show_bench, json=common.json)
     raise typer.Exit(exit_code(found.ok, found.stopped))

@@ -397,26 +397,15 @@ def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def backend_options_of(
-    texts: Sequence[str] | None, used: Sequence[str | None] | None
-) -> dict[str, dict[str, Any]]:
+def backend_options_of(texts: Sequence[str] | None) -> dict[str, dict[str, Any]]:
     """Return options by backend, from --backend-option BACKEND.OPTION=VALUE.
 
-    Args:
-        texts: what was given.
-        used: the backends that are asked for; None if that is for the machine to say.
-
     Raises:
-        UsageError: an option cannot be parsed, or is of a backend that is not asked for.
+        UsageError: an option cannot be parsed.
     """
     from ...backends.options import parsed
 
-    found = parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
-    for name in found:
-        if used is not None and name not in used:
-            here = " or ".join(filter(None, used))
-            raise UsageError(f"--backend-option {name}: '{name}' is not the backend {here}")
-    return found
+    return parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

@@ -170,7 +170,7 @@ def run(
             repeat=Repeat(timed.repeat),
             trace_shapes=trace_shapes,
             say=say,
-            **options.as_options([backend]),
+            **options.as_options(),
             check_each=check_each,
             freeze=reading.frozen,
             timeout=common.timeout,
@@ -240,7 +240,7 @@ def compare(
                 backends,
                 given,
                 **layers.as_options(),
-                **options.as_options(backends),
+                **options.as_options(),
                 allow_inconclusive=allow,
                 runner_timeout=runner_timeout,
                 timeout=common.timeout,
@@ -256,7 +256,7 @@ def compare(
             outputs=split(outputs),
             **tolerance.as_options(),
             repeat=Repeat(timed.repeat),
-            **options.as_options(backends),
+            **options.as_options(),
             skip_unavailable=skip_unavailable,
             load=load,
             allow_inconclusive=allow,
@@ -319,7 +319,7 @@ def bisect(
     from ..common.threads import use_threads
 
     given = inputs.of(model)
-    chosen = options.as_options(backends)
+    chosen = options.as_options()
     if tolerance is None and save is not None:
         raise UsageError("--save needs --tolerance")
     if tolerance is not None:
