@@ -102,6 +102,13 @@ def test_a_model_says_what_it_computes_in() -> None:
         assert model.precision == "float32"
 
 
+@pytest.mark.parametrize("precisions", [("float32", "tf32"), ("tf32",)])
+def test_what_is_float32_is_measured_once(precisions: tuple[str, ...]) -> None:
+    schedule = {"duration": 0.01, "warm_up": 0.0, "accuracy": False}
+    found = tercet.bench(MODEL, ["numpy"], precision=precisions, **schedule)
+    assert [case.precision for case in found.cases] == ["float32"]
+
+
 TOOLS: dict[str, Callable[..., object]] = {
     "load": lambda **o: tercet.load(MODEL, "numpy", **o).close(),
     "compare": lambda **o: tercet.compare(MODEL, ["numpy", "onnxruntime"], repeat=0, **o),
