@@ -22,6 +22,7 @@ OPTIONS, ALGORITHMS, USES, INTEGERS = "OPTIONS", "ALGORITHMS", "USES", "INTEGERS
 #: Fields of `Options` that only some backends use. Of the others, some are for all backends, and
 #: some are limits, which hold where there is nothing to limit.
 PARTIAL = ("device", "tune", "ranges")
+_DEFAULTS = Options()
 #: What `USES` calls the precision that is float32 where a backend does not have it.
 TF32 = "tf32"
 
@@ -81,8 +82,7 @@ def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Optio
     def fits(names: str | None) -> bool:
         return any(name.partition(":")[0] in known for name in (names or "").split(","))
 
-    default = Options()
-    left: dict[str, Any] = {f: getattr(default, f) for f in PARTIAL if f not in used}
+    left: dict[str, Any] = {f: getattr(_DEFAULTS, f) for f in PARTIAL if f not in used}
     left["conv"] = options.conv if fits(options.conv) else None
     left["algorithms"] = {node: names for node, names in options.algorithms.items() if fits(names)}
     own = options.backend_options.items()
@@ -106,17 +106,21 @@ def check_used(
         openers: `open_backends` of the backends that it is for, by name.
         every: returns those of all backends.
     """
+    some = (*PARTIAL, "conv", "algorithms", "backend_options")
+    asked = [name for name in some if getattr(options, name) != getattr(_DEFAULTS, name)]
+    if not asked:
+        return
     kept = usable(options, openers)
-    for name in (*PARTIAL, "conv", "algorithms", "backend_options"):
+    for name in asked:
         left = _without(getattr(options, name), getattr(kept, name))
         if not left:
             continue
         alone = {each: usable(options, {each: opener}) for each, opener in every().items()}
         able = [n for n, each in alone.items() if _without(left, getattr(each, name)) != left]
         few = [f"backend '{each}'" for each in openers] or ["another runtime"]
-        asked = f"{few[0]} does not use" if len(few) == 1 else f"none of {', '.join(openers)} uses"
+        none = f"{few[0]} does not use" if len(few) == 1 else f"none of {', '.join(openers)} uses"
         remedy = f"leave it out, or run on a backend that does: {', '.join(able)}"
-        raise UsageError(f"{name}={shown(left)}: {asked} it; {remedy}")
+        raise UsageError(f"{name}={shown(left)}: {none} it; {remedy}")
 
 
 def _without(given: Any, kept: Any) -> Any:
