@@ -147,10 +147,32 @@ class Rounds:
     def at(self, value: Value) -> Array | None:
         """Return a scalar of the body for every iteration; None if unknown."""
         value = self.source(value)
-        if value not in self._known:
-            self._known[value] = None
-            self._known[value] = self._found(value)
+        left, opened = [value], set[Value]()
+        while left:
+            each = left[-1]
+            waiting = [read for read in self._reads(each) if read not in self._known]
+            if waiting and each not in self._known and each not in opened:
+                opened.add(each)
+                left += waiting
+                continue
+            left.pop()
+            if each not in self._known:
+                self._known[each] = None
+                self._known[each] = self._found(each)
         return self._known[value]
+
+    def _reads(self, value: Value) -> list[Value]:
+        """Return the values on which a scalar depends, by which it is found without recursion."""
+        node = value.producer
+        if node is None or value in self._known or _scalar(value) is not None:
+            return []
+        if isinstance(node.op, _VIEWS):
+            read = node.inputs[:1]
+        elif isinstance(node.op, Gather | Slice):
+            read = node.inputs[1:]
+        else:
+            read = node.inputs if is_elementwise(node.op) else ()
+        return [self.source(each) for each in read if each is not None]
 
     def _found(self, value: Value) -> Array | None:
         node = value.producer

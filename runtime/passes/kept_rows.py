@@ -6,7 +6,7 @@ list; their rows are looked up, and reduced unless there are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .editing import Builder, dims_of, dtype_of, number
 from .pointwise import is_elementwise
 
+#: Maximum nodes of a test, each as often as it is read.
+_STEPS = 100
 _VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 
 
@@ -36,6 +38,7 @@ class KeptPlaces:
         test: whether a place is kept.
         counter: the place, in the Loop's body.
         sources: the values outside of bodies that those in them stand for.
+        steps: one for each value that may still be looked at.
     """
 
     begin: Value
@@ -43,6 +46,7 @@ class KeptPlaces:
     test: Value
     counter: Value
     sources: dict[Value, Value]
+    steps: Iterator[int]
 
     def source(self, value: Value) -> Value:
         """Return the value that one of a body stands for."""
@@ -53,8 +57,10 @@ class KeptPlaces:
     def writes(self, value: Value | None = None) -> Callable[[Builder], Value] | None:
         """Return what writes the test, or another value of the Loop's body, of all places at once.
 
-        None if it is no elementwise function of elements of vectors at the place.
+        None if it is no elementwise function of elements of vectors at the place, or a long one.
         """
+        if next(self.steps, None) is None:
+            return None
         value = self.source(self.test if value is None else value)
         node, data = value.producer, value.data
         if data is not None:
@@ -115,7 +121,8 @@ def kept_places(value: Value, sources: dict[Value, Value]) -> KeptPlaces | None:
     test = _test_of(sources, after[at], listed[at], listed[place])
     if test is None:
         return None
-    return KeptPlaces(begin, _through(sources, end), test, listed[place], sources)
+    steps = iter(range(_STEPS))
+    return KeptPlaces(begin, _through(sources, end), test, listed[place], sources, steps)
 
 
 def _enter(sources: dict[Value, Value], bodies: tuple[Graph, ...], node: Node) -> None:

@@ -34,6 +34,8 @@ from .pointwise import aside, by_place
 
 #: Maximum number of elements of a mask, and of what is masked.
 ROOM = 1 << 24
+#: Maximum values of a body that are looked at, each as often as it is read.
+_STEPS = 400
 _VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 _Reduction = ReduceMax | ReduceMean | ReduceSum
 #: Writes nodes, and returns their result.
@@ -148,9 +150,12 @@ class _Appended:
     def __init__(self, graph: Graph, loop: Node, rounds: Rounds, *, is_stacked: bool) -> None:
         self._graph, self._loop, self._rounds = graph, loop, rounds
         self._is_stacked = is_stacked
+        self._steps = iter(range(_STEPS))
 
     def rows(self, value: Value, at: Array) -> _Rows | None:
         """Return a value of these rounds, which has one row in each; None if that is unknown."""
+        if next(self._steps, None) is None:
+            return None
         value = self._rounds.source(value)
         node, data = value.producer, value.data
         if data is not None:
@@ -231,6 +236,8 @@ class _Appended:
 
     def _column(self, value: Value, at: Array) -> _Writer | None:
         """Return a scalar of these rounds as a column."""
+        if next(self._steps, None) is None:
+            return None
         value = self._rounds.source(value)
         known, node = self._rounds.at(value), value.producer
         if known is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -79,6 +81,17 @@ def test_the_number_of_iterations(case: str) -> None:
         np.testing.assert_allclose(deciding.run(feeds)["y"], want, 1e-6)
         is_hosted = [row.reason for row in deciding.placement() if row.backend == "host"]
     assert bool(is_hosted) == (count is None)
+
+
+def test_a_condition_of_many_nodes() -> None:
+    """No recursion is as deep as the body."""
+    names = [f"k{i}" for i in range(1200)]
+    added = " ".join(f"{to} = Add ({of}, start)" for of, to in pairwise(["j", *names]))
+    proto = looping("", "l", f"j = Add (c, one) {added} t = Less ({names[-1]}, four)")
+    with tercet.load(proto) as model:
+        (loop,) = (node for node in model.graph.nodes if node.kind == "Loop")
+        assert loop.inputs[0] is not None
+        assert loop.inputs[0].data == 4
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint64"])

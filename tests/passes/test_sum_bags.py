@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -236,12 +237,15 @@ def test_rounds_that_reduce_all_rows_stay() -> None:
         np.testing.assert_allclose(model.run(feeds)["y"], np.asarray(wanted), rtol=1e-6)
 
 
-def padded(kind: str, offsets: tuple[int, ...]) -> ModelProto:
+def padded(
+    kind: str, offsets: tuple[int, ...], test: str = "is_kept = Not (is_padding)"
+) -> ModelProto:
     """Return bags without a row of padding, of which a Loop lists the places in each bag.
 
     Args:
         kind: the reduction.
         offsets: where bags begin and end.
+        test: of a row.
     """
     bags = len(offsets) - 1
     text = f"""<ir_version: 10, opset_import: ["" : 20]>
@@ -269,7 +273,7 @@ def padded(kind: str, offsets: tuple[int, ...]) -> ModelProto:
                     then_branch = back () => (int64 p) {{ p = Add (it, size) }},
                     else_branch = as_is () => (int64 q) {{ q = Identity (it) }}>
                 is_padding = Equal (row_of, padding)
-                is_kept = Not (is_padding)
+                {test}
                 longer = If (is_kept) <
                     then_branch = append () => (int64[u] w) {{
                         at = Reshape (j, flat)
@@ -314,5 +318,19 @@ def test_rows_of_padding_are_left_out(kind: str, offsets: tuple[int, ...]) -> No
     (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
         assert not {"Loop", "If"} & {*kinds(model.graph)}
+        found = model.run(feeds)["y"]
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("nodes", "kind"), [(60, "And ({0}, {0})"), (1200, "Not ({0})")])
+def test_a_long_test_of_rows_stays(nodes: int, kind: str) -> None:
+    """Each node reads the one before, once or twice: neither depth nor paths count."""
+    feeds = {"index": np.array([1, 3, 5, -17, 2, 7, 3, -17, 3, 3, 4, -1])}
+    names = ["is_kept_row", *(f"t{i}" for i in range(nodes - 1)), "is_kept"]
+    chain = " ".join(f"{to} = {kind.format(of)}" for of, to in pairwise(names))
+    proto = padded("ReduceSum", EVEN, f"is_kept_row = Not (is_padding) {chain}")
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    with Model(load(proto).graph, [NumpyBackend()], Options(), evaluate) as model:
+        assert "Loop" in kinds(model.graph)
         found = model.run(feeds)["y"]
     np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-6, atol=1e-6)
