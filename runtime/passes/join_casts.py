@@ -25,7 +25,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if all(len(run) == 1 or _source(graph, run[0]) is None for run in runs):
             continue
         found = [value for run in runs for value in _joined(graph, node, run)]
-        casts = [value.producer for value in node.operands if value not in found]
+        kept = {*found}
+        casts = [value.producer for value in node.operands if value not in kept]
         if len(found) == 1:
             graph.redirect(node.output, found[0])
         else:
