@@ -18,7 +18,7 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, first_input, rank_of, shape_of, size_of
 from .pointwise import is_elementwise
-from .product_terms import SUMS, Sum, largest_sums, share_weights, sum_of, term_of
+from .product_terms import SUMS, Sum, growth, largest_sums, share_weights, sum_of, term_of
 from .stacked_parts import Stack, place_in, stacked
 
 
@@ -28,7 +28,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Real and imaginary parts of complex products (spectral layers: FNO, AFNO), or the four parts of
     quaternions: each matrix is multiplied by several tensors. Where these are parts of one tensor,
     as of what a Fourier transform gives, nothing is moved, nor where a Concat joins the sums.
-    A product of sums has the same terms, which one accumulator adds.
+    A product of sums has the same terms, which one accumulator adds. It reads as many bytes of
+    weights as the products did, of which several share a matrix; where these are kept apart, the
+    model may need more memory for them, by `Options.fold_bytes` at most.
     """
     groups: dict[Hashable, list[Node]] = {}
     for node in reversed(largest_sums(graph)):
@@ -38,7 +40,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for tops in reversed(groups.values()):
         sums = [found for top in reversed(tops) if (found := sum_of(graph, top)) is not None]
         if sums and len({each.key for each in sums}) == 1:
-            text = _rewrite(graph, sums)
+            text = _rewrite(graph, sums) if growth(sums) <= context.options.fold_bytes else ""
             if text:
                 yield text
 

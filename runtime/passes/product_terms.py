@@ -276,3 +276,10 @@ def share_weights(sums: Sequence[Sum]) -> bool:
         return False
     kinds = {(weight.shape, weight.tobytes()) for weight in weights}
     return 2 * len(kinds) <= len(weights)
+
+
+def growth(sums: Sequence[Sum]) -> int:
+    """Return how many bytes more than now all constants are where none is shared."""
+    weights = [term.weight for each in sums for term in each.terms]
+    kept = {id(weight): weight.nbytes for weight in weights}
+    return sum(weight.nbytes for weight in weights) - sum(kept.values())

@@ -253,3 +253,17 @@ def _calls(graph: Graph) -> int:
     assert not passed(graph, join_complex.run, "float32")[1]
     profile.disable()
     return sum(entry.callcount for entry in profile.getstats())
+
+
+@pytest.mark.parametrize(("limit", "products"), [(8 * 5 * 4 * 2 - 1, 4), (8 * 5 * 4 * 2, 1)])
+def test_weights_grow_within_a_limit(limit: int, products: int) -> None:
+    """Two matrices of 8 by 5 float32 become four."""
+
+    def build(g: Graph, x: Value) -> Value:
+        shared = [g.constant(normal(8, 5)) for _ in range(2)]
+        given: list[Layer] = [lambda g, x, w=w: apply(g, MatMul(), x, w) for w in shared]
+        parts = [apply(g, op, x) for op in (Tanh(), Relu())]
+        return apply(g, Concat(axis=0), *multiplied(g, parts, given))
+
+    after, _ = optimised(make(build, (3, 8)), fold_bytes=limit)
+    assert kinds(after).count("MatMul") == products
