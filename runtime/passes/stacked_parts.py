@@ -69,14 +69,16 @@ def _part(value: Value) -> _Place | None:
 
 def place_in(value: Value) -> int:
     """Return the first place of a part, or of what elementwise nodes compute of one; else 0."""
-    part = _part(value)
-    if part is not None:
-        return part.places.start
-    node = value.producer
-    if node is None or not is_elementwise(node.op):
-        return 0
-    computed = [each for each in node.distinct_reads if each.data is None]
-    return place_in(computed[0]) if len(computed) == 1 else 0
+    while True:
+        part, node = _part(value), value.producer
+        if part is not None:
+            return part.places.start
+        if node is None or not is_elementwise(node.op):
+            return 0
+        computed = [each for each in node.distinct_reads if each.data is None]
+        if len(computed) != 1:
+            return 0
+        (value,) = computed
 
 
 def stacked(
@@ -91,10 +93,25 @@ def stacked(
         readers: the only nodes that may read what is computed.
         axis: in front of which products of one tensor are stacked.
     """
+    levels: list[_Level] = []
+    while any(_part(x) is None for x in xs):
+        level = _level(graph, xs, readers)
+        if level is None:
+            break
+        levels.append(level)
+        xs, readers = level.values, level.nodes
+    stack = _stack_of_parts(xs) or _multiplied(graph, add, xs, readers, axis)
+    for level in reversed(levels):
+        if stack is not None:
+            stack = _computed(graph, add, level, stack)
+    return stack
+
+
+def _stack_of_parts(xs: Sequence[Value]) -> Stack | None:
+    """Return tensors that are all places of an axis of one, in order."""
     parts = [part for x in xs if (part := _part(x)) is not None]
     if len(parts) < len(xs):
-        found = _stacked_alike(graph, add, xs, readers, axis)
-        return found or _multiplied(graph, add, xs, readers, axis)
+        return None
     first, size = parts[0], size_of(parts[0].source, parts[0].axis)
     alike = {(part.source, part.axis, part.single, len(part.places)) for part in parts}
     places = [place for part in parts for place in part.places]
@@ -124,9 +141,30 @@ def _multiplied(
     return Stack(add(Einsum(equation=equation), first.x, weights), axis, merged=False)
 
 
-def _stacked_alike(
-    graph: Graph, add: Builder, xs: Sequence[Value], readers: Set[Node], axis: int
-) -> Stack | None:
+@record
+class _Level:
+    """What equal elementwise nodes compute.
+
+    Attributes:
+        xs: the tensors.
+        nodes: that compute them.
+        inputs: theirs: for each operand, those of all nodes.
+        place: of the only operand that is not constant.
+    """
+
+    xs: Sequence[Value]
+    nodes: Set[Node]
+    inputs: Sequence[Sequence[Value | None]]
+    place: int
+
+    @property
+    def values(self) -> list[Value]:
+        """What the nodes read beside constants."""
+        return [value for value in self.inputs[self.place] if value is not None]
+
+
+def _level(graph: Graph, xs: Sequence[Value], readers: Set[Node]) -> _Level | None:
+    """Return tensors that elementwise nodes compute alike; None if they do not."""
     nodes = [x.producer for x in xs]
     first, *others = nodes
     if first is None or not is_elementwise(first.op) or len(first.outputs) != 1:
@@ -144,11 +182,16 @@ def _stacked_alike(
     shapes = {shape_of(value) for value in (*values, *xs)}
     if len(values) < len(xs) or len(shapes) > 1 or not is_by_place(first.op, place):
         return None
-    stack = stacked(graph, add, values, {node for node in nodes if node is not None}, axis)
-    if stack is None:
-        return None
+    return _Level(xs, {node for node in nodes if node is not None}, inputs, place)
+
+
+def _computed(graph: Graph, add: Builder, level: _Level, stack: Stack) -> Stack | None:
+    """Return what the nodes compute of a stack; None, without it, if constants do not fit."""
+    place, xs = level.place, level.xs
+    first = xs[0].producer
+    assert first is not None
     given: list[Value | None] = []
-    for i, each in enumerate(inputs):
+    for i, each in enumerate(level.inputs):
         constant = stack.value
         if i != place and is_by_place(first.op, i):
             constant = _constant(add, each, xs[0], stack)

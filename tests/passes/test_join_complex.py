@@ -267,3 +267,17 @@ def test_weights_grow_within_a_limit(limit: int, products: int) -> None:
 
     after, _ = optimised(make(build, (3, 8)), fold_bytes=limit)
     assert kinds(after).count("MatMul") == products
+
+
+def test_parts_that_many_nodes_compute_alike() -> None:
+    """No recursion is as deep as they are many."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = halves(g, x, 1)
+        for _ in range(1200):
+            parts = [apply(g, Relu(), part) for part in parts]
+        return stacked(g, multiplied(g, parts, einsums("bi,io->bo", 4, 3)))
+
+    after, said = passed(make(build, (3, 8)), join_complex.run, "float32")
+    assert len(said) == 1
+    assert kinds(after).count("Relu") == 1200
