@@ -12,8 +12,8 @@ import pytest
 from tercet import Generator, ModelError, UsageError
 from tercet.generation.folder import read_folder
 
+from .encoders import copied, features, told
 from .folders import check_refused, rewrite
-from .test_encoders import copied, features, told
 
 GENAI = "genai_whisper"
 STEPS = "feature_extraction.sequence"
