@@ -214,6 +214,10 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
     ("arguments", "words"),
     [
         (["run"], "error: missing argument 'MODEL'\n  `tercet run --help` describes its usage"),
+        (
+            ["profile", "--diff", "before.json"],
+            "error: option '--diff' requires 2 arguments\n  `tercet profile --help` describes",
+        ),
         ([], "Usage: tercet [OPTIONS] COMMAND [ARGS]...\n\n  Run ONNX models"),
         (
             ["run", "classifier.onnx", "--bakend", "numpy"],

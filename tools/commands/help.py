@@ -34,6 +34,20 @@ class SectionedCommand(TyperCommand):
         kwargs["help"], kwargs["epilog"] = split_examples(kwargs.get("help") or "")
         super().__init__(*args, **kwargs)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; errors say which command they are of, which some of the parser do not.
+
+        Raises:
+            UsageError: an option is unknown, or has the wrong number of values (click's).
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            failed: Any = error
+            if getattr(failed, "ctx", ctx) is None:
+                failed.ctx = ctx
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return ``[OPTIONS] MODEL OUT``."""
         arguments = (each for each in self.params if each.param_type_name == "argument")
