@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...runtime.ir.dtypes import uint8
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.plan.backend import Run, Stream, View
@@ -52,6 +54,17 @@ class PaperExchange:
     def event(self) -> object:
         """Return no event: nothing runs that could be waited for."""
         return None
+
+    def stream(self, given: Any) -> Stream:
+        """Return a stream that does nothing."""
+        return PaperStream()
+
+    def copy(self, dst: View, src: View, stream: Stream) -> None:
+        """Do nothing."""
+
+    def fetch(self, view: View, stream: Stream) -> Array:
+        """Return zeros."""
+        return np.zeros(view.type.dims, view.type.dtype)
 
 
 class PaperDevice:

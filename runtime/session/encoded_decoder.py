@@ -17,11 +17,13 @@ from ..errors import ModelError, UsageError
 from ..ir.types import Array, Shape
 from .cache_layout import DecoderLayout
 from .cache_names import by_core, core_of
-from .decoding import Decoder, on_host
+from .decoding import Decoder, Greedy, on_host
 from .model import Model
-from .passed_caches import PassedDecoder, passed_decoder
+from .opened_caches import Open, Opened, opened
+from .passed_caches import PassedCaches
 from .sampling import GREEDY, SamplingSettings
-from .step_inputs import fitted
+from .static_cache import StaticCaches
+from .step_inputs import StepInputs, Tokens, fitted
 
 
 @record
@@ -47,39 +49,93 @@ class Encoded:
         return Encoded(self.states[at], self.mask[at], others)
 
 
+@record
+class FirstStep:
+    """The model of the first step, if it is another one, or another branch of the same.
+
+    Attributes:
+        model: remains the caller's.
+        inputs: of the model.
+        results: its output for each input of later steps that it computes, by name.
+    """
+
+    model: Model
+    inputs: StepInputs
+    results: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: Model, later: StepInputs) -> FirstStep:
+        """Return the first step of a decoder.
+
+        Args:
+            model: remains the caller's.
+            later: of the model of the later steps.
+
+        Raises:
+            ModelError: it lacks an output that later steps need; names both.
+        """
+        layout = DecoderLayout.of(model.imported, file=model.source.file, encoded=True)
+        names = [each.past for each in later.layout.caches]
+        names += [each.name for each in later.layout.cross]
+        inputs = StepInputs.of(model, layout, later.batch)
+        return cls(model, inputs, _results(names, model))
+
+    def run(self, given: Mapping[str, Array], length: int, new: Tokens) -> dict[str, Array]:
+        """Return the scores, and inputs of later steps, by name of the output and the input.
+
+        Args:
+            given: what it takes of the encoder.
+            length: of the encoder's states.
+            new: the first tokens.
+        """
+        layout = self.inputs.layout
+        caches = {each.past: self.inputs.empty(each) for each in layout.caches}
+        for each in layout.cross:  # for the branch that is not taken
+            sizes = _sizes(each.shape or (), self.inputs.batch, length)
+            caches[each.name] = np.broadcast_to(np.zeros((), each.dtype), sizes)
+        feeds = self.inputs.feeds(new[:0], new)
+        names = self.results.values()
+        found = self.model.run({**feeds, **given, **caches}, [layout.logits.name, *names])
+        held = {name: on_host(found[result]) for name, result in self.results.items()}
+        return {layout.logits.name: on_host(found[layout.logits.name]), **held}
+
+
 class EncodedDecoder(Decoder):
     """The decoder of an encoder-decoder.
 
     Args:
-        steps: decodes all tokens, or all but the first step if there is a model for that; closed
-            with this one.
-        model: the model of the first step; None if `steps` runs that as well.
-        layout: of `model`.
-
-    Raises:
-        ModelError: `model` lacks an output that `steps` needs; names both.
+        model: decodes all tokens, or all but the first step if there is a model for that; remains
+            the caller's.
+        inputs: of the model.
+        first: runs the first step; None if `model` does.
+        open_: opens the later steps; see `opened`.
     """
 
     def __init__(
-        self, steps: PassedDecoder, model: Model | None = None, layout: DecoderLayout | None = None
+        self,
+        model: Model,
+        inputs: StepInputs,
+        first: FirstStep | None = None,
+        open_: Open = opened,
     ) -> None:
-        self._steps, self._model = steps, model
-        self.layout, self.batch, self.capacity = steps.layout, steps.batch, steps.capacity
+        self._model, self._inputs, self._first, self._open = model, inputs, first, open_
+        self.layout, self.batch, self.capacity = inputs.layout, inputs.batch, inputs.capacity
         self._encoded: Encoded | None = None
-        self._first = None
-        self._results: dict[str, str] = {}
-        if model is not None and layout is not None:
-            self._first = passed_decoder(model, layout, steps.batch)
-            names = [*(each.past for each in self.layout.caches), *self._cross]
-            self._results = _results(names, model)
+        self._steps: Opened | None = None
+        self._types: dict[str, tuple[object, ...]] = {}
 
     @property
     def _cross(self) -> list[str]:
         return [each.name for each in self.layout.cross]
 
     @property
+    def store(self) -> PassedCaches | StaticCaches | None:
+        """The caches of the later steps; None before their sizes are known."""
+        return None if self._steps is None else self._steps.store
+
+    @property
     def length(self) -> int:
-        return self._steps.length
+        return 0 if self._steps is None else self._steps.length
 
     def begin(self, encoded: Encoded) -> None:
         """Reset, and decode for these encoder outputs.
@@ -87,19 +143,45 @@ class EncodedDecoder(Decoder):
         Raises:
             ModelError: they lack keys and values, and no first step computes them.
         """
-        self._steps.rewind(0)
+        self.rewind(0)
         self._encoded = encoded
-        given = self._fed(self.layout, encoded)
         if self._first is None:
-            given |= self._of_encoder(encoded)
-            self._steps.store.give(given)
+            self._give({**self._fed(self.layout, encoded), **self._of_encoder(encoded)})
+
+    def _give(self, values: Mapping[str, Array]) -> Opened:
+        """Return the later steps, with inputs that are the same in all of them.
+
+        Those of the text before are kept if these have the same sizes, and with them their plans.
+        """
+        types = {name: (data.dtype, data.shape) for name, data in values.items()}
+        if self._steps is not None and types == self._types:
+            self._steps.store.give(values)
+            return self._steps
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None
+        self._steps, self._types = self._open(self._model, self._inputs, values), types
+        return self._steps
+
+    def _begun(self) -> Opened:
+        if self._steps is None or self._encoded is None:
+            raise UsageError("call begin with the encoder's outputs first")
+        return self._steps
 
     def step(self, ids: Array, mask: Array | None = None) -> Array:
-        if self._encoded is None:
-            raise UsageError("call begin with the encoder's outputs first")
         if self._first is None or self.length:
-            return self._steps.step(ids, mask)
-        return self._first_step(self._first, self._encoded, ids, mask)
+            return self._begun().step(ids, mask)
+        return self._first_step(self._first, ids, mask)
+
+    def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
+        if self._first is None or self.length:
+            return self._begun().read(ids, mask, rows)
+        return super().read(ids, mask, rows)
+
+    def greedy(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Greedy:
+        if self._first is None or self.length:
+            return self._begun().greedy(ids, mask, rows)
+        return super().greedy(ids, mask, rows)
 
     def follow(
         self,
@@ -112,34 +194,28 @@ class EncodedDecoder(Decoder):
     ) -> Generator[Array]:
         if not self.length:
             raise UsageError("read the decoder's first tokens before following")
-        return self._steps.follow(tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead)
+        steps = self._begun()
+        return steps.follow(tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead)
 
-    def _first_step(
-        self, first: PassedDecoder, encoded: Encoded, ids: Array, mask: Array | None
-    ) -> Array:
+    def _first_step(self, first: FirstStep, ids: Array, mask: Array | None) -> Array:
         """Run the first step, and give its keys and values to the later ones."""
-        assert self._model is not None
-        given = self._fed(first.layout, encoded)
-        for each in first.layout.cross:  # for the branch that is not taken
-            sizes = _sizes(each.shape or (), self.batch, encoded.states.shape[1])
-            given[each.name] = np.broadcast_to(np.zeros((), each.dtype), sizes)
-        first.store.give(given)
-        self._steps.inputs.check(ids, mask, self.length)
-        feeds = first.feeds(ids)
-        names = list(self._results.values())
-        found = self._model.run(feeds, [first.layout.logits.name, *names])
-        held = {name: on_host(found[result]) for name, result in self._results.items()}
+        encoded = self._encoded
+        if encoded is None:
+            raise UsageError("call begin with the encoder's outputs first")
+        new = self._inputs.check(ids, mask, 0)
+        layout = first.inputs.layout
+        held = first.run(self._fed(layout, encoded), encoded.states.shape[1], new)
+        scores = held.pop(layout.logits.name)
         cross = {name: held.pop(name) for name in self._cross}
-        self._steps.store.give({**self._fed(self.layout, encoded), **cross})
-        self._steps.restore(np.asarray(ids), held)
-        return on_host(found[first.layout.logits.name])
+        steps = self._give({**self._fed(self.layout, encoded), **cross})
+        steps.restore(new.ids, held)
+        return scores
 
     def _fed(self, layout: DecoderLayout, encoded: Encoded) -> dict[str, Array]:
         """Return the encoder outputs that a model takes, except keys and values."""
-        file = None if self._model is None else self._model.source.file
         values = {"encoder_states": encoded.states, "encoder_mask": encoded.mask}
         return {
-            info.name: fitted(values[role], info, file)
+            info.name: fitted(values[role], info, self._model.source.file)
             for role, info in layout.inputs.items()
             if role in values
         }
@@ -160,19 +236,19 @@ class EncodedDecoder(Decoder):
         return found
 
     def rewind(self, length: int) -> int:
-        return self._steps.rewind(length)
+        return 0 if self._steps is None else self._steps.rewind(length)
 
     def caches(self) -> dict[str, Array]:
-        return self._steps.caches()
+        return {} if self._steps is None else self._steps.caches()
 
     def restore(self, ids: Array, caches: Mapping[str, Array]) -> None:
         raise UsageError("the caches of an encoder-decoder depend on its encoder's input")
 
     def close(self) -> None:
         self._encoded = None
-        self._steps.close()
-        if self._first is not None:
-            self._first.close()
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None
 
 
 def _sizes(shape: Shape, batch: int, length: int) -> tuple[int, ...]:

@@ -1,19 +1,16 @@
-"""Opens a decoder on a model: with static caches if possible, else with passed ones."""
+"""Opens a decoder on a model, or on those of an encoder-decoder."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
-from ..errors import InputError, PerformanceWarning, UnsupportedError
-from ..plan.host import HOST
+from ..errors import InputError
 from .cache_layout import DecoderLayout
 from .decoding import Decoder
-from .encoded_decoder import EncodedDecoder
+from .encoded_decoder import EncodedDecoder, FirstStep
 from .model import Model
-from .passed_caches import passed_decoder
-from .static_cache import static_decoder
-from .step_inputs import Embed
+from .opened_caches import Open, opened
+from .step_inputs import Embed, StepInputs
 
 
 def open_decoder(
@@ -45,17 +42,7 @@ def open_decoder(
             f"input '{layout.inputs['embeddings'].name}': the model takes embeddings, not token "
             "ids; another model computes them (embed_tokens.onnx)"
         )
-    if not layout.caches:
-        return passed_decoder(model, layout, batch, capacity, embed)
-    try:
-        return static_decoder(model, layout, batch, capacity, embed)
-    except UnsupportedError as error:
-        if model.backends[0].device is HOST:  # where it costs little
-            return passed_decoder(model, layout, batch, capacity, embed)
-        reason = f"caches are passed from run to run: {error}"
-        text = f"{model.source.file}: {reason}" if model.source.file else reason
-        warnings.warn(text, PerformanceWarning, stacklevel=2)
-        return passed_decoder(model, layout, batch, capacity, embed)
+    return opened(model, StepInputs.of(model, layout, batch, capacity, embed))
 
 
 def open_encoded(
@@ -65,6 +52,7 @@ def open_encoded(
     batch: int = 1,
     capacity: int | None = None,
     pairs: Mapping[str, str] | None = None,
+    open_: Open = opened,
 ) -> EncodedDecoder:
     """Return a decoder with empty caches for the outputs of an encoder.
 
@@ -74,6 +62,7 @@ def open_encoded(
         batch: number of sequences.
         capacity: see `open_decoder`.
         pairs: see `open_decoder`.
+        open_: opens the steps behind the first; see `opened`.
 
     Raises:
         ModelError: they are not decoders, or do not match; names file and input or output.
@@ -81,10 +70,7 @@ def open_encoded(
     """
     file = model.source.file
     layout = DecoderLayout.of(model.imported, file=file, pairs=pairs, encoded=True)
-    steps = passed_decoder(model, layout, batch, capacity)
-    if "use_cache" in layout.inputs:
-        return EncodedDecoder(steps, model, layout)
-    if first is None:
-        return EncodedDecoder(steps)
-    file = first.source.file
-    return EncodedDecoder(steps, first, DecoderLayout.of(first.imported, file=file, encoded=True))
+    inputs = StepInputs.of(model, layout, batch, capacity)
+    begin = model if "use_cache" in layout.inputs else first
+    start = None if begin is None else FirstStep.of(begin, inputs)
+    return EncodedDecoder(model, inputs, start, open_)

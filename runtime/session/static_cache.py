@@ -27,18 +27,19 @@ from ..errors import (
 from ..ir.grown import Grown
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
-from ..ops.quantize import DynamicQuantizeLinear
 from ..passes.bucketing import Bucket
 from ..passes.editing import shape_of
 from ..plan.backend import Run, View
-from ..plan.exchange import IOPlacement, exchange_of
-from ..plan.host import HOST, array
+from ..plan.exchange import IOPlacement
+from ..plan.host import HOST
 from .bucket_program import BucketProgram
 from .cache_layout import CachePair, DecoderLayout
+from .cache_views import close_all, fetched, zeros_like
 from .chained_steps import ChainedSteps
 from .decoding import CachedDecoder, Greedy, first_positions, scores_at, scores_of
 from .model import Model
 from .narrow_caches import NarrowCaches
+from .padded_lengths import mixes_positions, rounded
 from .sampling import Following
 from .sampling_graph import SamplingGraph
 from .select_rows import RowsOf
@@ -67,6 +68,7 @@ class StaticCaches:
         model: remains the caller's.
         inputs: of the model.
         room: number of positions that the caches have room for at first, if the capacity allows.
+        given: inputs that are the same in every step, by name; see `give`.
 
     Attributes:
         chains: whether steps may be chained; see `chained`. On the host that gains nothing.
@@ -76,7 +78,13 @@ class StaticCaches:
         DeviceOutOfMemory: the device has no room for the caches.
     """
 
-    def __init__(self, model: Model, inputs: StepInputs, room: int = FIRST_ROOM) -> None:
+    def __init__(
+        self,
+        model: Model,
+        inputs: StepInputs,
+        room: int = FIRST_ROOM,
+        given: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
         layout = inputs.layout
         if not layout.caches:
             raise UnsupportedError("the model has no caches")
@@ -85,6 +93,7 @@ class StaticCaches:
         self._model, self._inputs, self._layout = model, inputs, layout
         self._results = (layout.logits.name, *(each.present for each in layout.caches))
         self._views: dict[str, View] = {}
+        self._given: dict[str, View] = {}
         self._programs: OrderedDict[_Step, BucketProgram] = OrderedDict()
         self._moves: dict[BucketProgram, list[Run]] = {}
         self._device = model.backends[0].device
@@ -92,30 +101,41 @@ class StaticCaches:
         self._chained: OrderedDict[tuple[SamplingGraph, int], ChainedSteps] = OrderedDict()
         self._rows = RowsOf(layout.logits.name, greedy=self._device is not HOST)
         self._stream = self._device.stream()
-        together = any(isinstance(n.op, DynamicQuantizeLinear) for n in model.imported.walk())
-        self._rounds = layout.step is None and layout.can_rewind and not together
+        self._rounds = (
+            layout.step is None and layout.can_rewind and not mixes_positions(model.imported)
+        )
         capacity = inputs.capacity
         self._room = room if capacity is None else min(room, capacity)
         self._spare = 0
         self._narrow = NarrowCaches.of(layout, model.options)
-        self._selects = self._returns_all(layout.step or min(2, self._room))
         try:
+            for name, data in given.items():
+                self._given[name] = self._device.upload(data.copy())
+            self._selects = self._returns_all(layout.step or min(2, self._room))
             self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """Allocate the caches, in 16 bits if steps compute in these, and make a step's program."""
+        try:
+            self._begin_once()
         except UnsupportedError:
             if self._narrow is None:
                 raise
             self._narrow = None  # something reads or writes float32
-            self._begin()
+            self._begin_once()
         if self._narrow is not None:
             self._narrow = replace(self._narrow, decided=True)
 
-    def _begin(self) -> None:
+    def _begin_once(self) -> None:
         """Allocate the caches, and make the program of a step."""
         try:
             self._views = self._allocated(self._room, {})
             self.program(self._layout.step or 1)
         except BaseException:
-            self.close()
+            self._empty()
             raise
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
@@ -125,16 +145,28 @@ class StaticCaches:
         views: dict[str, View] = {}
         try:
             for each in self._layout.caches:
-                dtype = each.dtype if self._narrow is None else self._narrow.half
-                data = np.zeros(each.sizes(self._inputs.batch, _length_of(each, room)), dtype)
-                if each.past in before:
-                    with np.errstate(over="ignore"):
-                        data[tuple(map(slice, before[each.past].shape))] = before[each.past]
-                views[each.past] = self._device.upload(data)
+                views[each.past] = self._device.upload(self._filled(each, room, before))
         except BaseException:
-            _close(views)
+            close_all(views)
             raise
         return views
+
+    def _filled(self, each: CachePair, room: int, before: Mapping[str, Array]) -> Array:
+        """Return the contents of a cache with room for `room` positions; see `_allocated`."""
+        dtype = each.dtype if self._narrow is None else self._narrow.half
+        data = np.zeros(each.sizes(self._inputs.batch, _length_of(each, room)), dtype)
+        if each.past in before:
+            with np.errstate(over="ignore"):
+                data[tuple(map(slice, before[each.past].shape))] = before[each.past]
+        return data
+
+    def give(self, values: Mapping[str, Array]) -> None:
+        """Replace the inputs that are the same in every step, by arrays of the same types."""
+        self._fill(self._given, values)
+
+    def _fill(self, views: Mapping[str, View], contents: Mapping[str, Array]) -> None:
+        """Copy arrays to the device."""
+        self._do([self._device.copier(views[name], HOST.upload(contents[name])) for name in views])
 
     def _make_room(self, total: int) -> None:
         """Enlarge the caches if they have no room for this number of positions."""
@@ -145,8 +177,8 @@ class StaticCaches:
             room *= 2
         capacity = self._inputs.capacity
         room = room if capacity is None else min(room, capacity + self._spare)
-        views = self._allocated(room, {name: _fetched(view) for name, view in self._views.items()})
-        self.close()
+        views = self._allocated(room, {name: fetched(view) for name, view in self._views.items()})
+        self._empty()
         self._room, self._views = room, views
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
@@ -187,13 +219,25 @@ class StaticCaches:
         kept = tuple(each.present for each in self._layout.caches)
         if step.selects and self._rows.greedy:
             kept += (self._rows.output,)
-        program = self._bucket(step, IOPlacement(lent=self._views, kept=kept))
+        program = self._bucket(step, self._placed(kept=kept))
         try:
             self._moves[program] = list(self._moved(program))
         except BaseException:
             program.close()
             raise
         return program
+
+    def _placed(
+        self,
+        state: Mapping[str, View] = MappingProxyType({}),
+        stays: Sequence[str] = (),
+        *,
+        on_device: bool = False,
+        kept: tuple[str, ...] = (),
+    ) -> IOPlacement:
+        """Return where a step's inputs are that are not fed: caches, a state, and what is given."""
+        lent = {**self._views, **self._given, **state}
+        return IOPlacement((), on_device, lent, kept, (*self._given, *stays))
 
     def _bucket(
         self, step: _Step, ends: IOPlacement, edit: Feedback | None = None
@@ -251,12 +295,11 @@ class StaticCaches:
                     state[name] = View(self._device, pinned, 0, type_)
                 else:
                     state[name] = self._device.upload(np.zeros(type_.dims, type_.dtype))
-            lent = {**self._views, **state}
-            ends = IOPlacement(on_device=True, lent=lent, stays=feedback.stays)
+            ends = self._placed(state, feedback.stays, on_device=True)
             program = self._bucket(_Step(1, self._selects), ends, feedback)
             return ChainedSteps(program, state, list(self._moved(program)), depth)
         except BaseException:
-            _close(state)
+            close_all(state)
             if program is not None:
                 program.close()
             raise
@@ -284,7 +327,7 @@ class StaticCaches:
                 for axis, size in enumerate(sizes)
             )
             types[each.past] = TensorType(each.dtype, shape)
-        return types
+        return types | {name: view.type for name, view in self._given.items()}
 
     def _returns_all(self, count: int) -> bool:
         """Whether the model returns the scores of all positions of a step, as far as known."""
@@ -338,7 +381,7 @@ class StaticCaches:
         if not self._rows.greedy:
             return found[self._rows.output][:, 0]
         (plan,) = program.plans
-        return _fetched(plan.outputs[self._rows.output])[:, 0]
+        return fetched(plan.outputs[self._rows.output])[:, 0]
 
     def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
         if not self._selects or not self._rows.greedy:
@@ -360,7 +403,7 @@ class StaticCaches:
         So a few plans serve prompts of all lengths. Tokens do not attend to later ones, and the
         next step overwrites the rows of the additional ones.
         """
-        size, capacity = 1 << (count - 1).bit_length(), self._inputs.capacity
+        size, capacity = rounded(count), self._inputs.capacity
         fits = capacity is None or read + size <= capacity
         return size if self._rounds and fits else count
 
@@ -379,7 +422,7 @@ class StaticCaches:
 
     def truncate(self, length: int) -> None:
         if not self._layout.can_rewind:
-            self._do([self._device.copier(view, _zeros(view)) for view in self._views.values()])
+            self._do([self._device.copier(view, zeros_like(view)) for view in self._views.values()])
 
     def _do(self, runs: Sequence[Run]) -> None:
         """Run copies, and wait for them."""
@@ -389,7 +432,7 @@ class StaticCaches:
             self._stream.synchronize()
 
     def contents(self, length: int) -> dict[str, Array]:
-        found = {name: _fetched(view) for name, view in self._views.items()}
+        found = {name: fetched(view) for name, view in {**self._given, **self._views}.items()}
         for each in self._layout.caches:
             found[each.past] = found[each.past].astype(each.dtype, copy=False)
             if each.grows:
@@ -398,18 +441,26 @@ class StaticCaches:
 
     def load(self, caches: Mapping[str, Array], length: int) -> None:
         self._make_room(length)
-        views = self._allocated(self._room, caches)
-        self.close()
-        self._views = views
+        caches_of = {each.past: each for each in self._layout.caches}
+        self._fill(
+            self._views,
+            {name: self._filled(each, self._room, caches) for name, each in caches_of.items()},
+        )
 
     def close(self) -> None:
+        """Free the caches, the programs that are bound to them, and what is given."""
+        self._empty()
+        close_all(self._given)
+        self._given = {}
+
+    def _empty(self) -> None:
         """Free the caches, and the programs that are bound to them."""
         self._close_chained()
         for program in self._programs.values():
             program.close()
         self._programs.clear()
         self._moves.clear()
-        _close(self._views)
+        close_all(self._views)
         self._views = {}
 
 
@@ -436,26 +487,6 @@ def static_decoder(
 
 def _length_of(each: CachePair, room: int) -> int:
     return room if each.grows else each.room or each.window or room
-
-
-def _zeros(view: View) -> View:
-    return HOST.upload(np.zeros(view.type.dims, view.type.dtype))
-
-
-def _close(views: Mapping[str, View]) -> None:
-    for view in views.values():
-        view.buffer.close()
-
-
-def _fetched(view: View) -> Array:
-    """Return a copy on the host."""
-    exchange = exchange_of(view.device)
-    if exchange is not None:
-        return exchange.fetch(view, exchange.stream(None))
-    here, stream = _zeros(view), view.device.stream()
-    view.device.copier(here, view)(stream)
-    stream.synchronize()
-    return array(here)
 
 
 def _grown(short: tuple[int, ...], long: tuple[int, ...], runs: int) -> tuple[int | Grown, ...]:

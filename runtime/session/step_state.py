@@ -32,7 +32,7 @@ from ..ops.elementwise import (
 from ..ops.gather import Gather, GatherElements, ScatterElements, ScatterND
 from ..ops.reduce import ArgMax, ReduceSum
 from ..passes.bucketing import Bucket
-from .cache_layout import DecoderLayout, Role
+from .cache_layout import ENCODED, DecoderLayout, Role
 from .node_writer import NodeWriter
 from .sampling import NOT_FINITE, Following
 from .sampling_graph import SamplingGraph
@@ -138,7 +138,7 @@ class Feedback:
             return add(Sub(), count, add.shaped(padding, dims))
 
         for role, info in self.layout.inputs.items():
-            if (value := inputs.get(info.name)) is None:
+            if role in ENCODED or (value := inputs.get(info.name)) is None:
                 continue
             type_ = value.tensor
             if role in ("use_cache", "logits_to_keep", "token_types"):

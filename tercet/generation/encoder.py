@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import api
 from ..runtime.errors import InputError, ModelError, UsageError
 from ..runtime.ir.dtypes import FLOATS
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import on_host
 from ..runtime.session.encoded_decoder import Encoded
 from ..runtime.session.io_types import TensorInfo
+from ..runtime.session.model import Model
+from ..runtime.session.padded_lengths import rounded
 from .folder import ModelFolder
 
+#: Loads the model of a file.
+Load = Callable[[str], Model]
+#: Shorter texts are padded to this length where texts are padded.
+LEAST = 16
 _STATES = ("last_hidden_state", "encoder_hidden_states", "hidden_states")
 
 
@@ -25,20 +30,23 @@ class Encoder:
     Args:
         folder: a folder that has an encoder.
         pad: token that fills shorter prompts.
-        **options: see `tercet.load`.
+        load: loads its model.
 
     Attributes:
         model: the loaded encoder.
         features: its audio or image input; None if it takes token ids.
+        rounds: whether texts are padded to powers of two; see `length_of`.
 
     Raises:
         ModelError: it has unknown inputs or no output of hidden states; the message names them.
     """
 
-    def __init__(self, folder: ModelFolder, pad: int, **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, pad: int, load: Load) -> None:
         self._file = str(folder.encoder)
         self._pad = pad
-        self.model = api.load(self._file, **options)
+        self._most = None if folder.source is None else folder.source.size
+        self.rounds = False
+        self.model = load(self._file)
         try:
             self._inputs = {each.name: each for each in self.model.inputs}
             self.features: TensorInfo | None = self._features()
@@ -89,8 +97,7 @@ class Encoder:
                 f"{self._file}: it takes {self.features}, and no text; use generate_features "
                 "(--input-features, or --audio for speech)"
             )
-        longest = max(map(len, prompts))
-        ids = np.full((len(prompts), longest), self._pad, np.int64)
+        ids = np.full((len(prompts), self.length_of(max(map(len, prompts)))), self._pad, np.int64)
         mask = np.zeros_like(ids)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)], mask[row, : len(prompt)] = prompt, 1
@@ -100,6 +107,13 @@ class Encoder:
                 "time"
             )
         return self._run({"input_ids": ids}, mask)
+
+    def length_of(self, count: int) -> int:
+        """Return the number of positions that texts of so many tokens are padded to."""
+        if not self.rounds or "attention_mask" not in self._inputs:
+            return count
+        size = rounded(count, LEAST)
+        return size if self._most is None else max(count, min(size, self._most))
 
     def read_features(self, features: Any) -> Encoded:
         """Encode audio features or images.

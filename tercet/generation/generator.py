@@ -6,10 +6,11 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from .. import api
 from ..arguments import public
 from ..runtime.base import arguments as rules
 from ..runtime.base.closable import Closable
@@ -109,7 +110,7 @@ class Generator(Closable):
                 "decoders that continue a prompt"
             )
         options |= {"backend": backend, "fallback": fallback, "precision": precision}
-        models = Models(self.folder, pairs or {}, **options)
+        models = Models(self.folder, pairs or {}, partial(api.load, **options))
         self.model: Model = models.model
         self.layout: DecoderLayout = models.layout
         self._encoder = models.encoder

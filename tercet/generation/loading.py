@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any
 
-from .. import api
 from ..runtime.base.closable import Closable
 from ..runtime.errors import ModelError, UnsupportedError
 from ..runtime.ir.dtypes import FLOATS
 from ..runtime.ir.types import Array
+from ..runtime.plan.host import HOST
 from ..runtime.session.cache_layout import DecoderLayout, Role
 from ..runtime.session.decoding import Decoder, on_host
 from ..runtime.session.model import Model
 from ..runtime.session.open_decoder import open_decoder, open_encoded
-from .encoder import Encoder
+from ..runtime.session.opened_caches import Open, opened
+from ..runtime.session.padded_lengths import mixes_positions
+from .encoder import Encoder, Load
 from .folder import Expected, ModelFolder
 
 #: Fields of ``genai_config.json`` that name the inputs with a role.
@@ -35,7 +36,7 @@ class Models(Closable):
     Args:
         folder: the folder's configuration.
         pairs: cache outputs by the inputs that receive them; see `Generator`.
-        **options: see `tercet.load`.
+        load: loads the model of a file.
 
     Attributes:
         model: the decoder; for an encoder-decoder with a separate first step, the model of the
@@ -46,13 +47,13 @@ class Models(Closable):
         warnings: what the configuration says that cannot be right; sentences.
     """
 
-    def __init__(self, folder: ModelFolder, pairs: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, pairs: Mapping[str, str], load: Load) -> None:
         self._folder = folder
         self._first: Model | None = None
         self._embedding: Embedding | None = None
         self.encoder: Encoder | None = None
         self.others: list[Model] = []
-        self.model: Model = api.load(folder.model, **options)
+        self.model: Model = load(str(folder.model))
         try:
             self.pairs = pairs_of(folder, self.model, pairs)
             self.layout = DecoderLayout.of(
@@ -67,14 +68,16 @@ class Models(Closable):
             self.warnings = (*lacking(folder, self.layout), *endless(folder, self.vocabulary))
             check_caches(folder, self.layout)
             if folder.encoder is not None:
-                self.encoder = Encoder(folder, self.pad(), **options)
+                self.encoder = Encoder(folder, self.pad(), load)
                 self.others.append(self.encoder.model)
             if folder.first is not None:
-                self._first = api.load(folder.first, **options)
+                self._first = load(str(folder.first))
                 self.others.append(self._first)
             if "embeddings" in self.layout.inputs and folder.embedding is not None:
-                self._embedding = Embedding(folder, **options)
+                self._embedding = Embedding(folder, load)
                 self.others.append(self._embedding.model)
+            if self.encoder is not None:
+                self.encoder.rounds = self._rounds()
         except BaseException:
             self.close()
             raise
@@ -94,8 +97,21 @@ class Models(Closable):
         limit = inf if self.vocabulary is None else self.vocabulary
         return next((token for token in known if token is not None and token < limit), 0)
 
-    def open(self, batch: int, capacity: int | None) -> Decoder:
-        """Return a decoder for this many sequences, with empty caches; the caller closes it."""
+    def _rounds(self) -> bool:
+        """Whether the texts of an encoder are padded: what has been read is masked everywhere."""
+        graphs = [each.imported for each in (self.model, *self.others)]
+        on_host = self.model.backends[0].device is HOST
+        is_masked = "encoder_mask" in self.layout.inputs and bool(self.layout.caches)
+        return is_masked and not on_host and not any(map(mixes_positions, graphs))
+
+    def open(self, batch: int, capacity: int | None, open_: Open = opened) -> Decoder:
+        """Return a decoder for this many sequences, with empty caches; the caller closes it.
+
+        Args:
+            batch: number of sequences.
+            capacity: see `open_decoder`.
+            open_: of an encoder-decoder, opens the steps behind the first; see `opened`.
+        """
         if self.encoder is None:
             return open_decoder(
                 self.model,
@@ -105,7 +121,12 @@ class Models(Closable):
                 embed=self._embedding,
             )
         return open_encoded(
-            self.model, self._first, batch=batch, capacity=capacity, pairs=self.pairs
+            self.model,
+            self._first,
+            batch=batch,
+            capacity=capacity,
+            pairs=self.pairs,
+            open_=open_,
         )
 
     def close(self) -> None:
@@ -117,9 +138,9 @@ class Models(Closable):
 class Embedding:
     """A model that computes the decoder's input embeddings from token ids."""
 
-    def __init__(self, folder: ModelFolder, **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, load: Load) -> None:
         file = str(folder.embedding)
-        self.model = api.load(file, **options)
+        self.model = load(file)
         inputs = self.model.inputs
         if len(inputs) != 1 or inputs[0].dtype is None or inputs[0].dtype.kind != "i":
             self.model.close()

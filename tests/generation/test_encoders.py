@@ -17,8 +17,10 @@ import pytest
 from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
 from tercet.generation.bans import Bans
 from tercet.generation.folder import read_folder
+from tercet.generation.loading import Models
 from tercet.generation.sound import read_wav
 from tercet.runtime.ir.types import Array
+from tercet.runtime.session.static_cache import StaticCaches
 
 from .folders import DECODERS, check_refused, rewrite
 
@@ -108,6 +110,41 @@ def test_the_decoder_begins_with_what_the_caller_says(whisper: Generator) -> Non
     sound = features(WHISPER)
     told_so = whisper.generate_features(sound, decoder_ids=[1, 281, 283, 285], max_new_tokens=NEW)
     assert told_so.ids == [told(WHISPER)["alone"]["de transcribe"]]
+
+
+@pytest.mark.parametrize("name", [T5, BART])
+def test_steps_that_feed_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device, where a second text of the same length takes the plans of the first."""
+    monkeypatch.setattr(
+        StaticCaches, "chains", property(lambda _: True, lambda *_: None), raising=False
+    )
+    expected = told(name)
+    with Generator(ENCODERS / name) as generator:
+        for ids in (expected["ids"][0], [5] * len(expected["ids"][0]), expected["ids"][0]):
+            found = generator.generate_ids(ids, max_new_tokens=len(expected["alone"][0])).ids
+        assert found == [expected["alone"][0]]
+        both = generator.generate_ids(expected["ids"], max_new_tokens=8, num_return_sequences=2)
+    assert both.ids == [row[:8] for row in expected["alone"] for _ in range(2)]
+
+
+def test_texts_of_most_lengths_share_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are padded, which changes no token."""
+    monkeypatch.setattr(Models, "_rounds", lambda _: True)
+    made: list[int] = []
+    begin = StaticCaches.__init__
+
+    def counting(store: StaticCaches, *args: Any, **options: Any) -> None:
+        made.append(options["given"]["encoder_attention_mask"].shape[1])
+        begin(store, *args, **options)
+
+    monkeypatch.setattr(StaticCaches, "__init__", counting)
+    folder = ENCODERS / T5
+    prompts = [[9, 8, 1], [0, 259, 71, 30, 99, 7, 1], [3] * 17]
+    with Generator(folder) as generator:
+        for prompt in prompts:
+            found = generator.generate_ids(prompt, max_new_tokens=NEW).ids[0]
+            assert found == by_onnxruntime(folder, prompt, NEW)[: len(found)]
+    assert made == [16, 32]
 
 
 # ── onnxruntime's tokens ─────────────────────────────────────────────────────────────────────────

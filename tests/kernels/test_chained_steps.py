@@ -60,3 +60,17 @@ def test_the_next_step_is_launched_before_the_host_waits(
         launch = ["cuGraphLaunch", "cuEventRecord"]  # which writes its token to the host's memory
         assert calls == 7 * [*launch, "cuEventSynchronize"] + ["cuEventSynchronize"]
         assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["optimum_t5", "optimum_bart"])
+def test_tokens_behind_an_encoder(
+    name: str, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of texts that are padded, the second with the plans of the first."""
+    folder = LLAMA.parents[1] / "encoders" / name
+    prompts = [[9, 8, 1], [0, 259, 71, 30, 99, 7, 1]]
+    with tercet.Generator(folder) as generator:
+        wanted = [generator.generate_ids(ids, max_new_tokens=6).ids for ids in prompts]
+    plant(FakeCompiler(libraries, FAKE), Gate(), monkeypatch.setattr)
+    with tercet.Generator(folder, "cuda") as generator:
+        assert [generator.generate_ids(ids, max_new_tokens=6).ids for ids in prompts] == wanted
