@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx.parser import parse_model
@@ -19,6 +21,7 @@ from tercet.backends.cuda.driver import launching
 from tercet.backends.cuda.driver.compile import Statistics
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import Target
+from tercet.generation.tokens import FolderTokenizer
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -34,6 +37,7 @@ from .fake_driver import FAKE, Gate, plant
 
 DIGITS = Path(tercet.__file__).parent / "demo" / "digits.onnx"
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
+ENCODERS = DECODERS.parent / "encoders"
 #: In half precision, a GPU looks for infinities in large results.
 LARGE = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -191,7 +195,63 @@ def test_more_room_has_other_plans(tmp_path: Path) -> None:
     assert long.compiled == long.kernels - short.kernels
 
 
-def test_decoders_that_read_an_encoder(tmp_path: Path) -> None:
-    folder = DECODERS.parent / "encoders" / "optimum_t5"
-    with pytest.raises(tercet.UnsupportedError, match=r"reads what .*encoder_model.onnx computes"):
-        tercet.compile_generation(folder, target="sm_90a", cache=tmp_path)
+@pytest.mark.filterwarnings("ignore::tercet.PrecisionWarning")
+@pytest.mark.parametrize(
+    ("name", "precision", "batch"),
+    [
+        ("optimum_t5", "float32", 2),
+        ("optimum_bart", "float16", 1),
+        ("optimum_whisper", "float32", 1),
+        ("optimum_trocr", "float16", 2),
+        ("genai_whisper", "float32", 1),
+    ],
+)
+def test_a_gpu_asks_for_the_same_as_it_generates_of_what_an_encoder_reads(
+    name: str, precision: Any, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ENCODERS / name
+    monkeypatch.setattr(FolderTokenizer, "decode", lambda *_: "")  # of what nothing has written
+    options: Any = {"capacity": 16, "precision": precision}
+    features = None
+    if (folder / "features.npz").exists():
+        with np.load(folder / "features.npz") as file:
+            features = file["features"][:1].repeat(batch, 0)
+    shapes = {} if features is None else {"pixel_values": features.shape}
+    ahead, there = Named(), Named()
+    monkeypatch.setattr(on_paper, "Compiler", lambda target, cache: ahead)
+    tercet.compile_generation(
+        folder,
+        target="sm_80",
+        batch=batch,
+        prefill_chunk=32,
+        shapes=shapes if name == "optimum_trocr" else {},
+        **options,
+    )
+    compiler: Any = there
+    monkeypatch.setattr(launching, "launcher", lambda *_: lambda stream: None)
+    plant(compiler, Gate(), monkeypatch.setattr)
+    with tercet.Generator(folder, "cuda", **options) as generator:
+        if features is not None:
+            generator.generate_features(features, max_new_tokens=3)
+        for length in (2, 20) if features is None else ():
+            generator.generate_ids([[5] * length] * batch, max_new_tokens=3)
+    assert there.sources == ahead.sources
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("optimum_trocr", {}, r"no size is known of height, width; give shapes or dims"),
+        ("optimum_t5", {"dims": {"height": 3}}, r"encoder_model\.onnx reads texts"),
+        ("../decoders/optimum_llama", {"dims": {"height": 3}}, r"model\.onnx reads prompts of"),
+    ],
+)
+def test_sizes_of_what_an_encoder_reads(name: str, options: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises((tercet.InputError, tercet.UsageError), match=text):
+        tercet.compile_generation(ENCODERS / name, target="sm_90a", cache=tmp_path, **options)
+
+
+def test_decoders_that_read_all_tokens_again(tmp_path: Path) -> None:
+    file = shutil.copytree(ENCODERS / "optimum_t5", tmp_path / "t5") / "decoder_model.onnx"
+    with pytest.raises(tercet.UnsupportedError, match=r"decoder_model.onnx: it reads all tokens"):
+        tercet.compile_generation(file, target="sm_90a", cache=tmp_path)

@@ -130,7 +130,7 @@ def compile(
 ) -> None:
     """Compile a model's kernels for a GPU that need not be present, and keep them in the cache.
 
-    Of a decoder's folder, they are those of tercet generate.
+    Of a folder, they are those of tercet generate.
 
     Examples:
         tercet compile model.onnx --target sm_90a --precision float16
@@ -153,11 +153,10 @@ def compile(
             f"--variant, --batch, --capacity and --prefill-chunk are for the folder of a decoder, "
             f"and {model} is a model"
         )
-    if is_folder and any(shapes.as_options().values()):
-        raise UsageError("--shape and --dim are of models; a decoder's steps have --batch")
+    chosen |= shapes.as_options()
     with progress() as say:
         if is_folder:
             found = compile_generation(model, say=say, **steps.as_options(), **chosen)
         else:
-            found = compile_model(model, say=say, **shapes.as_options(), **chosen)
+            found = compile_model(model, say=say, **chosen)
     show(found, show_compilation, json=common.json)

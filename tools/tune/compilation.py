@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -117,24 +117,63 @@ def compile(
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     given = {"precision": precision, "operators": operators, **options}
-    with (
-        planned_on_paper(source, target, fallback, given, say) as made,
-        explained(assumed_dims(made.model.inputs, *texts)),
-    ):
-        program = made.model.prepare(input_shapes(made.model.inputs, *texts))
-        return made.compilation(model_title(source), tuple(_later(program)))
+    with on_paper_gpu(target, fallback, given, say) as gpu:
+        model = gpu.load(source)
+        with explained(assumed_dims(model.inputs, *texts)):
+            program = model.prepare(input_shapes(model.inputs, *texts))
+            return gpu.compilation(model_title(source), tuple(_later(program)))
 
 
-class PlannedOnPaper:
-    """A model that is planned for a GPU on which nothing runs.
+class PaperGpu:
+    """A GPU for which models are planned, and on which nothing runs.
 
-    Attributes:
-        model: the model, on the backends of that GPU.
+    Args:
+        target: see `compile`.
+        fallback: see `compile`.
+        given: options of `tercet.load`.
+        say: called with progress messages.
+        stack: closes the models.
     """
 
-    def __init__(self, model: Model, device: Any, folder: str) -> None:
-        self.model = model
-        self._device, self._folder, self._begin = device, folder, perf_counter()
+    def __init__(
+        self,
+        target: str | None,
+        fallback: str | None,
+        given: Mapping[str, Any],
+        say: Say,
+        stack: ExitStack,
+    ) -> None:
+        self._gpu = None if target is None else target_of(target)
+        self._fallback, self._given, self._say, self._stack = fallback, given, say, stack
+        self._begin = perf_counter()
+        self._device: Any = None
+        self._folder = ""
+
+    def load(self, source: Loadable) -> Model:
+        """Return a model on it; its plans are compiled.
+
+        Args:
+            source: what `tercet.load` takes.
+
+        Raises:
+            BackendUnavailable, UsageError, ModelError: see `compile`.
+        """
+        self._say("loading")
+        host, chosen = self._stack.enter_context(on_paper(source, self._given))
+        chosen = replace(chosen, tune=False)  # measurements are of a GPU that is present
+        if self._device is None:
+            self._device, self._folder = _device(chosen, self._gpu), str(chosen.cache)
+        if reason := Cache(chosen.cache / "cuda").refusal():
+            raise UsageError(f"nothing would be kept: {reason}")
+        from ...backends.cuda.backend import CudaBackend
+
+        behind = () if self._fallback is None else open_backends(self._fallback, chosen)
+        made = Optimised(host.graph, host.rewrites)
+        about = replace(host.source, mapped=())  # the files stay open
+        backends = (CudaBackend(self._device), *behind)
+        model = Model(host.imported, backends, chosen, evaluate, about, made)
+        announce_compiling(model, self._say)
+        return self._stack.enter_context(model)
 
     def compilation(self, name: str, later: tuple[str, ...] = ()) -> Compilation:
         """Wait for the kernels of everything that was planned, and return what they are.
@@ -167,37 +206,12 @@ class PlannedOnPaper:
 
 
 @contextmanager
-def planned_on_paper(
-    source: Loadable, target: str | None, fallback: str | None, given: Mapping[str, Any], say: Say
-) -> Iterator[PlannedOnPaper]:
-    """Load a model for a GPU that need not be present; plans of it are compiled, but do not run.
-
-    Args:
-        source: what `tercet.load` takes.
-        target: see `compile`.
-        fallback: see `compile`.
-        given: options of `tercet.load`.
-        say: called with progress messages.
-
-    Raises:
-        BackendUnavailable, UsageError, ModelError: see `compile`.
-    """
-    gpu = None if target is None else target_of(target)
-    say("loading")
-    with on_paper(source, given) as (host, chosen):
-        chosen = replace(chosen, tune=False)  # measurements are of a GPU that is present
-        device = _device(chosen, gpu)
-        if reason := Cache(chosen.cache / "cuda").refusal():
-            raise UsageError(f"nothing would be kept: {reason}")
-        from ...backends.cuda.backend import CudaBackend
-
-        behind = () if fallback is None else open_backends(fallback, chosen)
-        made = Optimised(host.graph, host.rewrites)
-        about = replace(host.source, mapped=())  # the files stay open
-        backends = (CudaBackend(device), *behind)
-        with Model(host.imported, backends, chosen, evaluate, about, made) as model:
-            announce_compiling(model, say)
-            yield PlannedOnPaper(model, device, str(chosen.cache))
+def on_paper_gpu(
+    target: str | None, fallback: str | None, given: Mapping[str, Any], say: Say
+) -> Iterator[PaperGpu]:
+    """Yield a GPU that need not be present; its models are closed at the end; see `PaperGpu`."""
+    with ExitStack() as stack:
+        yield PaperGpu(target, fallback, given, say, stack)
 
 
 def _later(program: Program) -> Iterator[str]:
