@@ -30,6 +30,10 @@ class GrowingSite(NodeSite, Protocol):
         """Add a node of the newest opset and infer its output types."""
         ...
 
+    def as_pairs(self, name: str) -> None:
+        """Mark a value as complex numbers, which are pairs along a last axis."""
+        ...
+
 
 class NodeBuilder:
     """Adds the nodes that replace one node of the file; see the package docstring.
@@ -145,6 +149,11 @@ class NodeBuilder:
     def cast(self, x: str, dtype: DType) -> str:
         """Return `x` in another dtype; `x` itself if it has that dtype."""
         return x if self.known_dtype(x) == dtype else self.Cast(x, to=TO_ONNX[dtype])
+
+    def as_pairs(self, x: str) -> str:
+        """Return `x`, marked as complex numbers: pairs along one more axis, the last."""
+        self._site.as_pairs(x)
+        return x
 
     # ── what is known of a value ─────────────────────────────────────────────────────────────
 

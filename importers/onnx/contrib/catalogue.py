@@ -54,19 +54,26 @@ _EXPERIMENTAL = (
     "Affine ConstantFill Crop DynamicSlice GivenTensorFill ImageScaler ParametricSoftplus Scale "
     "ScaledTanh"
 )
-#: What tf2onnx leaves as it is in TensorFlow.
-_UNCONVERTED = (
-    "ApproximateEqual Bucketize Cross Diag DiagPart Erfc EuclideanNorm Expm1 HSVToRGB "
-    "HistogramFixedWidth InTopK InTopKV2 L2Loss Log1p LowerBound MatrixInverse MatrixSetDiag "
-    "MulNoNan NthElement RGBToHSV TruncateMod UpperBound Xdivy Xlog1py Xlogy"
-)
+#: What tf2onnx leaves as it is in TensorFlow, by module.
+_UNCONVERTED = {
+    "tensorflow": "ApproximateEqual Bitcast Bucketize Cross Diag DiagPart Erfc EuclideanNorm Expm1 "
+    "HSVToRGB HistogramFixedWidth InTopK InTopKV2 Invert L2Loss Log1p LowerBound MatrixSetDiag "
+    "MulNoNan NthElement PopulationCount RGBToHSV TruncateMod UpperBound Xdivy Xlog1py Xlogy",
+    "tensorflow_complex": "Complex RFFT RFFT2D RFFT3D",
+    "tensorflow_images": "Dilation2D ScaleAndTranslate",
+    "tensorflow_matrices": "Cholesky LogMatrixDeterminant MatrixInverse MatrixSolve "
+    "MatrixTriangularSolve",
+    "tensorflow_special": "Digamma Erfinv Lgamma Ndtri",
+}
 #: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
 DEFAULT_DOMAIN = {
     "SimplifiedLayerNormalization": "normalization",
     **dict.fromkeys(_EXPERIMENTAL.split(), "experimental"),
 }
 #: Modules of operators without a domain that belong to another framework.
-FOREIGN: dict[str, str] = dict.fromkeys(_UNCONVERTED.split(), "tensorflow")
+FOREIGN: dict[str, str] = {
+    name: module for module, names in _UNCONVERTED.items() for name in names.split()
+}
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 #: That of AMD Quark, and the one that it had before.
@@ -77,14 +84,17 @@ TENSORRT, PLUGIN = "trt", "TRT_"
 EXTENSIONS = "ai.onnx.contrib"
 #: The domain of the custom operators of tf2onnx.
 TENSORFLOW = "ai.onnx.converters.tensorflow"
+#: What operators of complex numbers are declared in; see `find_complex`.
+COMPLEX = "complex"
 #: Modules of other domains, each with all of its operators.
-OTHER_DOMAINS = {
+_OTHER_MODULES = {
     **dict.fromkeys(QONNX, "qonnx"),
     **dict.fromkeys(QUARK, "quark"),
     TENSORRT: "tensorrt",
-    TENSORFLOW: "tensorflow",
     EXTENSIONS: "extensions",
 }
+#: All domains besides ONNX's own and onnxruntime's.
+OTHER_DOMAINS = frozenset({*_OTHER_MODULES, TENSORFLOW})
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 
 
@@ -92,15 +102,23 @@ def find(domain: str, name: str) -> Contrib | None:
     """Return the declaration of an operator, or None; imports the module that defines it."""
     if not domain and name.startswith(PLUGIN):
         domain = TENSORRT
-    module = OTHER_DOMAINS.get(domain)
+    module = _OTHER_MODULES.get(domain)
     if domain == DOMAIN:
         module = _MODULE_OF.get(name)
+    elif domain == TENSORFLOW:
+        module = FOREIGN.get(name)
     elif not domain:
         module = DEFAULT_DOMAIN.get(name) or FOREIGN.get(name)
     if module is None:
         return None
     import_module(f".{module}", __package__)
     return CONTRIB.get((domain, name))
+
+
+def find_complex(name: str) -> Contrib | None:
+    """Return what an operator without a domain does with complex numbers, or None."""
+    import_module(".tensorflow_complex", __package__)
+    return CONTRIB.get((COMPLEX, name))
 
 
 def names() -> list[tuple[str, str]]:

@@ -7,48 +7,39 @@ only repeat a dtype, and are left as well, are of no use here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX
 from .builder import NodeBuilder
-from .catalogue import TENSORFLOW
-from .declaration import Anything, Index, Int32, Kind, Results, T, contrib
+from .declaration import Anything, Index, Int32, Kind, T
+from .tensorflow_names import operator
 
-Function = TypeVar("Function", bound=Callable[..., Results])
 #: Any dtype, the same for all such inputs.
 Same = Annotated[str, Kind("S", frozenset(dtypes.TO_ONNX))]
+#: Whole numbers.
+Whole = Annotated[str, Kind("W", dtypes.INTEGERS)]
 _INT32, _INT64 = TO_ONNX[dtypes.int32], TO_ONNX[dtypes.int64]
-
-
-def _operator(name: str) -> Callable[[Function], Function]:
-    """Declare one without a domain, and in that of custom operators."""
-
-    def declare(function: Function) -> Function:
-        return contrib(name, domain="")(contrib(name, domain=TENSORFLOW)(function))
-
-    return declare
 
 
 # ── elementwise ──────────────────────────────────────────────────────────────────────────────────
 
 
-@_operator("Erfc")
+@operator("Erfc")
 def erfc(b: NodeBuilder, x: T) -> str:
     """Return 1 - erf(x), to within rounding of 1: the form of which a Gelu is made."""
     return b.Sub(b.number(1, x), b.Erf(x))
 
 
-@_operator("Expm1")
+@operator("Expm1")
 def expm1(b: NodeBuilder, x: T) -> str:
     """Return exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
     return b.Mul(b.Tanh(b.scaled(x, 0.5)), b.Add(b.Exp(x), b.number(1, x)))
 
 
-@_operator("Log1p")
+@operator("Log1p")
 def log1p(b: NodeBuilder, x: T) -> str:
     """Return log(1 + x); near 0 as 2 atanh(x / (2 + x)), which loses no digits there."""
     near = b.scaled(b.Atanh(b.Div(x, b.Add(x, b.number(2, x)))), 2)
@@ -56,25 +47,25 @@ def log1p(b: NodeBuilder, x: T) -> str:
     return b.Where(b.Less(b.Abs(x), b.number(0.5, x)), near, far)
 
 
-@_operator("Xlogy")
+@operator("Xlogy")
 def xlogy(b: NodeBuilder, x: T, y: T) -> str:
     """Return x log(y), and 0 where x is."""
     return _unless_zero(b, x, b.Mul(x, b.Log(y)))
 
 
-@_operator("Xlog1py")
+@operator("Xlog1py")
 def xlog1py(b: NodeBuilder, x: T, y: T) -> str:
     """Return x log(1 + y), and 0 where x is."""
     return _unless_zero(b, x, b.Mul(x, log1p(b, y)))
 
 
-@_operator("Xdivy")
+@operator("Xdivy")
 def xdivy(b: NodeBuilder, x: T, y: T) -> str:
     """Return x / y, and 0 where x is."""
     return _unless_zero(b, x, b.Div(x, y))
 
 
-@_operator("MulNoNan")
+@operator("MulNoNan")
 def mul_no_nan(b: NodeBuilder, x: T, y: T) -> str:
     """Return x y, and 0 where y is."""
     return _unless_zero(b, y, b.Mul(x, y))
@@ -85,32 +76,32 @@ def _unless_zero(b: NodeBuilder, x: str, y: str) -> str:
     return b.Where(b.Equal(x, zero), zero, y)
 
 
-@_operator("TruncateMod")
+@operator("TruncateMod")
 def truncate_mod(b: NodeBuilder, x: Same, y: Same) -> str:
     """Return the remainder with the sign of x."""
     return b.Mod(x, y, fmod=1)
 
 
-@_operator("ApproximateEqual")
+@operator("ApproximateEqual")
 def approximate_equal(b: NodeBuilder, x: T, y: T, *, tolerance: float = 1e-5) -> str:
     """Return whether |x - y| < tolerance."""
     return b.Less(b.Abs(b.Sub(x, y)), b.number(tolerance, x))
 
 
-@_operator("Bucketize")
+@operator("Bucketize")
 def bucketize(b: NodeBuilder, x: T, *, boundaries: tuple[float, ...] = ()) -> str:
     """Return how many of the ascending boundaries are not greater than an element, as int32."""
     limits = b.constant(np.array(boundaries, b.dtype(x)))
     return _count(b, b.GreaterOrEqual(b.Unsqueeze(x, b.ints(-1)), limits), _INT32)
 
 
-@_operator("LowerBound")
+@operator("LowerBound")
 def lower_bound(b: NodeBuilder, rows: T, values: T, *, out_type: int = _INT32) -> str:
     """Return where [n, v] values would be inserted in n sorted rows, before equal elements."""
     return _count(b, _pairs(b, "Less", rows, values), out_type)
 
 
-@_operator("UpperBound")
+@operator("UpperBound")
 def upper_bound(b: NodeBuilder, rows: T, values: T, *, out_type: int = _INT32) -> str:
     """Return where [n, v] values would be inserted in n sorted rows, behind equal elements."""
     return _count(b, _pairs(b, "LessOrEqual", rows, values), out_type)
@@ -128,7 +119,7 @@ def _count(b: NodeBuilder, x: str, dtype: int) -> str:
     return b.ReduceSum(b.Cast(x, to=dtype), b.ints(-1), keepdims=0)
 
 
-@_operator("HistogramFixedWidth")
+@operator("HistogramFixedWidth")
 def histogram_fixed_width(
     b: NodeBuilder, values: T, value_range: T, nbins: Int32, *, dtype: int = _INT32
 ) -> str:
@@ -142,16 +133,39 @@ def histogram_fixed_width(
     return _count(b, b.Equal(b.Unsqueeze(places, b.ints(-1)), b.Unsqueeze(at, b.ints(0))), dtype)
 
 
+@operator("Invert")
+def invert(b: NodeBuilder, x: Whole) -> str:
+    """Return the complement of all bits."""
+    return b.BitwiseNot(x)
+
+
+@operator("PopulationCount")
+def population_count(b: NodeBuilder, x: Whole) -> str:
+    """Return how many bits of each element are 1, as uint8."""
+    width = b.dtype(x).itemsize * 8
+    unsigned = np.dtype(f"u{b.dtype(x).itemsize}")
+    bits = b.Unsqueeze(b.BitCast(x, to=TO_ONNX[unsigned]), b.ints(-1))
+    masks = b.constant(np.left_shift(np.array(1, unsigned), np.arange(width, dtype=unsigned)))
+    is_set = b.Not(b.Equal(b.BitwiseAnd(bits, masks), b.constant(np.array(0, unsigned))))
+    return b.cast(_count(b, is_set, _INT32), dtypes.uint8)
+
+
+@operator("Bitcast")
+def bitcast(b: NodeBuilder, x: Anything, *, type: int) -> str:
+    """Return the bits of elements as another dtype of the same width."""
+    return b.BitCast(x, to=type)
+
+
 # ── norms and orders ─────────────────────────────────────────────────────────────────────────────
 
 
-@_operator("L2Loss")
+@operator("L2Loss")
 def l2_loss(b: NodeBuilder, x: T) -> str:
     """Return half the sum of all squares."""
     return b.scaled(b.ReduceSumSquare(x, keepdims=0), 0.5)
 
 
-@_operator("EuclideanNorm")
+@operator("EuclideanNorm")
 def euclidean_norm(
     b: NodeBuilder, x: T, axes: Index, *, keep_dims: int = 0, Tidx: int = _INT32
 ) -> str:
@@ -160,7 +174,7 @@ def euclidean_norm(
     return b.ReduceL2(x, several, keepdims=keep_dims, noop_with_empty_axes=1)
 
 
-@_operator("NthElement")
+@operator("NthElement")
 def nth_element(b: NodeBuilder, x: T, n: Int32, *, reverse: int = 0) -> str:
     """Return the n-th smallest element of each row, from 0; the n-th largest if `reverse`."""
     count = b.Add(b.Reshape(b.cast(n, dtypes.int64), b.ints(-1)), b.ints(1))
@@ -168,8 +182,8 @@ def nth_element(b: NodeBuilder, x: T, n: Int32, *, reverse: int = 0) -> str:
     return b.Squeeze(b.slice(first, -1, -1, np.iinfo(np.int64).max), b.ints(-1))
 
 
-@_operator("InTopK")
-@_operator("InTopKV2")
+@operator("InTopK")
+@operator("InTopKV2")
 def in_top_k(b: NodeBuilder, predictions: T, targets: Index, k: Index) -> str:
     """Return whether fewer than k classes of a row are predicted above the target's; no if NaN."""
     own = b.GatherElements(predictions, b.Unsqueeze(targets, b.ints(-1)), axis=1)
@@ -183,7 +197,7 @@ def in_top_k(b: NodeBuilder, predictions: T, targets: Index, k: Index) -> str:
 # ── matrices ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@_operator("Diag")
+@operator("Diag")
 def diag(b: NodeBuilder, diagonal: Anything) -> str:
     """Return zeros but for the given tensor on the diagonal, of twice the rank."""
     row = b.Reshape(diagonal, b.ints(-1))
@@ -192,7 +206,7 @@ def diag(b: NodeBuilder, diagonal: Anything) -> str:
     return b.Reshape(matrix, b.Concat(b.Shape(diagonal), b.Shape(diagonal), axis=0))
 
 
-@_operator("DiagPart")
+@operator("DiagPart")
 def diag_part(b: NodeBuilder, x: T) -> str:
     """Return the diagonal of a tensor whose axes are the same twice."""
     axes = b.rank(x, 2, 4, 6) // 2
@@ -203,7 +217,7 @@ def diag_part(b: NodeBuilder, x: T) -> str:
     return b.Reshape(b.ReduceSum(kept, b.ints(0), keepdims=0), half)
 
 
-@_operator("MatrixSetDiag")
+@operator("MatrixSetDiag")
 def matrix_set_diag(b: NodeBuilder, x: Same, diagonal: Same) -> str:
     """Return matrices with other elements on their diagonals."""
     beside = b.ints(-1 if b.need_extent(x, -2) <= b.need_extent(x, -1) else -2)
@@ -220,17 +234,7 @@ def _eye(b: NodeBuilder, rows: str, columns: str) -> str:
     return b.Equal(b.Unsqueeze(down, b.ints(-1)), b.Unsqueeze(along, b.ints(0)))
 
 
-@_operator("MatrixInverse")
-def matrix_inverse(b: NodeBuilder, x: T, *, adjoint: int = 0) -> str:
-    """Return inverses of matrices, transposed if `adjoint`."""
-    inverse = b.own("Inverse", x)
-    if not adjoint:
-        return inverse
-    axes = tuple(range(b.rank(x)))
-    return b.transpose(inverse, *axes[:-2], axes[-1], axes[-2])
-
-
-@_operator("Cross")
+@operator("Cross")
 def cross(b: NodeBuilder, x: Same, y: Same) -> str:
     """Return cross products of vectors of three elements along the last axis."""
     next_, last = b.ints(1, 2, 0), b.ints(2, 0, 1)
@@ -241,7 +245,7 @@ def cross(b: NodeBuilder, x: Same, y: Same) -> str:
 # ── colours ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@_operator("RGBToHSV")
+@operator("RGBToHSV")
 def rgb_to_hsv(b: NodeBuilder, x: T) -> str:
     """Return hue, saturation and value of colours along the last axis, all within [0, 1]."""
     red, green, blue = (b.slice(x, -1, at, at + 1) for at in range(3))
@@ -261,7 +265,7 @@ def rgb_to_hsv(b: NodeBuilder, x: T) -> str:
     return b.Concat(hue, saturation, value, axis=-1)
 
 
-@_operator("HSVToRGB")
+@operator("HSVToRGB")
 def hsv_to_rgb(b: NodeBuilder, x: T) -> str:
     """Return colours of this hue, saturation and value, which are along the last axis."""
     hue, saturation, value = (b.slice(x, -1, at, at + 1) for at in range(3))

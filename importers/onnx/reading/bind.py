@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
 
-import numpy as np
-
 from ....runtime.base.guard import check_time
 from ....runtime.errors import (
     FAILURES,
@@ -21,8 +19,6 @@ from ....runtime.errors import (
     did_you_mean,
     out_of_memory,
 )
-from ....runtime.ir import dtypes
-from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Graph, Value
 from ....runtime.ir.hints import without_shapes
 from ....runtime.ir.infer import infer_node
@@ -30,7 +26,7 @@ from ....runtime.ir.needs import recorded, unanimous
 from ....runtime.ir.op import Op, arity, input_kinds, with_tensors
 from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
-from ..contrib.catalogue import OTHER_DOMAINS, find
+from ..contrib.catalogue import OTHER_DOMAINS, TENSORFLOW, find, find_complex
 from ..contrib.declaration import DOMAIN, Contrib
 from ..contrib.recipes import exact_recipe, recipe
 from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
@@ -38,6 +34,7 @@ from ..source.source import FileSource
 from ..upgrading.rewrite import NEWEST
 from ..upgrading.upgrade import upgrade
 from .attributes import Mismatch, make
+from .constant_nodes import elements_of
 from .expansion import expand
 from .functions import check_functions, key_of
 from .opset_hints import opset_hint
@@ -72,7 +69,13 @@ def bind(
 
 
 class _Binder:
-    """Builds one model; `warnings` collects messages for the user."""
+    """Builds one model.
+
+    Attributes:
+        warnings: messages for the user.
+        producer: the program that wrote the file.
+        pairs: complex numbers, as pairs along a last axis of which the file does not know.
+    """
 
     def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
         self.warnings = list(model.warnings)
@@ -84,6 +87,7 @@ class _Binder:
         self._has_initializers = bool(model.graph.constants)
         self._names = Names(source)
         self._unknown: dict[tuple[str, str, str], list[RawNode]] = {}
+        self.pairs: set[Value] = set()
 
     # ── graphs and functions ─────────────────────────────────────────────────────────────────
 
@@ -134,6 +138,8 @@ class _Binder:
     def _outputs(self, raw: RawGraph, scope: Scope) -> dict[str, Value]:
         where = f"output of graph '{raw.name}'"
         values = [self._find(name, scope, where) for name in raw.outputs]
+        if read := [name for name, x in zip(raw.outputs, values, strict=True) if x in self.pairs]:
+            self._refuse_pairs(read, where)
         return dict(zip(distinct(raw.outputs), values, strict=True))
 
     def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
@@ -216,7 +222,7 @@ class _Binder:
             self._call(function, node, scope)
         elif node.op == "Constant" and not node.domain:
             name = node.outputs[0]
-            data = _constant(node, self._source)
+            data = elements_of(node, self._source)
             scope.define(name, scope.graph.constant(data, scope.value_name(name)))
         elif node.opset is None:
             reason = f"uses domain '{node.domain}', which the model does not import"
@@ -224,7 +230,7 @@ class _Binder:
         else:
             origin = scope.prefix + (node.name or node.result or node.op)
             site = _Site(self, scope, origin)
-            if (declared := self._contrib(node)) is not None:
+            if (declared := self._contrib(node, scope)) is not None:
                 self._expand(declared, node, site)
                 return
             for each in upgrade(node, site):
@@ -245,11 +251,31 @@ class _Binder:
             self.warnings.append(text)
         return node.change(opset=version)
 
-    def _contrib(self, node: RawNode) -> Contrib | None:
-        """Return the definition of an onnxruntime operator; custom operators take precedence."""
+    def _contrib(self, node: RawNode, scope: Scope) -> Contrib | None:
+        """Return the definition of an operator that ONNX lacks; custom operators take precedence.
+
+        Raises:
+            UnsupportedError: none takes complex numbers, and it reads such.
+        """
+        if self.pairs and (read := self._pairs_of(node.inputs, scope)):
+            plain = not node.domain or node.domain == TENSORFLOW
+            if (found := find_complex(node.op) if plain else None) is not None:
+                return found
+            self._refuse_pairs(read, node.where)
         if (node.domain, node.op) in self._operators or node.overload:
             return None
         return find(node.domain, node.op)
+
+    def _pairs_of(self, names: Sequence[str], scope: Scope) -> list[str]:
+        """Return those of some names that are complex numbers."""
+        return [name for name in names if name and scope.known(name) in self.pairs]
+
+    def _refuse_pairs(self, names: Sequence[str], where: str) -> None:
+        raise self._source.unsupported(
+            f"'{names[0]}' is of complex numbers, which it does not take; give their real and "
+            "imaginary parts to it (tf.math.real, tf.math.imag)",
+            where,
+        )
 
     def _expand(self, declared: Contrib, node: RawNode, site: _Site) -> None:
         """Replace an onnxruntime operator by its definition, keeping output names."""
@@ -370,6 +396,8 @@ class _Binder:
         if not isinstance(value, RawGraph):
             return value
         body = self._graph(value, scope)
+        if read := [value.name for value in body.captured if value in self.pairs]:
+            self._refuse_pairs(read, f"graph '{value.name}'")
         captured[body.graph] = body.captured
         return body.graph
 
@@ -431,12 +459,18 @@ class _Site:
         label = self._origin if not self._own else f"{self._origin}/{node.op}"
         self._own.update(self._binder.insert(node, self._scope, label, self._origin))
 
+    def as_pairs(self, name: str) -> None:
+        if (value := self._scope.find(name)) is not None:
+            self._binder.pairs.add(value)
+
     def define(self, name: str, result: str) -> None:
         """Bind the file's `name` to a result, which takes that name if it has none."""
         scope = self._scope
         value = scope.find(result)
         if value not in self._own:
             self.add(RawNode("Identity", (result,), (name,)))
+            if value in self._binder.pairs:
+                self.as_pairs(name)
             return
         self._own.discard(value)
         scope.graph.relabel(value, scope.value_name(name))
@@ -458,36 +492,3 @@ def _input(space: NameSpace, name: str, declared: ValueType | None) -> Value:
     if space.is_body:
         value.type, value.declared = without_shapes(declared), declared
     return value
-
-
-def _constant(node: RawNode, source: FileSource) -> Array:
-    """Return the elements of a Constant node."""
-    if len(node.attributes) != 1:
-        raise source.error(f"has {len(node.attributes)} attributes instead of one", node.where)
-    ((name, value),) = node.attributes.items()
-    if name not in _CONSTANTS:
-        known = did_you_mean(name, list(_CONSTANTS))
-        raise source.error(f"has unknown attribute '{name}'{known}", node.where)
-    element, dtype = _CONSTANTS[name]
-    if name.endswith("s") != isinstance(value, tuple) or not all(
-        isinstance(item, element) for item in items(value)
-    ):
-        raise source.error(f"attribute '{name}' is of another type", node.where)
-    if dtype is None:
-        return value
-    data = np.array(value, dtype)
-    data.setflags(write=False)
-    return data
-
-
-#: The type of each attribute of Constant, and the dtype of the resulting tensor.
-_CONSTANTS: dict[str, tuple[type, DType | None]] = {
-    "value": (np.ndarray, None),
-    "sparse_value": (np.ndarray, None),
-    "value_float": (float, dtypes.float32),
-    "value_floats": (float, dtypes.float32),
-    "value_int": (int, dtypes.int64),
-    "value_ints": (int, dtypes.int64),
-    "value_string": (str, dtypes.string),
-    "value_strings": (str, dtypes.string),
-}

@@ -96,6 +96,12 @@ class Scope:
             self._values[name] = self._capture(name, self._outer.find(name))
         return self._values[name]
 
+    def known(self, name: str) -> Value | None:
+        """Return the value of a name, here or in a scope around it; None if there is none."""
+        if name in self._values:
+            return self._values[name]
+        return None if self._outer is None else self._outer.known(name)
+
     def _capture(self, name: str, value: Value | None) -> Value | None:
         if value is None:
             return None
