@@ -64,6 +64,13 @@ def by_number(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), y, net.add(ReduceMax(keepdims=False), net.x))
 
 
+def by_scalar(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """A computed scalar is a factor of the single row of a product, if there is one."""
+    net = Net(batch, 24, dtype=dtype)
+    y = net.add(MatMul(), net.x, constant(net, 24, 16, scale=0.2))
+    return net, net.add(Mul(), y, net.add(ReduceMax(keepdims=False), net.x))
+
+
 def snake(dtype: DType, batch: int) -> tuple[Net, Value]:
     """Branches that meet: y + sin²(a y) / a, as in vocoders, a gate, and a third layer."""
     net = Net(batch, 12, 30, dtype=dtype)
@@ -282,6 +289,7 @@ def model_of(
     [
         *((by_row, batch, 2) for batch in (1, 3)),
         *((by_number, batch, 2) for batch in (1, 3)),
+        (by_scalar, 1, 2),
         *((snake, batch, 3) for batch in (1, 3)),
         *((masked, batch, 2) for batch in (1, 3)),
         *((blocks, batch, 2) for batch in (1, 3)),
@@ -353,6 +361,7 @@ def test_large_tiles_have_registers_for_two_operands(batch: int, cache: Path) ->
     [
         by_row,
         by_number,
+        by_scalar,
         snake,
         masked,
         blocks,

@@ -405,7 +405,7 @@ def _epilogue(
         elif shared := _place_by_sample(operand, y, places):
             kind, index, place = BY_SAMPLE, f"place{len(operands)}(i)", shared
         elif places.by_line and not is_mask and _is_by_line(operand, y):
-            kind, index, place = BY_LINE, f"place{len(operands)}(i)", (y.row, operand.row, 0)
+            kind, index, place = BY_LINE, f"place{len(operands)}(i)", (y.row, operand.pitch or 1, 0)
         elif is_constant and places.repeats and _is_repeated(operand.dims, y):
             kind, index, place = PLACED, f"place{len(operands)}(i)", (operand.size, 0, 1)
         else:
