@@ -241,7 +241,7 @@ def test_a_gpu_asks_for_the_same_as_it_generates_of_what_an_encoder_reads(
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("optimum_trocr", {}, r"no size is known of height, width; give shapes or dims"),
+        ("optimum_trocr", {}, r"no size is known of height, width; --dim and --shape"),
         ("optimum_t5", {"dims": {"height": 3}}, r"encoder_model\.onnx reads texts"),
         ("../decoders/optimum_llama", {"dims": {"height": 3}}, r"model\.onnx reads prompts of"),
     ],

@@ -138,7 +138,7 @@ class _Wanted:
 def _plan(gpu: PaperGpu, folder: ModelFolder, wanted: _Wanted) -> None:
     """Plan the prompts and steps of a decoder."""
     if wanted.shapes or wanted.dims:
-        raise UsageError(f"shapes, dims: {folder.model} reads prompts of all lengths")
+        raise _no_features(f"{folder.model} reads prompts of all lengths")
     model = gpu.load(folder.model)
     pairs = pairs_of(folder, model, {})
     layout = DecoderLayout.of(model.imported, file=model.source.file, pairs=pairs)
@@ -193,10 +193,10 @@ def _encoded(encoder: Encoder, wanted: _Wanted) -> Iterator[Encoded]:
     """Yield what an encoder computes of texts of all lengths, or of features."""
     info, file = encoder.features, encoder.model.source.file
     if info is not None:
-        yield encoder.read_features(np.zeros(_features(info, wanted), info.dtype))
+        yield encoder.read_features(np.zeros(_features(info, file, wanted), info.dtype))
         return
     if wanted.shapes or wanted.dims:
-        raise UsageError(f"shapes, dims: {file} reads texts of all lengths up to prefill_chunk")
+        raise _no_features(f"{file} reads texts of all lengths up to prefill_chunk")
     if encoder.length_of(1) == 1:
         raise _in_sizes_of_a_run(f"{file}: texts are not padded")
     length = 0
@@ -208,7 +208,7 @@ def _encoded(encoder: Encoder, wanted: _Wanted) -> Iterator[Encoded]:
         yield encoder.read_ids([[0] * length] * wanted.batch)
 
 
-def _features(info: TensorInfo, wanted: _Wanted) -> tuple[int, ...]:
+def _features(info: TensorInfo, file: str | None, wanted: _Wanted) -> tuple[int, ...]:
     """Return the shape of an encoder's features.
 
     Raises:
@@ -217,8 +217,18 @@ def _features(info: TensorInfo, wanted: _Wanted) -> tuple[int, ...]:
     first = info.shape[0] if info.shape else None
     dims = [*wanted.dims, *([f"{first}={wanted.batch}"] if isinstance(first, str) else ())]
     if unknown := assumed_dims((info,), wanted.shapes, dims):
-        raise InputError(f"{info}: no size is known of {', '.join(unknown)}; give shapes or dims")
+        raise InputError(
+            f"{file}: input {info}: no size is known of {', '.join(unknown)}; "
+            "--dim and --shape (dims, shapes) set them"
+        )
     return input_shapes((info,), wanted.shapes, dims)[info.name]
+
+
+def _no_features(reason: str) -> UsageError:
+    return UsageError(
+        "--shape and --dim (shapes, dims) are sizes of images or sounds that an encoder reads; "
+        f"{reason}, --batch (batch) of them at a time"
+    )
 
 
 def _in_sizes_of_a_run(reason: str) -> UnsupportedError:
