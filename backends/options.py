@@ -120,7 +120,17 @@ def check_used(
         few = [f"backend '{each}'" for each in openers] or ["another runtime"]
         none = f"{few[0]} does not use" if len(few) == 1 else f"none of {', '.join(openers)} uses"
         remedy = f"leave it out, or run on a backend that does: {', '.join(able)}"
-        raise UsageError(f"{name}={shown(left)}: {none} it; {remedy}")
+        raise UsageError(f"{name}={shown(_written(left))}: {none} it; {remedy}")
+
+
+def _written(given: Any) -> Any:
+    """Return options as a user writes them: those of one backend as a dict."""
+    if isinstance(given, Mapping):
+        return {key: _written(value) for key, value in cast("Mapping[str, Any]", given).items()}
+    if not is_dataclass(given):
+        return given
+    own = ((each, getattr(given, each.name)) for each in fields(given))
+    return {each.name: value for each, value in own if value != each.default}
 
 
 def _without(given: Any, kept: Any) -> Any:

@@ -176,3 +176,10 @@ def test_numpy_computes_the_convolutions_that_are_named_by_windows() -> None:
     assert windows != result(algorithms={"Relu": "direct"})
     for algorithms in ({"c": "direct"}, {"Conv": "naive"}, {"c": "fft,direct"}):
         assert result(algorithms=algorithms) == windows
+
+
+def test_options_of_a_backend_are_shown_as_they_are_written() -> None:
+    own = {"openvino": {"min_nodes": 2}}
+    with pytest.raises(UsageError) as caught:
+        tercet.load(MODEL, "numpy", backend_options=own)
+    assert str(caught.value).startswith(f"backend_options={own}: backend 'numpy' does not use it")
