@@ -81,7 +81,7 @@ def cut_columns(graph: Graph) -> Iterator[str]:
             continue
         add = Builder(graph, node, node.name, (node, view))
         widths = [count * prod(inner) for count in counts if isinstance(count, int)]
-        op = Split(axis=axis)
+        op = Split(axis=axis, num_outputs=len(widths))
         parts = add.node(op, view.inputs[0], add.integers(widths, "widths"), outputs=len(widths))
         shapes = [(*(0 for _ in before[:-1]), count, *inner) for count in counts]
         made = [
@@ -116,7 +116,7 @@ def cut_merged_heads(graph: Graph) -> Iterator[str]:
         heads, sizes = merged[0] // width, found[1]
         add = Builder(graph, node, node.name, (node, view))
         apart = add.shaped(view.inputs[0], (-1, heads, width, places))
-        op = Split(axis=2)
+        op = Split(axis=2, num_outputs=len(sizes))
         parts = add.node(op, apart, add.integers(sizes, "sizes"), outputs=len(sizes))
         made = [
             add.shaped(part, (-1, size, places))

@@ -166,7 +166,9 @@ def _pad(
             made = _replace(graph, layer.addend, Add(), inputs)
         if layer.split is not None:
             given = graph.constant(np.array(widths, np.int64), "sizes")
-            _replace(graph, layer.split, replace(layer.split.op, num_outputs=None), [made, given])
+            _replace(
+                graph, layer.split, replace(layer.split.op, num_outputs=len(widths)), [made, given]
+            )
     scale = op.scale if op.scale is not None else 1 / sqrt(of_k)
     y = _replace(graph, node, replace(op, scale=scale), node.inputs)
     matrix = behind.operands[1]

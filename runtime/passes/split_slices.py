@@ -34,9 +34,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             first = graph.in_order(nodes)[0]
             add = Builder(graph, first, first.name, tuple(nodes))
             sizes = [end - start for start, end in zip(starts, ends, strict=True)]
-            parts = add.node(
-                Split(axis=axis), value, add.integers(sizes, "sizes"), outputs=len(sizes)
-            ).outputs
+            split = Split(axis=axis, num_outputs=len(sizes))
+            given = add.integers(sizes, "sizes")
+            parts = add.node(split, value, given, outputs=len(sizes)).outputs
             for start, part in zip(starts, parts, strict=True):
                 for node in cuts[start][1]:
                     graph.redirect(node.output, part)

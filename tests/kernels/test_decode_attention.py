@@ -186,7 +186,7 @@ class Decode:
         of_q, of_k = self.heads
         counts = {"q": of_q, "k": of_k, "v": of_k}
         sizes = graph.constant(np.array([count * self.size for count in counts.values()]))
-        split = graph.insert(Split(axis=2), [rows, sizes], 3)
+        split = graph.insert(Split(axis=2, num_outputs=3), [rows, sizes], 3)
         found: dict[str, Value] = {}
         for (name, count), part in zip(counts.items(), split.outputs, strict=True):
             shape = np.array([len(self.before), self.new, count, self.size])

@@ -293,7 +293,7 @@ def partly_convolved(net: Net) -> Value:
     """A layer of a convolution of the first channels beside the others, plus the image."""
     image = net.conv(net.x, 32)
     first, rest = net.add(
-        Split(axis=1), image, net.graph.constant(np.array([8, 24]), ""), outputs=2
+        Split(axis=1, num_outputs=2), image, net.graph.constant(np.array([8, 24]), ""), outputs=2
     )
     return net.add(Add(), net.conv(net.join(net.conv(first, 8), rest), 32), image)
 

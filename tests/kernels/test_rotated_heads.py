@@ -65,7 +65,7 @@ class Heads:
         x = normal(BATCH, LENGTH, sum(widths)).astype(self.dtype)
         rows = graph.insert(Relu(), [graph.add_input("x", TensorType(x.dtype, x.shape))]).output
         sizes = graph.constant(np.array(widths))
-        parts = graph.insert(Split(axis=-1), [rows, sizes], 3).outputs
+        parts = graph.insert(Split(axis=-1, num_outputs=3), [rows, sizes], 3).outputs
         feeds, places = {"x": x}, None
         if self.placed:
             feeds["places"] = np.array([[0, 3, 2, 4, 1], [4, 4, 1, 0, 2]])

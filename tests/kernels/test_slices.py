@@ -157,7 +157,9 @@ def test_views_with_the_same_rows_are_placed_with_what_they_show(
     weights = [rng.standard_normal(s) / 4 for s in ((16, 56), (24, 1, 3, 3), (40, 16))]
     w, taps, v = (net.graph.constant(a.astype(dtype), "") for a in weights)
     sizes = net.graph.constant(np.array([16, 16, 24]), "")
-    parts = net.add(Split(axis=-1), net.add(MatMul(), net.x, w), sizes, outputs=3, name="split")
+    parts = net.add(
+        Split(axis=-1, num_outputs=3), net.add(MatMul(), net.x, w), sizes, outputs=3, name="split"
+    )
     image = net.add(Transpose(perm=(0, 3, 1, 2)), parts[2])
     image = net.add(Conv(group=24, pads=(1, 1, 1, 1)), image, taps)
     rows = net.join(parts[1], net.add(Transpose(perm=(0, 2, 3, 1)), image), axis=3)

@@ -69,7 +69,9 @@ class Heads:
             feeds = {"qkv": normal(*whole).astype(self.dtype)}
             x = graph.add_input("qkv", TensorType(self.dtype, whole))
             sizes = graph.constant(np.array([width] * 3), "sizes")
-            q, k, v = graph.insert(Split(axis=-1), [x, sizes], 3, name="split").outputs
+            q, k, v = graph.insert(
+                Split(axis=-1, num_outputs=3), [x, sizes], 3, name="split"
+            ).outputs
         else:
             feeds = {name: normal(*single).astype(self.dtype) for name in "qkv"}
             q, k, v = (graph.add_input(n, TensorType(self.dtype, single)) for n in "qkv")

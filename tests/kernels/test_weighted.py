@@ -47,7 +47,7 @@ class Heads:
         self.length, self.wide, self.stored = length, wide, dtype
         widths = np.array([HEADS * size, HEADS * size, HEADS * size_v])
         x = self.graph.add_input("x", TensorType(dtype, (2, length, int(widths.sum()))))
-        self.add(Split(axis=2), x, widths, outputs=3)
+        self.add(Split(axis=2, num_outputs=3), x, widths, outputs=3)
         self.parts = self.graph.nodes[-1].outputs
 
     def add(self, op: Op, *inputs: Value | Array, outputs: int = 1) -> Value:

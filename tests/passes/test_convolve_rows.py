@@ -41,7 +41,7 @@ def split(graph: Graph, x: Value) -> Value:
     """A Split, and no bias."""
     image = layer(graph, x, 42, bias=False)
     sizes = graph.constant(np.array([20, 20, 2]))
-    a, b, _ = graph.insert(Split(axis=1), [image, sizes], 3).outputs
+    a, b, _ = graph.insert(Split(axis=1, num_outputs=3), [image, sizes], 3).outputs
     return apply(graph, Mul(), a, b)
 
 

@@ -52,7 +52,7 @@ def head(g: Graph, x: Value, *, views: str, cuts: str, other: bool = False) -> V
     whole = joined(g, -1, levels)
     if cuts == "Split":
         sizes = g.constant(np.array([BOXES, CLASSES]))
-        boxes, classes = g.insert(Split(axis=1), [whole, sizes], 2).outputs
+        boxes, classes = g.insert(Split(axis=1, num_outputs=2), [whole, sizes], 2).outputs
     else:
         end = BOXES + CLASSES - (cuts == "less")
         boxes, classes = cut(g, whole, 0, BOXES), cut(g, whole, BOXES, end)
@@ -95,7 +95,7 @@ def test_parts_without_places() -> None:
     def build(g: Graph, x: Value) -> Value:
         rows = [joined(g, 1, [apply(g, op, x), apply(g, Relu(), x)]) for op in (Tanh(), Exp())]
         sizes = g.constant(np.array([0, 3, 3]))
-        parts = g.insert(Split(axis=1), [joined(g, 0, rows), sizes], 3).outputs
+        parts = g.insert(Split(axis=1, num_outputs=3), [joined(g, 0, rows), sizes], 3).outputs
         return joined(g, 1, [apply(g, Sigmoid(), part) for part in parts])
 
     graph = make(build, (2, 3))

@@ -25,7 +25,9 @@ def net(joined: tuple[int, ...], axis: int = 1) -> Graph:
 
     def build(graph: Graph, x: Value) -> Value:
         sizes = graph.constant(np.array([3, 4, 5]))
-        parts = graph.insert(Split(axis=1), [apply(graph, Relu(), x), sizes], 3).outputs
+        parts = graph.insert(
+            Split(axis=1, num_outputs=3), [apply(graph, Relu(), x), sizes], 3
+        ).outputs
         infer(graph)
         found = [p if i in joined else apply(graph, Relu(), p) for i, p in enumerate(parts)]
         infer(graph)

@@ -27,7 +27,9 @@ def conv(g: Graph, x: Value, channels: int, filters: int, size: int = 1, group: 
 
 
 def split(g: Graph, x: Value, *sizes: int) -> Sequence[Value]:
-    return g.insert(Split(axis=1), [x, g.constant(np.array(sizes))], len(sizes)).outputs
+    return g.insert(
+        Split(axis=1, num_outputs=len(sizes)), [x, g.constant(np.array(sizes))], len(sizes)
+    ).outputs
 
 
 def partial(g: Graph, x: Value) -> Value:

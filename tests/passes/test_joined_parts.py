@@ -19,7 +19,7 @@ from .graphs import apply, assert_same, kinds, make, optimised
 
 def parts(graph: Graph, x: Value, axis: int, *sizes: int) -> tuple[Value, ...]:
     lengths = graph.constant(np.array(sizes, np.int64))
-    return graph.insert(Split(axis=axis), [x, lengths], len(sizes)).outputs
+    return graph.insert(Split(axis=axis, num_outputs=len(sizes)), [x, lengths], len(sizes)).outputs
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def attended(graph: Graph, x: Value) -> Value:
     """Queries of one channel, keys and values, as in MobileViTv2; the queries stay as they are."""
     wide = conv(graph, x, 25)
     sizes = graph.constant(np.array([1, 12, 12]))
-    q, k, v = graph.insert(Split(axis=1), [wide, sizes], 3).outputs
+    q, k, v = graph.insert(Split(axis=1, num_outputs=3), [wide, sizes], 3).outputs
     infer(graph)
     weights = apply(graph, Softmax(axis=1), q)
     gated = apply(graph, Mul(), apply(graph, Relu(), v), apply(graph, Mul(), k, weights))
@@ -223,7 +223,9 @@ def sliced_to_nothing(graph: Graph, x: Value) -> Value:
 
 def split_to_nothing(graph: Graph, x: Value) -> Value:
     wide = conv(graph, x, 52)
-    first, second, nothing = graph.insert(Split(axis=1), [wide, ints(graph, 13, 39, 0)], 3).outputs
+    first, second, nothing = graph.insert(
+        Split(axis=1, num_outputs=3), [wide, ints(graph, 13, 39, 0)], 3
+    ).outputs
     found = apply(graph, Concat(axis=1), conv(graph, first, 13, 3), conv(graph, second, 13, 3))
     return apply(graph, Concat(axis=1), nothing, conv(graph, found, 8))
 

@@ -30,7 +30,7 @@ def layer(g: Graph, x: Value, width: int, *, bias: bool = True) -> Value:
 def joined(g: Graph, x: Value, sizes: tuple[int, int, int], *, bias: bool = True) -> list[Value]:
     whole = layer(g, x, sum(sizes), bias=bias)
     given = g.constant(np.array(sizes))
-    parts = g.insert(Split(axis=-1), [whole, given], 3).outputs
+    parts = g.insert(Split(axis=-1, num_outputs=3), [whole, given], 3).outputs
     infer(g)
     return list(parts)
 

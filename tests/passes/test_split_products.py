@@ -61,7 +61,7 @@ def test_packed_weights(bits: int, zeros: str) -> None:
         }
         y = apply(g, op, x, packed, normal(12 * blocks), points[zeros])
         inputs = [apply(g, Add(), y, normal(12)), g.constant(np.array([5, 7]))]
-        first, second = g.insert(Split(axis=-1), inputs, 2).outputs
+        first, second = g.insert(Split(axis=-1, num_outputs=2), inputs, 2).outputs
         total = apply(g, MatMul(), apply(g, Swish(), first), normal(5, 7))
         return apply(g, Mul(), total, second)
 

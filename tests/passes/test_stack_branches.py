@@ -99,7 +99,9 @@ def test_branches_of_several_widths(name: str, batch: Dim) -> None:
 
     def build(g: Graph, x: Value) -> Value:
         count = len(widths)
-        bands = g.insert(Split(axis=-1), [x, g.constant(np.array(widths))], count).outputs
+        bands = g.insert(
+            Split(axis=-1, num_outputs=count), [x, g.constant(np.array(widths))], count
+        ).outputs
         parts: list[Value] = []
         for band, width in zip(bands, widths, strict=True):
             part = apply(g, RMSNormalization(axis=-1), band, normal(width))

@@ -26,7 +26,7 @@ def parts(graph: Graph, x: Value) -> list[Value]:
     rows = apply(graph, MatMul(), x, normal(24, 24))
     cut = apply(graph, Reshape(), rows, np.array([2, 6, 3, 4, 2]))
     sizes = graph.constant(np.array([1, 1, 1]))
-    return list(graph.insert(Split(axis=2), [cut, sizes], 3).outputs)
+    return list(graph.insert(Split(axis=2, num_outputs=3), [cut, sizes], 3).outputs)
 
 
 def squeezed_first(graph: Graph, x: Value) -> list[Value]:
