@@ -133,8 +133,8 @@ def _split(graph: Graph, node: Node, op: SplitToSequence) -> Elements | None:
     if not 0 < len(sizes) <= PARTS or sum(sizes) != length or min(sizes) < 0:
         return None
     build = Builder(graph, node, origin=(node,))
-    op = Split(axis=axis, num_outputs=len(sizes))
-    parts = build.node(op, x, build.integers(sizes), outputs=len(sizes)).outputs
+    to_parts = Split(axis=axis, num_outputs=len(sizes))
+    parts = build.node(to_parts, x, build.integers(sizes), outputs=len(sizes)).outputs
     if given.ndim == 0 and given == 1 and not op.keepdims:
         axes = build.integers((axis,))
         return tuple(build(Squeeze(), part, axes) for part in parts)
