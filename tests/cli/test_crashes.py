@@ -27,6 +27,7 @@ from tercet.tools.runners.onnxruntime_process import (
 from tercet.tools.runners.onnxruntime_server import Setup
 
 from .. import onnxruntime_programs
+from ..packages import needs_fork
 from ..processes import is_gone
 from .conftest import Tercet
 
@@ -194,7 +195,7 @@ class Unreadable:
         return import_module, ("a_module_that_is_nowhere",)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@needs_fork
 def test_a_forked_process_has_one_of_its_own() -> None:
     """And leaves that of its parent alone, whose answers nobody would collect."""
     model = onnx.parser.parse_model(FATAL).SerializeToString()

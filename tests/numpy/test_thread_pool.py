@@ -22,6 +22,7 @@ from tercet.backends.numpy.engine.step import Sharing
 from tercet.backends.numpy.engine.thread_pool import ThreadPool
 from tercet.backends.numpy.numerics import blas
 
+from ..packages import needs_fork
 from ..threads import two_threads
 from .graphs import model, node, random
 
@@ -322,7 +323,7 @@ def test_results_do_not_depend_on_who_does_what() -> None:
         assert all(np.array_equal(small(X)[0], first) for _ in range(20))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.usefixtures("threads")
 def test_forked_processes_have_threads_of_their_own() -> None:

@@ -31,6 +31,7 @@ from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
 from tercet.tools.profile.profiling import profile
 from tercet.tools.profile.profiling_view import show_profile
 
+from ..packages import needs_fork
 from ..threads import together
 from .conftest import on_openvino
 
@@ -303,7 +304,7 @@ def test_callers_at_one_time(opened: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(model(pictures(number + 1))[0], found[number])
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@needs_fork
 @pytest.mark.parametrize("others", [0, 2], ids=["alone", "while other threads run"])
 def test_a_forked_process_is_told_at_once_and_ends(others: int, tmp_path: Path) -> None:
     """Also where no `os._exit` ends it, so that all that it has of OpenVINO would be destroyed."""

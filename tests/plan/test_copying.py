@@ -13,6 +13,8 @@ from tercet.runtime.base import copying
 from tercet.runtime.base.copying import copied, copy, pieces
 from tercet.runtime.ir.types import Array
 
+from ..packages import needs_fork
+
 DATA = np.random.default_rng(1).standard_normal((7, 11, 5)).astype(np.float32)
 
 
@@ -92,7 +94,7 @@ def test_nothing_is_copied_after_the_generator_is_closed() -> None:
     assert np.array_equal(to, DATA)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@needs_fork
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_starts_threads_of_its_own() -> None:
     copy(like(DATA), DATA)

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tercet
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+from ..packages import needs_fork
+
+pytestmark = needs_fork
 
 #: Seconds after which a child that hangs is given up: far more than it takes.
 PATIENCE = 120
