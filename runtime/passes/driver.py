@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from typing import Protocol
 
@@ -106,7 +107,12 @@ class InModule:
 
     def __call__(self, graph: Graph, context: Context) -> Iterator[str]:
         """Call the function."""
-        return getattr(import_module(f".{self.module}", __package__), self.name)(graph, context)
+        return _function(self.module, self.name)(graph, context)
+
+
+@cache
+def _function(module: str, name: str) -> Callable[[Graph, Context], Iterator[str]]:
+    return getattr(import_module(f".{module}", __package__), name)
 
 
 @record
