@@ -138,17 +138,20 @@ def count(net: Net | None) -> int:
         return len(launches(planned_model(model, DryDevice())))
 
 
+@cache
+def alone(operator: str) -> tuple[int, ...]:
+    """Return the number of launches of each sample of an operator."""
+    return tuple(count(network(each)) for each in operators()[operator])
+
+
 def apart(operator: str, place: str) -> set[str]:
     """Return the chains that the kernel of none of its samples takes; empty without floats."""
-    found, given = set(CHAINS), False
-    for each in operators()[operator]:
-        own = count(network(each))
-        for chain in CHAINS:
-            net = network(each, place, chain)
-            given = given or net is not None
-            if net is not None and count(net) <= own:
-                found.discard(chain)
-    return found if given else set()
+    left, given = set(CHAINS), False
+    for each, own in zip(operators()[operator], alone(operator), strict=True):
+        nets = {chain: network(each, place, chain) for chain in left}
+        given = given or any(nets.values())
+        left -= {chain for chain, net in nets.items() if net is not None and count(net) <= own}
+    return left if given else set()
 
 
 ALL = "channels columns activation residual cast"
