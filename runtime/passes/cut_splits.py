@@ -40,10 +40,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if part is not None and whole is not None:
             add = Builder(graph, node, node.name, (node,))
             source, start = whole.source, whole.places.start + part.places.start
-            dims, of = list(dims_of(part.source) or ()), dims_of(source) or ()
-            dims[part.axis] = of[whole.axis]
-            if tuple(dims) != of:
-                source = add(Reshape(), source, add.integers(dims, "shape"))
+            dims, of = dims_of(part.source), dims_of(source)
+            if dims is not None and of is not None:
+                dims = (*dims[: part.axis], of[whole.axis], *dims[part.axis + 1 :])
+                if dims != of:
+                    source = add(Reshape(), source, add.integers(dims, "shape"))
             bounds = (start, start + len(part.places), part.axis)
             cut = add(Slice(), source, *(add.integers([n], "bound") for n in bounds))
             before = node.inputs[0]
@@ -68,7 +69,9 @@ def _whole(part: Part) -> Part | None:
             return None
         value, axis = node.operands[0], many[0][many[1].index(axis)]
     whole = part_of(value) if node is not None and isinstance(node.op, Slice) else None
-    return whole if whole is not None and whole.axis == axis else None
+    if whole is None or whole.axis != axis:
+        return None
+    return whole if value is part.source or dims_of(whole.source) is not None else None
 
 
 def cut_split(graph: Graph, split: Node, axis: int, sizes: Sequence[int]) -> list[Value]:

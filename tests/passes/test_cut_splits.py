@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
-from tercet.runtime.ops.movement import Concat, Split
+from tercet.runtime.ops.elementwise import Add, Cast, Exp, Mul, Relu
+from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.random import RandomNormal
+from tercet.runtime.ops.search import NonZero
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes import STATIC_PASSES
 
@@ -153,4 +155,20 @@ def test_parts_of_parts_are_cut_from_the_whole(view: tuple[int, ...] | None) -> 
     graph = make(build, (2, 12))
     copy = cut(graph)
     assert kinds(copy).count("Slice") == 4
+    assert_same(graph, copy)
+
+
+def test_a_part_of_a_part_of_a_tensor_of_unknown_size() -> None:
+    """How many elements are not 0 is not known before they are counted."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        places = apply(graph, NonZero(), x)
+        for first, end in ((1, 3), (1, 2)):
+            bounds = (np.array([n]) for n in (first, end, 0))
+            places = apply(graph, Slice(), places, *bounds)
+        return apply(graph, Cast(to=float32), places)
+
+    graph = make(build, (2, 5, 4))
+    copy = cut(graph)
+    assert kinds(copy) == ["NonZero", "Slice", "Cast"]
     assert_same(graph, copy)
