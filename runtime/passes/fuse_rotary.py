@@ -324,9 +324,8 @@ def _joined_pairs(graph: Graph) -> Iterator[str]:
         if sizes is None or len(sizes) != 5 or sizes[4] != 2 or after is None:
             continue
         heads = (*sizes[:3], 2 * sizes[3])
-        if len(after) != 4 and after[-1] == heads[-1]:
-            add = Builder(graph, node, f"{node.name}.heads", (node,))
-            graph.set_inputs(node, (add.shaped(stack.output, heads), *node.inputs[1:]))
+        if len(after) != 4 and after[-1] == heads[-1] and _can_view_another(node):
+            _view_heads(graph, node, heads)
             yield f"Reshape '{node.name}' views heads, not their pairs"
 
 
@@ -338,11 +337,25 @@ def _parted_pairs(graph: Graph) -> Iterator[str]:
         sizes = dims_of(node.output)
         if sizes is None or len(sizes) != 5 or sizes[4] != 2:
             continue
-        if all(map(_takes_apart, node.output.consumers)):
-            add = Builder(graph, node, f"{node.name}.heads", (node,))
-            heads = add.shaped(node.operands[0], (*sizes[:3], 2 * sizes[3]))
-            graph.set_inputs(node, (heads, *node.inputs[1:]))
+        readers = node.output.consumers
+        if readers and all(map(_takes_apart, readers)) and _can_view_another(node):
+            _view_heads(graph, node, (*sizes[:3], 2 * sizes[3]))
             yield f"Reshape '{node.name}' views pairs of heads"
+
+
+def _can_view_another(node: Node) -> bool:
+    """Whether a Reshape's sizes are known, or copied from no axis of what it views."""
+    wanted, after = node.operands[1].data, dims_of(node.output)
+    return (wanted is not None and bool(wanted.all())) or (after is not None and all(after))
+
+
+def _view_heads(graph: Graph, node: Node, heads: Sequence[int]) -> None:
+    """View as heads what a Reshape views; sizes that it copies are written out."""
+    add = Builder(graph, node, f"{node.name}.heads", (node,))
+    wanted = node.operands[1]
+    if wanted.data is None or not wanted.data.all():
+        wanted = add.integers(dims_of(node.output) or (), "sizes")
+    graph.set_inputs(node, (add.shaped(node.operands[0], heads), wanted))
 
 
 def _takes_apart(node: Node) -> bool:

@@ -248,6 +248,22 @@ def test_heads_behind_positions(batch: int) -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("is_taken_apart", [False, True])
+def test_pairs_whose_sizes_are_copied_of_five_axes(*, is_taken_apart: bool) -> None:
+    """A view of four axes lacks the last one, and has another third one."""
+
+    def build(g: Graph, x: Value) -> Value:
+        pairs = apply(g, Reshape(), apply(g, Exp(), x), np.array([5, 0, 0, 3, 0]))
+        if not is_taken_apart:
+            return pairs
+        a, b = (apply(g, Gather(axis=-1), pairs, np.array(i)) for i in (0, 1))
+        return apply(g, Sub(), a, b)
+
+    graph = make(build, (3, 1, 2, 5, 2))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
 SPELLINGS = [
     *(matrices, every_other),
     *(neighbours, complex_numbers, half_by_half, first_part),
