@@ -6,6 +6,7 @@ find here is counted from the front, and exists.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,21 @@ class Update(NamedTuple):
     axis: int
     places: range
     value: Value
+
+
+def axis_of(node: Node) -> int | None:
+    """Return the axis that a node's attribute names, of what it reads first; None if unknown."""
+    axis: int | None = getattr(node.op, "axis", None)
+    shape = _shape(node.inputs[0]) if node.inputs else None
+    if axis is None or not shape or not -len(shape) <= axis < len(shape):
+        return None
+    return axis % len(shape)
+
+
+def is_along_last(node: Node) -> bool:
+    """Whether a node's attribute names the last axis of what it reads first."""
+    axis = axis_of(node)
+    return axis is not None and axis + 1 == len(_shape(node.inputs[0]) or ())
 
 
 def indices_of(node: Node) -> Array | None:
@@ -61,7 +77,13 @@ def reduced_axes(node: Node, rank: int | None = None) -> tuple[int, ...] | None:
 
 
 def axes_of(node: Node) -> tuple[int, ...] | None:
-    """Return the axes that a Slice names, all if it names none; None if they are not known."""
+    """Return the axes that a node is along; None if they are not known.
+
+    A Slice without axes is along all; that of another node is an attribute.
+    """
+    if not isinstance(node.op, Slice):
+        axis = axis_of(node)
+        return None if axis is None else (axis,)
     shape = _shape(node.inputs[0])
     axes = (*node.inputs[3:], None)[0]
     if shape is None or axes is None:
@@ -107,26 +129,70 @@ def part_of(value: Value) -> Part | None:
     shape = _shape(source)
     if node is None or source is None or not shape:
         return None
-    found = None
+    axis, places = axis_of(node), None
     if isinstance(node.op, Gather):
         indices = indices_of(node)
         if indices is not None and indices.size == 1 and indices.ndim < 2:
             place = int(indices.reshape(-1)[0])
-            found = normalize_axis(node.op.axis, len(shape)), range(place, place + 1)
+            places = range(place, place + 1)
     elif isinstance(node.op, Slice):
-        places = sliced_places(node) or {}
-        cut = [each for each in places.items() if each[1] != _all(shape[each[0]])]
-        found = (cut or [*places.items()])[0] if len(cut or places) == 1 else None
-    elif isinstance(node.op, Split):
-        axis = normalize_axis(node.op.axis, len(shape))
-        parts = node.outputs[: node.outputs.index(value) + 1]
-        sizes = [(_shape(each) or shape)[axis] for each in parts]
-        *before, size = (size for size in (0, *sizes) if isinstance(size, int))
-        if len(before) == len(sizes):
-            found = axis, range(sum(before), sum(before) + size)
-    if found is None or not len(found[1]) or found[1].step != 1:
+        taken = sliced_places(node) or {}
+        cut = {axis: each for axis, each in taken.items() if each != _all(shape[axis])} or taken
+        axis, places = next(iter(cut.items())) if len(cut) == 1 else (None, None)
+    elif isinstance(node.op, Split) and axis is not None:
+        places = _places_of_split(node, value, axis)
+    if axis is None or not places or places.step != 1:
         return None
-    return Part(source, *found)
+    return Part(source, axis, places)
+
+
+def joint_of(parts: Sequence[Part | None]) -> Part | None:
+    """Return what equal parts of a tensor are together, if each is next to the one before."""
+    first = parts[0]
+    if first is None:
+        return None
+    source, axis, places = first
+    starts = range(places.start, places.start + len(parts) * len(places), len(places))
+    wanted = [Part(source, axis, range(start, start + len(places))) for start in starts]
+    return Part(source, axis, range(starts.start, starts.stop)) if [*parts] == wanted else None
+
+
+def place_of(node: Node) -> tuple[int, int] | None:
+    """Return axis and place if a Gather or Slice takes one place of several of an axis.
+
+    A Gather does so without the axis, and also of the only place; None for another node.
+    """
+    part = part_of(node.output) if isinstance(node.op, Gather | Slice) else None
+    if part is None or len(part.places) != 1:
+        return None
+    if isinstance(node.op, Gather):
+        is_place = _shape(node.operands[1]) == ()
+    else:
+        is_place = _size(part.source, part.axis) != 1
+    return (part.axis, part.places.start) if is_place else None
+
+
+def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
+    """Return the axis of a Split and the sizes of its parts; None unless all are known."""
+    axis = axis_of(node) if isinstance(node.op, Split) else None
+    if axis is None:
+        return None
+    sizes = [size for part in node.outputs if isinstance(size := _size(part, axis), int)]
+    return (axis, tuple(sizes)) if len(sizes) == len(node.outputs) else None
+
+
+def _places_of_split(split: Node, part: Value, axis: int) -> range | None:
+    """Return the places that a part has, if its size and those of the parts before it are known."""
+    place, given = split.outputs.index(part), (*split.inputs, None)[1]
+    first, size = (_size(each, axis) for each in (split.outputs[0], part))
+    begin: int | None = None
+    if given is None and isinstance(first, int):
+        begin = first * place  # only the last part may be smaller
+    elif given is not None and isinstance(given.type, TensorType) and given.type.value is not None:
+        before = given.type.value[:place]
+        if before.dtype != object or all(isinstance(n, int) for n in before):
+            begin = int(before.sum())
+    return None if begin is None or not isinstance(size, int) else range(begin, begin + size)
 
 
 def update_of(node: Node) -> Update | None:
@@ -191,6 +257,11 @@ def _list(value: Value | None) -> list[int]:
     """Return known numbers; none of an omitted input, and one where a file has a scalar."""
     numbers = known(value)
     return [] if numbers is None else numbers.reshape(-1).tolist()
+
+
+def _size(value: Value, axis: int) -> Dim:
+    shape = _shape(value)
+    return shape[axis] if shape else None
 
 
 def _shape(value: Value | None) -> Shape | None:

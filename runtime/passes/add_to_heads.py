@@ -9,6 +9,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
@@ -113,10 +114,10 @@ def _biased(graph: Graph, product: Node) -> Value:
 
 def _parts(graph: Graph, result: Value) -> tuple[Node | None, Sequence[Value]]:
     """Return the Split that cuts a layer's columns, or None, and its parts."""
-    reader, rank = graph.sole_consumer(result), rank_of(result)
-    if reader is None or not isinstance(reader.op, Split) or not rank:
+    reader = graph.sole_consumer(result)
+    if reader is None or not isinstance(reader.op, Split) or not is_along_last(reader):
         return None, [result]
-    return (reader, reader.outputs) if reader.op.axis % rank == rank - 1 else (None, [result])
+    return reader, reader.outputs
 
 
 def _part(graph: Graph, value: Value) -> _Part:

@@ -14,14 +14,14 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.cuts import reduced_axes, sliced_places
+from ..ops.cuts import axis_of, reduced_axes, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Pad, Slice, Split
 from ..ops.norm import BatchNormalization, InstanceNormalization
 from ..ops.pool import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 from ..ops.reduce import ReduceMax, ReduceMean
 from ..ops.resize import Resize
-from ..ops.shapes import normalize_axes, normalize_axis
+from ..ops.shapes import normalize_axes
 from .editing import shape_of
 
 
@@ -147,7 +147,7 @@ def _of_pad(node: Node) -> Parts:
 def _of_concat(node: Node) -> Parts:
     sizes = [channels_of(value) for value in node.operands]
     assert isinstance(node.op, Concat)
-    if normalize_axis(node.op.axis, len(shape_of(node.output) or ())) != 1 or None in sizes:
+    if axis_of(node) != 1 or None in sizes:
         return None
     starts = accumulate((size or 0 for size in sizes), initial=0)
     return tuple(Part(node.output, v, s) for v, s in zip(node.operands, starts, strict=False))
@@ -157,7 +157,7 @@ def _of_split(node: Node) -> Parts:
     x, sizes = node.inputs[0], [channels_of(value) for value in node.outputs]
     assert isinstance(node.op, Split)
     assert x is not None
-    if normalize_axis(node.op.axis, len(shape_of(x) or ())) != 1 or None in sizes:
+    if axis_of(node) != 1 or None in sizes:
         return None
     starts = accumulate((size or 0 for size in sizes), initial=0)
     return tuple(Part(x, v, s, True) for v, s in zip(node.outputs, starts, strict=False))
@@ -188,7 +188,7 @@ def _of_gather(node: Node) -> Parts:
     assert isinstance(node.op, Gather)
     if x is None or at is None or at.data is None or at.data.ndim != 1:
         return None
-    return () if normalize_axis(node.op.axis, len(shape_of(x) or ())) == 1 else None
+    return () if axis_of(node) == 1 else None
 
 
 _RULES: Mapping[type[Op], Callable[[Node], Parts]] = {

@@ -11,11 +11,11 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
-from ..ops.cuts import sliced_places
+from ..ops.cuts import is_along_last, part_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Tile, Transpose
 from ..ops.shape import RESHAPES, Reshape
-from .editing import shape_of, size_of, split_sizes, static_size
+from .editing import shape_of, size_of, static_size
 
 #: Names of axes that count batches and rows.
 _COUNTS = ("batch", "row")
@@ -129,11 +129,10 @@ def _whole(heads: HeadColumns) -> HeadColumns:
     if node is None or not isinstance(node.op, Split) or shape[:-1] == heads.counts:
         return heads
     whole, sizes = node.inputs[0], {size_of(value, -1) for value in node.outputs}
-    last = node.op.axis % len(shape) == len(shape) - 1
-    part = _part(node, heads.source) if last and len(sizes) == 1 else None
+    part = part_of(heads.source) if is_along_last(node) and len(sizes) == 1 else None
     if whole is None or part is None:
         return heads
-    columns = heads.columns + part.start
+    columns = heads.columns + part.places.start
     width = heads.width * len(node.outputs)
     return replace(heads, source=whole, width=width, columns=columns, nodes=(node, *heads.nodes))
 
@@ -204,7 +203,8 @@ def _moved(layout: _Layout, node: Node, given: Sequence[Dim], result: Value) -> 
     if isinstance(op, Gather):
         return _gathered(layout, op.axis, node.inputs[1])
     if isinstance(op, Split):
-        return _cut(layout, op.axis, _part(node, result))
+        part = part_of(result)
+        return None if part is None else _cut(layout, part.axis, part.places)
     return _tiled(layout, node) if isinstance(op, Tile) else _sliced(layout, node)
 
 
@@ -292,16 +292,6 @@ def _tiled(layout: _Layout, node: Node) -> _Layout | None:
     return replace(layout, columns=np.tile(layout.columns, repeats)) if named else None
 
 
-def _part(node: Node, result: Value) -> slice | None:
-    """Return the arrangement of one output of a Split."""
-    found = split_sizes(node)
-    if found is None:
-        return None
-    _, sizes = found
-    place = node.outputs.index(result)
-    return slice(sum(sizes[:place]), sum(sizes[: place + 1]))
-
-
 def _sliced(layout: _Layout, node: Node) -> _Layout | None:
     places = sliced_places(node)
     if places is None:
@@ -310,12 +300,13 @@ def _sliced(layout: _Layout, node: Node) -> _Layout | None:
     for axis, part in places.items():
         if part.step <= 0:
             return None
-        found = found and _cut(found, axis, slice(part.start, part.stop, part.step))
+        found = found and _cut(found, axis, part)
     return found
 
 
-def _cut(layout: _Layout, axis: int, part: slice | None) -> _Layout | None:
+def _cut(layout: _Layout, axis: int, places: range) -> _Layout | None:
     place = layout.place(axis)
-    if place is None or part is None:
+    if place is None:
         return None
-    return replace(layout, columns=layout.columns[(slice(None),) * place + (part,)])
+    window = slice(places.start, places.stop, places.step)
+    return replace(layout, columns=layout.columns[(slice(None),) * place + (window,)])

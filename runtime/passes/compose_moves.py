@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
 from ..ir.types import Array
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -402,7 +403,7 @@ def _is_norm(node: Node) -> bool:
     shape = shape_of(node.inputs[0] if node.inputs else None)
     if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not shape:
         return False
-    if node.op.axis % len(shape) != len(shape) - 1 or not isinstance(width := shape[-1], int):
+    if not is_along_last(node) or not isinstance(width := shape[-1], int):
         return False
     given = [value for value in node.inputs[1:] if value is not None]
     return all(v.data is not None and _is_row(v.data, width) for v in given)

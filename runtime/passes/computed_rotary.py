@@ -19,6 +19,7 @@ from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
 from ..ops.attention import RotaryEmbedding
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add, Cast, Cos, Div, Mul, Neg, Sin
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Expand, Tile, Transpose
@@ -181,7 +182,7 @@ def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
     if not interleaved:
         if not isinstance(node.op, Concat) or node.inputs != (leaf, leaf):
             return None
-        return leaf if node.op.axis in (-1, (rank_of(node.output) or 0) - 1) else None
+        return leaf if is_along_last(node) else None
     repeated = leaf.producer if isinstance(node.op, Reshape) and leaf is not None else None
     if repeated is None or not isinstance(repeated.op, Tile | Expand | Concat):
         return None
@@ -338,7 +339,7 @@ def _build_part(found: Found) -> Outcome:
 
 
 def _joins_rows(node: Node) -> bool:
-    return isinstance(node.op, Concat) and node.op.axis in (-1, 3) and rank_of(node.output) == 4
+    return isinstance(node.op, Concat) and rank_of(node.output) == 4 and is_along_last(node)
 
 
 _ROTATED = Apply(RotaryEmbedding, name="rotated")

@@ -8,7 +8,7 @@ from math import prod
 
 from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import axes_of, part_of
+from ..ops.cuts import axes_of, place_of, split_sizes
 from ..ops.elementwise import Mul
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -16,16 +16,7 @@ from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .cut_splits import cut_split
-from .editing import (
-    Builder,
-    drop,
-    rank_of,
-    shape_of,
-    size_of,
-    split_sizes,
-    static_dims,
-    static_size,
-)
+from .editing import Builder, drop, shape_of, static_dims, static_size
 
 #: Parts of rows are read in place if they consist of words of 16 bytes, which are 8 16-bit floats.
 _WORD = 8
@@ -216,17 +207,6 @@ def slice_before_transposes(graph: Graph) -> Iterator[str]:
         graph.replace(node, [add(transpose.op, part)])
         drop(graph, transpose)
         yield f"Slice '{name}' cuts what Transpose '{transpose.name}' reads"
-
-
-def place_of(reader: Node) -> tuple[int, int] | None:
-    """Return axis and place if a Gather or Slice takes one place of an axis."""
-    found = part_of(reader.output) if isinstance(reader.op, (Gather, Slice)) else None
-    if found is None or len(found.places) != 1:
-        return None
-    _, axis, (place,) = found
-    if isinstance(reader.op, Gather):
-        return (axis, place) if rank_of(reader.operands[1]) == 0 else None
-    return (axis, place) if size_of(reader.inputs[0], axis) != 1 else None
 
 
 def _cut_first(

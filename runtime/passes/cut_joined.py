@@ -8,7 +8,7 @@ from itertools import accumulate
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
-from ..ops.cuts import part_of
+from ..ops.cuts import axis_of, part_of
 from ..ops.movement import Concat, Slice, Split
 from ..ops.shape import Reshape
 from ..ops.shapes import normalize_axis
@@ -97,7 +97,7 @@ def _joined(graph: Graph, value: Value, axis: int) -> _Joined | None:
         return None
     sizes = [size_of(part, axis) for part in node.operands]
     known = [size for size in sizes if isinstance(size, int)]
-    if normalize_axis(node.op.axis, rank_of(node.output) or 1) != axis or len(known) < len(sizes):
+    if axis_of(node) != axis or len(known) < len(sizes):
         return None
     return _Joined(tuple(node.operands), tuple(accumulate(known)), shape, is_view)
 

@@ -7,12 +7,11 @@ from itertools import accumulate
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Attention
-from ..ops.cuts import Part, part_of
-from ..ops.movement import Concat, Slice, Split
+from ..ops.cuts import Part, axis_of, part_of, split_sizes
+from ..ops.movement import Concat, Slice
 from ..ops.shape import RESHAPES, Reshape
-from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, dims_of, drop, is_static, split_sizes
+from .editing import Builder, dims_of, drop, is_static
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -94,7 +93,4 @@ def _stays(split: Node, readers: Iterable[Node]) -> bool:
 
 def _joins(split: Node, reader: Node) -> bool:
     """Whether a node is a Concat along the axis of a Split."""
-    if not isinstance(reader.op, Concat) or not isinstance(split.op, Split):
-        return False
-    rank = len(split.outputs[0].tensor.dims)
-    return normalize_axis(reader.op.axis, rank) == normalize_axis(split.op.axis, rank)
+    return isinstance(reader.op, Concat) and axis_of(reader) == axis_of(split)

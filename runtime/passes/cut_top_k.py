@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import indices_of, known, sliced_places
+from ..ops.cuts import axis_of, indices_of, known, sliced_places
 from ..ops.gather import Gather
 from ..ops.search import TopK
 from ..ops.shapes import normalize_axis
@@ -46,7 +46,7 @@ def _needed(reader: Node, value: Value, axis: int, rank: int) -> int:
     numbers = [known(each) for each in reader.inputs[1:3]]
     if any(each is None or (each < 0).any() for each in numbers):
         return 0  # counted from the end, which will be another one
-    if isinstance(reader.op, Gather) and normalize_axis(reader.op.axis, rank) == axis:
+    if isinstance(reader.op, Gather) and axis_of(reader) == axis:
         indices = indices_of(reader)
         return 0 if indices is None or not indices.size else int(indices.max()) + 1
     taken = (sliced_places(reader) or {}).get(axis)

@@ -13,9 +13,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Dim, Shape, TensorType
-from ..ops.movement import Split
 from ..ops.shape import RESHAPES, Reshape
-from ..ops.shapes import normalize_axis
 
 
 def shape_of(value: Value | None) -> Shape | None:
@@ -73,19 +71,6 @@ def is_static(value: Value | None) -> bool:
 def dtype_of(value: Value | None) -> DType | None:
     """Return a tensor's dtype; None if it is not known to be a tensor."""
     return value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
-
-
-def split_sizes(node: Node) -> tuple[int, tuple[int, ...]] | None:
-    """Return the axis of a Split and the sizes of its parts; None unless all are known."""
-    if not isinstance(node.op, Split):
-        return None
-    rank = rank_of(node.inputs[0])
-    if not rank:
-        return None
-    axis = normalize_axis(node.op.axis, rank)
-    shapes = [shape_of(part) for part in node.outputs]
-    sizes = static_dims(None if shape is None else shape[axis] for shape in shapes)
-    return None if sizes is None else (axis, sizes)
 
 
 def number(value: Value | None, rank: int | None = None) -> float | None:

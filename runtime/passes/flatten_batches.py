@@ -7,6 +7,7 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim
+from ..ops.cuts import is_along_last
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.norm import Softmax
@@ -35,8 +36,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _weighs(graph: Graph, softmax: Node) -> bool:
     """Whether a node is a Softmax of rows that a product uses as weights."""
-    rank = len(shape_of(softmax.output) or ())
-    if not isinstance(softmax.op, Softmax) or softmax.op.axis not in (-1, rank - 1):
+    if not isinstance(softmax.op, Softmax) or not is_along_last(softmax):
         return False
     reader = graph.sole_consumer(softmax.output)
     return reader is not None and isinstance(reader.op, MatMul) and _is_batch(reader)

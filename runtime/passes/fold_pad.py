@@ -17,7 +17,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.cuts import sliced_places
+from ..ops.cuts import is_along_last, sliced_places
 from ..ops.elementwise import Relu
 from ..ops.movement import Concat, Pad, Slice
 from ..ops.pool import AveragePool, MaxPool
@@ -134,9 +134,13 @@ def _build_real(found: Found) -> Outcome:
     if not isinstance(node.op, DFT) or (node.op.inverse and node.op.onesided):
         return None  # half of a spectrum has imaginary parts
     real, imaginary = pair.operands
-    is_last = pair.op.axis % len(shape) == len(shape) - 1
     is_zero = imaginary.data is not None and not imaginary.data.any()
-    if not is_last or not is_zero or (shape_of(real) or ())[-1:] != (1,) or shape[-1] != 2:
+    if (
+        not is_along_last(pair)
+        or not is_zero
+        or (shape_of(real) or ())[-1:] != (1,)
+        or shape[-1] != 2
+    ):
         return None
     return Replacement(node.op, (real, *node.inputs[1:]))
 

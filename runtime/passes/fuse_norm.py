@@ -20,11 +20,11 @@ from .editing import dtype_of, first_input, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
-#: What `axis_of` gives for the channels of an image.
+#: What `mean_axis` gives for the channels of an image.
 CHANNELS = 1
 
 
-def axis_of(mean: Node) -> int | None:
+def mean_axis(mean: Node) -> int | None:
     """Return the first axis of a mean or sum over the last axes, from the end, or `CHANNELS`.
 
     None for means over others.
@@ -44,11 +44,11 @@ def axis_of(mean: Node) -> int | None:
 
 
 def _is_mean(node: Node) -> bool:
-    return axis_of(node) is not None
+    return mean_axis(node) is not None
 
 
 def _is_of_rows(node: Node) -> bool:
-    return axis_of(node) == -1
+    return mean_axis(node) == -1
 
 
 _MEANS = (ReduceMean, GlobalAveragePool)
@@ -75,7 +75,7 @@ _INVERSE = OneOf(Apply(Reciprocal, "root"), Apply(Div, 1, "root"))
 
 def _build(found: Found) -> Outcome:
     match, x, mean = found.match, found["x"], found.match.get("mean")
-    axis, shape = axis_of(match.made("variance")), shape_of(x)
+    axis, shape = mean_axis(match.made("variance")), shape_of(x)
     if axis is None or (mean is not None and not _is_mean_of(mean, x, axis, match.get("d"))):
         return None
     if dtype_of(x) not in FLOATS:
@@ -128,7 +128,7 @@ def _is_mean_of(mean: Value, x: Value, axis: int, centred: Value | None) -> bool
     if node is None or not isinstance(node.op, _MEANS) or node.inputs[0] is not x:
         return False
     is_less = less is not None and isinstance(less.op, Sub) and [*less.inputs] == [x, mean]
-    return axis_of(node) == axis and (centred is None or is_less)
+    return mean_axis(node) == axis and (centred is None or is_less)
 
 
 def _narrow(wide: Value) -> Value | None:

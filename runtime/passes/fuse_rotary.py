@@ -12,7 +12,7 @@ from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
-from ..ops.cuts import axes_of, part_of
+from ..ops.cuts import axes_of, axis_of, part_of
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split
@@ -316,7 +316,7 @@ def _joined_pairs(graph: Graph) -> Iterator[str]:
     """
     for node in list(graph.nodes):
         stack = node.operands[0].producer if isinstance(node.op, Reshape) else None
-        if stack is None or not isinstance(stack.op, Concat) or stack.op.axis not in (-1, 4):
+        if stack is None or not isinstance(stack.op, Concat) or axis_of(stack) != 4:
             continue
         if graph.sole_consumer(stack.output) is not node:
             continue
@@ -360,9 +360,7 @@ def _view_heads(graph: Graph, node: Node, heads: Sequence[int]) -> None:
 
 def _takes_apart(node: Node) -> bool:
     """Whether a node cuts pairs [b, t, h, pairs, 2] into first and second elements."""
-    if isinstance(node.op, Slice):
-        return axes_of(node) == (4,)
-    return isinstance(node.op, Gather | Split) and node.op.axis in (-1, 4)
+    return isinstance(node.op, Gather | Slice | Split) and axes_of(node) == (4,)
 
 
 def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:

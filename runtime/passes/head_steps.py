@@ -7,7 +7,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
-from ..ops.cuts import reduced_axes
+from ..ops.cuts import is_along_last, reduced_axes
 from ..ops.elementwise import Clip, Max, Mul
 from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
@@ -70,7 +70,7 @@ def step_behind(graph: Graph, y: Value) -> HeadStep | None:
         return None
     if isinstance(node.op, RMSNormalization | LayerNormalization):
         others = all(value is None or value.data is not None for value in node.inputs[1:])
-        fits = others and node.op.axis in (-1, 3) and len(node.outputs) == 1
+        fits = others and is_along_last(node) and len(node.outputs) == 1
         return HeadStep(node) if fits else None
     if not isinstance(node.op, Mul):
         return None

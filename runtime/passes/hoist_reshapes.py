@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
 from ..ops.conv import Conv, convolves_pixels
+from ..ops.cuts import axis_of
 from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import Softmax
@@ -195,7 +196,7 @@ def _split_behind(
     """
     last, between = node, list[Node]()
     for reader in chain_behind(graph, node.output):
-        weighs = isinstance(reader.op, Softmax) and reader.op.axis in (-1, 2)
+        weighs = isinstance(reader.op, Softmax) and axis_of(reader) == 2
         if last in (node, *between) and (weighs or _scales(reader)):
             between.append(reader)
             last = reader

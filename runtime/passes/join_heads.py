@@ -13,6 +13,7 @@ from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.conv import Conv
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add, Div, Mul
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
@@ -202,7 +203,7 @@ def _is_step(graph: Graph, node: Node) -> bool:
         return False
     others = all(v is None or v.data is not None for v in node.inputs[1:])
     alone = len(node.outputs) == 1 and graph.sole_consumer(node.output) is not None
-    return alone and others and node.op.axis in (-1, 3)
+    return alone and others and is_along_last(node)
 
 
 def _factor_of(product: Node) -> Value | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import is_along_last
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import Flatten, Reshape
-from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
 from .flatten_pixels import is_stored
@@ -48,7 +48,7 @@ def _joins_rows(node: Node) -> bool:
     """Whether a node joins several tensors of three axes along the last."""
     if not isinstance(node.op, Concat) or len(node.inputs) < 2:
         return False
-    return rank_of(node.output) == 3 and normalize_axis(node.op.axis, 3) == 2
+    return rank_of(node.output) == 3 and is_along_last(node)
 
 
 def _image(graph: Graph, value: Value) -> Value | None:

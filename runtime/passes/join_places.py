@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from ..ir.graph import Graph, Node
-from .cut_before_transposes import place_of
+from ..ops.cuts import place_of
 from .driver import Context
 from .editing import Builder, first_input, shape_of
 from .pointwise import is_elementwise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import is_along_last
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Expand, Tile, Transpose
 from ..ops.shape import Reshape, Unsqueeze
@@ -27,7 +28,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if not isinstance(node.op, Concat) or len(node.inputs) < 2 or not shape:
             continue
         parts = node.operands
-        if node.op.axis % len(shape) != len(shape) - 1:
+        if not is_along_last(node):
             continue
         while (moved := _moved_alike(graph, parts)) is not None:
             parts = moved

@@ -9,11 +9,11 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
+from ..ops.cuts import place_of
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Transpose
-from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, size_of
 

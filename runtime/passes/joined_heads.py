@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import axis_of, part_of, place_of
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
-from .cut_before_transposes import place_of
 from .editing import Builder, drop, rank_of, shape_of
 
 #: Exchanges the axes of heads and of their rows.
@@ -52,7 +52,7 @@ def _places(graph: Graph, transpose: Node) -> list[Value]:
     found: dict[int, Value] = {}
     for reader in transpose.output.consumers:
         if isinstance(reader.op, Split):
-            cut = list(enumerate(reader.outputs)) if normalize_axis(reader.op.axis, 5) == 0 else []
+            cut = list(enumerate(reader.outputs)) if axis_of(reader) == 0 else []
         else:
             place = place_of(reader)
             cut = [] if place is None or place[0] else [(place[1], reader.output)]
@@ -73,7 +73,7 @@ def _is_joined(graph: Graph, value: Value) -> bool:
     """Whether a Concat joins heads with others, normalized or not."""
     for node in chain_behind(graph, value):
         if isinstance(node.op, Concat):
-            return normalize_axis(node.op.axis, 4) == 2
+            return axis_of(node) == 2
         if not isinstance(node.op, LayerNormalization | RMSNormalization):
             break
     return False
@@ -113,7 +113,7 @@ def transpose_joined_heads(graph: Graph) -> Iterator[str]:
             for transpose in transposes
             if transpose is not None and _transposes_heads(graph, transpose, node)
         ]
-        if normalize_axis(node.op.axis, 4) != 2 or len(heads) < len(transposes):
+        if axis_of(node) != 2 or len(heads) < len(transposes):
             continue
         add, name = Builder(graph, node, node.name, (node, *heads)), node.name
         whole = add(Concat(axis=1), *(transpose.inputs[0] for transpose in heads))
@@ -138,7 +138,7 @@ def _is_of_joined(graph: Graph, node: Node) -> bool:
     vectors = all(len(shape_of(value) or (0, 0)) == 1 for value in node.operands[1:])
     if reader is None or not isinstance(reader.op, Concat) or dims is None or len(dims) != 4:
         return False
-    return node.op.axis in (-1, 3) and normalize_axis(reader.op.axis, 4) == 2 and alone and vectors
+    return axis_of(node) == 3 and axis_of(reader) == 2 and alone and vectors
 
 
 def join_rows(graph: Graph) -> Iterator[str]:
@@ -182,15 +182,10 @@ def _part(add: Builder, heads: Value, width: int) -> Value | None:
     split = None if rows is None else rows.producer
     if rows is None or split is None or not isinstance(split.op, Split):
         return None
-    dims, place = shape_of(rows), split.outputs.index(rows)
-    if not dims or dims[:-1] != (shape_of(heads) or ())[:-2]:
+    part, dims = part_of(rows), shape_of(rows)
+    if part is None or not dims or dims[:-1] != (shape_of(heads) or ())[:-2]:
         return None
-    shapes = [shape_of(value) for value in split.outputs]
-    sizes = [shape[-1] if shape else None for shape in shapes]
-    axis = normalize_axis(split.op.axis, len(dims))
-    before = [size for size in sizes[:place] if isinstance(size, int)]
-    if axis != len(dims) - 1 or dims[-1] != width or len(before) < place:
+    if part.axis != len(dims) - 1 or len(part.places) != width:
         return None
-    begin = sum(before)
-    bounds = (add.integers([n], "bound") for n in (begin, begin + width, axis))
-    return add(Slice(), split.inputs[0], *bounds)
+    bounds = (part.places.start, part.places.stop, part.axis)
+    return add(Slice(), part.source, *(add.integers([n], "bound") for n in bounds))

@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim
 from ..ops.attention import Attention, RotaryEmbedding
-from ..ops.cuts import part_of
+from ..ops.cuts import axis_of, part_of
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -139,7 +139,7 @@ def _latent(graph: Graph, attention: Node) -> _Latent | None:
 
 def _halves(node: Node) -> tuple[Value, ...]:
     """Return the two values that a Concat joins to heads; nothing if it does not."""
-    joins = isinstance(node.op, Concat) and node.op.axis in (-1, 3) and len(node.inputs) == 2
+    joins = isinstance(node.op, Concat) and axis_of(node) == 3 and len(node.inputs) == 2
     return tuple(node.operands) if joins and rank_of(node.output) == 4 else ()
 
 
@@ -149,7 +149,7 @@ def _rotated(value: Value) -> tuple[_Rotated | None, Value | None]:
     while (node := value.producer) is not None and isinstance(node.op, Expand | Gather):
         if isinstance(node.op, Gather):
             places = node.operands[1].data
-            if places is None or places.ndim != 1 or node.op.axis not in (-1, 3) or order:
+            if places is None or places.ndim != 1 or axis_of(node) != 3 or order:
                 return None, None
             order = tuple(map(int, places))
         nodes.append(node)

@@ -15,6 +15,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add, Cast, Div, Mul
 from ..ops.gather import Gather, TensorScatter
 from ..ops.matmul import Gemm, MatMul
@@ -281,7 +282,7 @@ def _reads_latent(node: Node) -> bool:
     if not isinstance(node.op, Split):
         return _is_norm(node)
     parts = {reader for part in node.outputs for reader in part.consumers}
-    return node.op.axis in (-1, (rank_of(node.inputs[0]) or 0) - 1) and any(map(_is_norm, parts))
+    return is_along_last(node) and any(map(_is_norm, parts))
 
 
 def _is_kept(graph: Graph, value: Value) -> bool:

@@ -13,8 +13,9 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
+from ..ops.cuts import split_sizes
 from ..ops.movement import Split
-from .editing import Builder, rank_of, split_sizes
+from .editing import Builder, rank_of
 
 #: Largest difference of a table from another times a number, relative to its greatest element.
 ROUNDING = 1e-6
@@ -89,7 +90,7 @@ def _rotation_of(graph: Graph, value: Value | None, attention: Node) -> _Rotatio
         return None
     if graph.sole_consumer(rows) is not node or graph.sole_consumer(value) is not attention:
         return None
-    place = next(i for i, each in enumerate(split.outputs) if each is rows)
+    place = split.outputs.index(rows)
     return _Rotation(node, node.op, split, place, heads, widths[place])
 
 

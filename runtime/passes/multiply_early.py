@@ -12,6 +12,7 @@ from ..ir.dtypes import FLOATS, float16
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add, Mul
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
@@ -125,7 +126,7 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
         return None
     rank, addend = len(shape or ()), c[0] if c else None
     dtypes = FLOATS - {float16}
-    if rank < 2 or dtype_of(x) not in dtypes or concat.op.axis not in (-1, rank - 1):
+    if rank < 2 or dtype_of(x) not in dtypes or not is_along_last(concat):
         return None
     if isinstance(node.op, Gemm):
         if node.op.transA or (node.op.alpha, node.op.beta) != (1, 1):
@@ -227,7 +228,7 @@ def _keeps_rows(node: Node) -> bool:
         case Expand():
             return True
         case Gather():
-            return node.op.axis % rank < rank - 1
+            return not is_along_last(node)
         case Reshape():
             return sum(not isinstance(size, int) for size in after) < 2  # one may be -1
         case Unsqueeze() | Squeeze():

@@ -18,6 +18,7 @@ from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
@@ -111,9 +112,7 @@ def _layers(graph: Graph, node: Node, operands: tuple[Value, ...]) -> list[_Laye
         source, split, parts = value, value.producer, (value,)
         if split is not None and isinstance(split.op, Split):
             source, parts = split.operands[0], split.outputs
-            rank = len(shape_of(source) or ())
-            is_last = rank and split.op.axis % rank == rank - 1
-            if not is_last or not set(parts) <= set(operands):
+            if not is_along_last(split) or not set(parts) <= set(operands):
                 return None
         else:
             split = None

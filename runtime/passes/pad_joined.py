@@ -17,6 +17,7 @@ import numpy as np
 from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
+from ..ops.cuts import axis_of
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Pad, Transpose
 from ..ops.shapes import normalize_axis
@@ -77,7 +78,7 @@ def _from_join(graph: Graph, product: Node, place: int) -> list[Node]:
             break
         found.insert(0, node)
         if isinstance(node.op, Concat):
-            fits = rank > 1 and normalize_axis(node.op.axis, rank) == axis
+            fits = rank > 1 and axis_of(node) == axis
             return found if fits else []
         if not isinstance(node.op, Transpose):
             break

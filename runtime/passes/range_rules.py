@@ -27,7 +27,7 @@ from ..ops import (
 )
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from ..ops.cuts import reduced_axes
+from ..ops.cuts import axis_of, reduced_axes
 from ..ops.resize import GridSample, Resize
 from . import range_elementwise
 from .editing import static_size
@@ -80,7 +80,7 @@ def _transposed(node: Node, ranges: Ranges) -> ValueRange:
     if not shape or not isinstance(op, movement.Transpose):
         return of_first(node, ranges)
     last, rank = op.order(len(shape))[-1], len(shape)
-    along = made.op.axis % rank if made is not None and isinstance(made.op, norm.Softmax) else None
+    along = axis_of(made) if made is not None and isinstance(made.op, norm.Softmax) else None
     shares = last == along or (last == rank - 1 and ranges[source].shares)
     return replace(ranges[source], shares=shares)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import prod
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import is_along_last, place_of
 from ..ops.movement import Concat, Slice
 from ..ops.shape import Squeeze
-from .cut_before_transposes import place_of
 from .editing import Builder, shape_of
 from .row_moves import as_shape, moves_rows
 
@@ -51,7 +51,7 @@ def _as_stack(graph: Graph, node: Node) -> str:
     if len(sources) != 1 or None in sources or rank < 2 or result is None:
         return ""
     alike = all(shape_of(value) == sizes for value in parts)
-    if not alike or node.op.axis % rank != rank - 1 or len(known_sizes(node.output)) != rank:
+    if not alike or not is_along_last(node) or len(known_sizes(node.output)) != rank:
         return ""
     add = Builder(graph, node, node.name, (node,))
     rows = [as_shape(add, value, (*sizes[:-1], 1, sizes[-1])) for value in parts]

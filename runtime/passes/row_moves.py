@@ -16,7 +16,6 @@ from ..ops.cuts import axes_of
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import RESHAPES
-from ..ops.shapes import normalize_axis
 from .editing import Builder, dims_of, shape_of
 from .moved_places import MovedPlaces
 
@@ -106,8 +105,8 @@ def moves_rows(node: Node) -> bool:
         return False
     if isinstance(op, Transpose):
         return op.order(rank)[-1] == rank - 1
-    axes = [normalize_axis(op.axis, rank)] if isinstance(op, (Split, Concat, Gather)) else []
-    return rank - 1 not in ((axes_of(node) or range(rank)) if isinstance(op, Slice) else axes)
+    axes = axes_of(node) if isinstance(op, Split | Slice | Concat | Gather) else ()
+    return axes is not None and rank - 1 not in axes
 
 
 def move_to(graph: Graph, node: Node, places: MovedPlaces) -> Move | None:

@@ -233,14 +233,12 @@ def _spares(node: Node, lead: int) -> bool:
         return False
     if isinstance(op, Transpose):
         return op.order(rank)[:lead] == tuple(range(lead))
-    axes = [normalize_axis(op.axis, rank)] if isinstance(op, (Split, Concat, Gather)) else []
     if not isinstance(op, Concat) and any(
         v is not None and v.data is None for v in node.inputs[1:]
     ):
         return False
-    if isinstance(op, Slice):
-        axes = axes_of(node) or range(rank)
-    return all(axis >= lead for axis in axes)
+    axes = axes_of(node) if isinstance(op, Split | Slice | Concat | Gather) else ()
+    return all(axis >= lead for axis in (range(rank) if axes is None else axes))
 
 
 def _aligned(parts: Sequence[Sequence[Term]]) -> Iterator[list[Term]]:

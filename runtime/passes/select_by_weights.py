@@ -15,13 +15,12 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
-from ..ops.cuts import indices_of, sliced_places
+from ..ops.cuts import axis_of, indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split
-from ..ops.shapes import normalize_axis
 from .channels import Part, channels_of, parts_of
 from .driver import Context
-from .editing import Builder, drop, rank_of
+from .editing import Builder, drop
 
 #: Maximum number of channels that a layer reads for each one that it needs.
 MAX_READ = 2
@@ -87,8 +86,8 @@ def _selection(value: Value | None) -> _Selection | None:
 def _gathered(node: Node) -> tuple[int, ...] | None:
     """Return the channels that a Gather selects."""
     assert isinstance(node.op, Gather)
-    at, rank = indices_of(node), rank_of(node.inputs[0]) or 1
-    if at is None or at.ndim != 1 or normalize_axis(node.op.axis, rank) != 1:
+    at = indices_of(node)
+    if at is None or at.ndim != 1 or axis_of(node) != 1:
         return None
     return tuple(at.tolist())
 

@@ -10,6 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
+from ..ops.cuts import axis_of
 from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.norm import BatchNormalization
@@ -155,8 +156,7 @@ def _is_sum(node: Node) -> bool:
 
 def _sizes(concat: Node) -> list[int]:
     """Return the channels of each part of a Concat of channels; none if they are unknown."""
-    rank = rank_of(concat.output)
-    if not isinstance(concat.op, Concat) or not rank or normalize_axis(concat.op.axis, rank) != 1:
+    if not isinstance(concat.op, Concat) or axis_of(concat) != 1:
         return []
     shapes = [shape_of(value) for value in concat.operands]
     sizes = [shape[1] for shape in shapes if shape and isinstance(shape[1], int)]

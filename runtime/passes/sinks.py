@@ -15,7 +15,7 @@ from ..ir.chains import chain_behind
 from ..ir.dtypes import float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
-from ..ops.cuts import axes_of, part_of, reduced_axes
+from ..ops.cuts import axes_of, axis_of, part_of, reduced_axes
 from ..ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.reduce import ReduceLogSumExp
@@ -48,7 +48,7 @@ def appended_sinks(graph: Graph, softmax: Node) -> Sinks | None:
     joined, cut = x.producer, graph.sole_consumer(softmax.output)
     if joined is None or not isinstance(joined.op, Concat) or len(joined.inputs) != 2:
         return None
-    if cut is None or not isinstance(cut.op, Slice) or joined.op.axis not in (-1, 3):
+    if cut is None or not isinstance(cut.op, Slice) or axis_of(joined) != 3:
         return None
     scores, last = joined.operands
     if isinstance(last.producer, Node) and isinstance(last.producer.op, Expand):

@@ -12,12 +12,13 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.conv import Conv, convolves_pixels
+from ..ops.cuts import axis_of, split_sizes
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.packed import MatMulNBits
 from .driver import Context
-from .editing import Builder, drop, rank_of, shape_of, size_of, split_sizes
+from .editing import Builder, drop, rank_of, shape_of, size_of
 from .pattern import without_addend
 from .pointwise import is_elementwise
 from .transpose_images import to_channels_first, to_channels_last
@@ -76,7 +77,7 @@ def _pixels(graph: Graph, node: Node) -> Node | None:
     sizes = {size_of(part, 1) for part in node.outputs}
     weight, *bias = conv.operands[1:]
     known = weight.data is not None and all(each.data is not None for each in bias)
-    if not known or node.op.axis % rank != 1 or len(sizes) != 1:
+    if not known or axis_of(node) != 1 or len(sizes) != 1:
         return None
     size = next(iter(sizes))
     if conv.op.group != 1 or weight.data is None or not convolves_pixels(conv):

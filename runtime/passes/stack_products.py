@@ -9,13 +9,12 @@ from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Dim
-from ..ops.cuts import part_of
+from ..ops.cuts import part_of, place_of
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice, Transpose
 from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
-from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, unviewed
 from .pointwise import is_elementwise

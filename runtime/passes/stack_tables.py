@@ -11,12 +11,12 @@ from ..base.record import record
 from ..ir.dtypes import int32, int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
+from ..ops.cuts import place_of
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Transpose
 from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
-from .cut_before_transposes import place_of
 from .driver import Context
 from .editing import Builder, dims_of, drop, dtype_of, shape_of, size_of, static_dims, unviewed
 

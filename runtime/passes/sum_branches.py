@@ -9,6 +9,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
+from ..ops.cuts import axis_of
 from ..ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Swish
 from ..ops.movement import Concat, Split
 from ..ops.reduce import ReduceMean, ReduceSum
@@ -120,7 +121,7 @@ def _stacked(node: Node, along: _Axis) -> list[Value] | None:
     """Return the tensors that a Concat stacks."""
     if not isinstance(node.op, Concat) or len(node.inputs) != along.count:
         return None
-    if node.op.axis % len(shape_of(node.output) or (0,)) != along.axis:
+    if axis_of(node) != along.axis:
         return None
     found: list[Value] = []
     for value in node.inputs:

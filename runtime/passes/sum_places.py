@@ -7,7 +7,7 @@ from math import prod
 
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import indices_of
+from ..ops.cuts import axis_of, indices_of
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.reduce import ReduceSum
@@ -94,11 +94,9 @@ def _sources(part: Value) -> Iterator[tuple[Value, Places]]:
     """Yield the tensors of which a value is one place, and which, along ever more axes."""
     places: Places = {}
     while (node := part.producer) is not None and isinstance(node.op, Gather):
-        x, index = node.operands[0], indices_of(node)
-        shape = shape_of(x)
-        if index is None or index.ndim or not shape:
+        x, index, axis = node.operands[0], indices_of(node), axis_of(node)
+        if index is None or index.ndim or axis is None:
             return
-        axis = node.op.axis % len(shape)
         places = {a + (a >= axis): place for a, place in places.items()} | {axis: int(index)}
         part = x
         yield part, dict(places)

@@ -8,11 +8,12 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
+from ..ops.cuts import axis_of
 from ..ops.gather import Gather
 from ..ops.movement import Split, Transpose
 from ..ops.reduce import Reduce
 from ..ops.shape import Squeeze
-from ..ops.shapes import normalize_axes, normalize_axis
+from ..ops.shapes import normalize_axes
 from .editing import Builder, drop, shape_of
 
 
@@ -53,8 +54,7 @@ def transpose_whole(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Split):
             continue
-        rank = len(shape_of(node.inputs[0]) or ())
-        axis = normalize_axis(node.op.axis, rank) if rank else 0
+        axis = axis_of(node) or 0
         transposes = [graph.sole_consumer(value) for value in node.outputs]
         direct = _same_order(transposes)
         places = [_transpose_of_place(graph, value, axis) for value in node.outputs]

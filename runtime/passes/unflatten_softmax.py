@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
-from ..ops.cuts import reduced_axes
+from ..ops.cuts import axes_of, reduced_axes
 from ..ops.elementwise import Sub
 from ..ops.norm import LogSoftmax, Softmax
 from ..ops.reduce import ReduceMax
@@ -69,5 +69,5 @@ def _whole(node: Node) -> Value | None:
     made = maxima.producer
     if made is None or not isinstance(made.op, ReduceMax) or made.operands[0] is not x:
         return None
-    fits = made.op.keepdims and reduced_axes(made, rank) == (node.op.axis % rank,)
+    fits = made.op.keepdims and reduced_axes(made, rank) == axes_of(node)
     return x if fits else None

@@ -10,10 +10,9 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import indices_of, sliced_places
+from ..ops.cuts import axis_of, indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
-from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, first_input, is_static
 
@@ -105,8 +104,8 @@ def _place(node: Node) -> tuple[int, int, int] | None:
         return None
     dims = source.tensor.dims
     if isinstance(node.op, Gather):
-        at, axis = indices_of(node), normalize_axis(node.op.axis, len(dims))
-        return None if at is None or at.ndim else (axis, dims[axis], int(at))
+        at, axis = indices_of(node), axis_of(node)
+        return None if at is None or at.ndim or axis is None else (axis, dims[axis], int(at))
     places = sliced_places(node) or {}
     if len(places) != 1:
         return None

@@ -13,10 +13,16 @@ from onnx import helper
 import tercet
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ops.cuts import (
+    Part,
     axes_of,
+    axis_of,
     indices_of,
+    is_along_last,
+    joint_of,
     part_of,
+    place_of,
     sliced_places,
+    split_sizes,
     update_of,
     written_places,
 )
@@ -93,17 +99,85 @@ def test_gathers(index: int | list[int]) -> None:
     assert part_of(node.output) == (whole if is_part else None)
 
 
+def imported(text: str) -> Graph:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    return tercet.load(model, stop_at=0).imported
+
+
 def test_parts_of_a_split() -> None:
-    x = tercet.load(
-        onnx.parser.parse_model(
-            """<ir_version: 10, opset_import: ["" : 21]> g (float[2, 7] x) => (p, q, r)
-            <int64[3] sizes = {3, 0, 4}> { p, q, r = Split <axis = -1> (x, sizes) }"""
-        ),
-        stop_at=0,
-    ).imported
+    x = imported(
+        """g (float[2, 7] x) => (p, q, r)
+        <int64[3] sizes = {3, 0, 4}> { p, q, r = Split <axis = -1> (x, sizes) }"""
+    )
     (node,) = x.nodes
     found = [part_of(value) for value in node.outputs]
     assert found == [(x.inputs[0], 1, range(3)), None, (x.inputs[0], 1, range(3, 7))]
+    assert split_sizes(node) == (1, (3, 0, 4))
+    assert is_along_last(node)
+
+
+@pytest.mark.parametrize("rows", ["7", "n"])
+def test_equal_parts_of_a_split_and_a_smaller_one(rows: str) -> None:
+    x = imported(f"g (float[{rows}, 2] x) => (p, q, r) {{ p, q, r = Split <num_outputs = 3> (x) }}")
+    (node,) = x.nodes
+    found = [part_of(value) for value in node.outputs]
+    if rows == "n":
+        assert found == [None] * 3
+        assert split_sizes(node) is None
+    else:
+        assert found == [(x.inputs[0], 0, each) for each in (range(3), range(3, 6), range(6, 7))]
+        assert split_sizes(node) == (0, (3, 3, 1))
+    assert axis_of(node) == 0
+    assert not is_along_last(node)
+
+
+def test_parts_of_which_the_file_says_only_the_first_sizes() -> None:
+    x = imported(
+        """g (float[n, 2] x) => (p, q, r) <int64[2] first = {3, 2}, int64[1] used = {5}> {
+            size = Shape <start = 0, end = 1> (x)
+            rest = Sub (size, used)
+            sizes = Concat <axis = 0> (first, rest)
+            p, q, r = Split <axis = 0> (x, sizes)
+        }"""
+    )
+    found = [part_of(value) for value in x.nodes[-1].outputs]
+    assert found == [(x.inputs[0], 0, range(3)), (x.inputs[0], 0, range(3, 5)), None]
+
+
+def test_joint_parts() -> None:
+    graph, _ = graph_of("Slice", *map(np.array, ([0], [1])))
+    x, y = graph.inputs[0], graph.nodes[0].output
+
+    def joint(*bounds: tuple[int, int], last: object = x) -> object:
+        *front, end = (Part(x, 2, range(*each)) for each in bounds)
+        return joint_of([*front, end._replace(source=last)])
+
+    assert joint((2, 4), (4, 6), (6, 8)) == (x, 2, range(2, 8))
+    assert joint((2, 4)) == (x, 2, range(2, 4))
+    assert joint((2, 4), (4, 7)) is None
+    assert joint((2, 4), (6, 8)) is None
+    assert joint((4, 6), (2, 4)) is None
+    assert joint((2, 4), (4, 6), last=y) is None
+    assert joint_of([Part(x, 2, range(2, 4)), None]) is None
+    assert joint_of([None, Part(x, 2, range(2, 4))]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "place"),
+    [
+        ("Gather", [-1], (2, 3)),
+        ("Gather", [[3]], None),
+        ("Slice", [[2], [3], [-1]], (2, 2)),
+        ("Slice", [[2], [4], [-1]], None),
+        ("Slice", [[0], [1], [1]], None),
+    ],
+)
+def test_single_places(kind: str, numbers: list[Any], place: tuple[int, int] | None) -> None:
+    """A Slice of the only place of an axis changes nothing."""
+    axis = {"axis": 2} if kind == "Gather" else {}
+    graph, _ = graph_of(kind, *map(np.array, numbers), **axis)
+    (node,) = graph.nodes
+    assert place_of(node) == place
 
 
 def grid(*places: range) -> np.ndarray:

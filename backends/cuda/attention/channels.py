@@ -21,6 +21,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.attention import Attention
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.elementwise import Cast, Div, Mul
 from ....runtime.ops.matmul import MatMul
 from ....runtime.ops.movement import Transpose
@@ -234,7 +235,7 @@ def _softmax(graph: Graph, product: Node) -> _Products | None:
                 break
             every = frozenset({*nodes, node})
             return _Products((q, k, node.operands[1]), (False, True, False), factors, every, node)
-        if isinstance(node.op, Softmax) and not softmax and node.op.axis in (-1, 3):
+        if isinstance(node.op, Softmax) and not softmax and is_along_last(node):
             softmax = True
         elif scale is None or (softmax and not isinstance(node.op, Cast)):
             break

@@ -11,6 +11,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
+from ....runtime.ops.cuts import part_of
 from ....runtime.ops.movement import Split
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting, Stored
@@ -75,18 +76,19 @@ def cut_attention_at(graph: Graph, attention: Node) -> CutAttention | None:
     if any(x.tensor.rank != 3 or x.tensor.dtype != float32 for x in parts):
         return None
     sources, splits = list[tuple[Value, int]](), dict[Node, None]()
-    for part in parts:
-        split = part.producer
-        if set(part.consumers) != {attention} or graph.is_output(part) or split is None:
+    for operand in parts:
+        split = operand.producer
+        if set(operand.consumers) != {attention} or graph.is_output(operand) or split is None:
             return None
         if not isinstance(split.op, Split):
-            sources.append((part, 0))
+            sources.append((operand, 0))
             continue
-        rows = split.operands[0]
-        if split.op.axis not in (-1, 2) or graph.is_output(rows) or set(rows.consumers) != {split}:
+        part = part_of(operand)
+        if part is None or part.axis != 2 or graph.is_output(part.source):
             return None
-        before = split.outputs[: split.outputs.index(part)]
-        sources.append((rows, sum(x.tensor.dims[-1] for x in before)))
+        if set(part.source.consumers) != {split}:
+            return None
+        sources.append((part.source, part.places.start))
         splits[split] = None
     read = {x for split in splits for x in split.outputs}
     if not read <= set(parts) or any(column % BLOCK for _, column in sources):

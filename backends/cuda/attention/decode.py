@@ -15,10 +15,10 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.gather import TensorScatter
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.norm import RMSNormalization
-from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..gemm.atoms import atom_of
@@ -221,7 +221,7 @@ def _norm_before(graph: Graph, rotation: Node) -> tuple[Node | None, HeadSource 
     if node is None or not isinstance(node.op, RMSNormalization):
         return None, None
     x, scale = node.operands[:2]
-    whole = x.tensor.rank == 4 and normalize_axis(node.op.axis, 4) == 3
+    whole = x.tensor.rank == 4 and is_along_last(node)
     constant = scale.is_constant and scale.tensor.dims == (x.tensor.dims[-1],)
     if not (whole and constant) or graph.sole_consumer(value) is not reader:
         return None, None

@@ -15,8 +15,8 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
+from ....runtime.ops.cuts import axis_of
 from ....runtime.ops.gather import TensorScatter
-from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..recipe.launch import each
@@ -137,7 +137,7 @@ def are_appended_alike(keys: Node, values: Node) -> bool:
         and keys.op.mode == values.op.mode
         and len(dims) == 4
         and dims == values.output.tensor.dims
-        and normalize_axis(keys.op.axis, 4) == normalize_axis(values.op.axis, 4) == 2
+        and axis_of(keys) == axis_of(values) == 2
     )
 
 

@@ -14,6 +14,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, float64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ....runtime.plan.format import Format
@@ -132,11 +133,11 @@ def _rotated(graph: Graph, value: Value, free: Set[Node]) -> Rotated | None:
     inner = [node for node in (cut, norm, join) if node is not None]
     alone = all(graph.sole_consumer(node.output) in found.nodes for node in inner)
     unread = not any(map(graph.is_read, norm.outputs[1:]))
-    dims, rank = norm.output.tensor.dims, len(norm.output.tensor.dims)
+    dims = norm.output.tensor.dims
     size = x.tensor.dims[2] // found.heads
     whole = dims[-1] == (x.tensor.dims[2] if cut is None else size)
     whole = whole and are_of_rows(dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
-    fits = alone and unread and whole and norm.op.axis in (-1, rank - 1) and found.nodes <= free
+    fits = alone and unread and whole and is_along_last(norm) and found.nodes <= free
     return found if fits and found.rows.tensor.dims == x.tensor.dims else None
 
 

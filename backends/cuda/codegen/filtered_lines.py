@@ -10,6 +10,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.movement import Concat, Slice
 from ....runtime.ops.shapes import normalize_axis
@@ -135,11 +136,10 @@ def _joined(graph: Graph, parts: tuple[Node, Node], free: Set[Node]) -> tuple[No
     end = next(iter(ends), None)
     if len(ends) != 1 or end is None or not isinstance(end.op, Concat) or len(end.inputs) != 2:
         return None
-    along_last = normalize_axis(end.op.axis, len(dims)) == len(dims) - 1
     made = all(v.producer in found and v.tensor.dims == dims for v in end.operands)
     chain = graph.in_order(found)
     few = len(chain) <= MAX_NODES and len(_read(chain, parts)) <= MAX_OPERANDS
-    return (*chain, end) if along_last and made and few else None
+    return (*chain, end) if made and few and is_along_last(end) else None
 
 
 def _read(chain: Sequence[Node], parts: tuple[Node, Node]) -> list[Value]:

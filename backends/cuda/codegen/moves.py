@@ -19,7 +19,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
-from ....runtime.ops.cuts import indices_of, sliced_places
+from ....runtime.ops.cuts import axis_of, indices_of, sliced_places
 from ....runtime.ops.gather import Gather, GatherElements, counted
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
@@ -277,12 +277,10 @@ def _slice(state: Coordinates, node: Node, dims: Ints) -> None:
 
 
 def _gather(state: Coordinates, node: Node, dims: Ints) -> None:
-    if not isinstance(node.op, Gather):
+    axis, indices = axis_of(node), indices_of(node)
+    if axis is None or indices is None:  # kernels of one node take those outside
         raise Unsupported
-    indices = indices_of(node)
-    if indices is None:  # kernels of one node take those outside
-        raise Unsupported
-    state.take(normalize_axis(node.op.axis, len(dims)), indices)
+    state.take(axis, indices)
 
 
 def _gather_elements(state: Coordinates, node: Node, dims: Ints) -> None:

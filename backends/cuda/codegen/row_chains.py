@@ -14,9 +14,9 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import axes_of, is_along_last
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import LogSoftmax, Softmax
-from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
@@ -191,8 +191,7 @@ def rows_of(node: Node) -> Rows | None:
     """
     axes = folded_axes(node) if type(node.op) in FOLDS else None
     if isinstance(node.op, Softmax | LogSoftmax):
-        place = normalize_axis(node.op.axis, len(node.operands[0].tensor.dims))
-        axes = (place,) if place == len(node.operands[0].tensor.dims) - 1 else None
+        axes = axes_of(node) if is_along_last(node) else None
     if axes is None or node.operands[0].tensor.dtype not in FLOATS:
         return None
     rows = Rows(node.operands[0].tensor.dims, tuple(sorted(axes)))

@@ -45,7 +45,7 @@ class ScanChain(MovedChain):
     @property
     def axis(self) -> int:
         """The axis along which they run."""
-        axis = axis_of(self.scans[0])
+        axis = scanned_axis(self.scans[0])
         assert axis is not None
         return axis
 
@@ -60,7 +60,7 @@ class ScanChain(MovedChain):
         return scan_chain(self, y, operand)
 
 
-def axis_of(node: Node) -> int | None:
+def scanned_axis(node: Node) -> int | None:
     """Return the axis of a scan; None for another node, and unless the axis is known."""
     if not isinstance(node.op, Cumulative):
         return None
@@ -80,7 +80,7 @@ def scan_chain_at(
         free: nodes that may be taken.
         moved: movements that may be taken.
     """
-    if axis_of(scan) is None:
+    if scanned_axis(scan) is None:
         return None
     nodes = _before(graph, _behind(graph, scan, free), free)
     reads = _operands(nodes)
@@ -130,7 +130,7 @@ def _joins(node: Node, scan: Node) -> bool:
     if node.output.tensor.dims != scan.output.tensor.dims:
         return False
     if isinstance(node.op, Cumulative) and isinstance(scan.op, Cumulative):
-        return axis_of(node) == axis_of(scan) and node.op.reverse == scan.op.reverse
+        return scanned_axis(node) == scanned_axis(scan) and node.op.reverse == scan.op.reverse
     return in_chains(node)
 
 
@@ -158,7 +158,7 @@ def _fits(movement: Movement, scan: Node) -> bool:
     Adjacent elements stay adjacent, and those of a line have one distance from each other.
     """
     walk = movement.walk(Tensor(movement.x))
-    along = movement.factors[axis_of(scan) or 0]
+    along = movement.factors[scanned_axis(scan) or 0]
     one_distance = sum(size > 1 for size in along) < 2
     same = movement.y.tensor.dims == scan.output.tensor.dims
     return walk.table is None and one_distance and same and movement.is_adjacent(movement.format)

@@ -16,9 +16,9 @@ from math import prod
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import axis_of
 from ....runtime.ops.gather import Gather, ScatterND
 from ....runtime.ops.shape import Reshape, Unsqueeze
-from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
@@ -293,10 +293,8 @@ class _Rows:
         """Whether a node chooses a row of a table for each row that is combined."""
         if not chooses(node) or not isinstance(node.op, Gather):
             return False
-        table, indices = node.operands
-        first = normalize_axis(node.op.axis, len(table.tensor.dims)) == 0
-        count = node.output.tensor.dims[0]
-        return first and indices.tensor.rank == 1 and count == self._dims[0]
+        is_list = axis_of(node) == 0 and node.operands[1].tensor.rank == 1
+        return is_list and node.output.tensor.dims[0] == self._dims[0]
 
     def _stage(self, node: Node) -> Stage | None:
         """Return the totals that a Gather gives to the rows they are made of."""

@@ -13,6 +13,7 @@ import numpy as np
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import axis_of
 from ....runtime.ops.elementwise import Mul
 from ....runtime.ops.movement import Concat, Slice
 from ....runtime.ops.reduce import ReduceMean, ReduceSum
@@ -72,7 +73,7 @@ def correlation_at(graph: Graph, concat: Node, free: Set[Node]) -> Correlation |
     sums = [value.producer for value in concat.operands]
     y = concat.output
     fits = y.tensor.rank == 4 and y.tensor.dtype in FLOATS and y.tensor.size
-    if not isinstance(concat.op, Concat) or concat.op.axis % 4 != 1 or not fits:
+    if not isinstance(concat.op, Concat) or axis_of(concat) != 1 or not fits:
         return None
     kinds = {type(node.op) for node in sums if node is not None}
     if len(set(sums)) < max(MIN_SHIFTS, len(sums)) or kinds not in ({ReduceMean}, {ReduceSum}):

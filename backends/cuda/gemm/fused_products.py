@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.packed import MatMulNBits
-from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue
@@ -161,12 +161,11 @@ def norm_of_rows(graph: Graph, products: Sequence[Node], *, alone: bool = True) 
     if y is None or norm is None or not isinstance(norm.op, LayerNormalization | RMSNormalization):
         return None
     x, *parameters = norm.operands
-    rank = len(y.tensor.dims)
     others = y.consumers.keys() - set(products)
     fits = not any(isinstance(node.op, PRODUCTS) for node in others)
     fits = fits and not (alone and (others or graph.is_output(y)))
     unread = not any(map(graph.is_read, norm.outputs[1:]))
-    rows = normalize_axis(norm.op.axis, rank) == rank - 1 and x.tensor == y.tensor
+    rows = is_along_last(norm) and x.tensor == y.tensor
     whole = all(
         v.is_constant
         and are_of_rows(y.tensor.dims, -1, v.tensor.dims)

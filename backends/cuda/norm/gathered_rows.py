@@ -16,7 +16,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.chains import chain_behind
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ops.cuts import indices_of
+from ....runtime.ops.cuts import indices_of, is_along_last
 from ....runtime.ops.gather import Gather
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
@@ -83,7 +83,7 @@ def gathered_rows_at(graph: Graph, norm: Node, free: Set[Node], tail: Tail) -> G
     dims = norm.operands[0].tensor.dims
     alone = not any(map(graph.is_read, norm.outputs[1:]))
     alone = alone and are_of_rows(dims, -1, *(v.tensor.dims for v in norm.operands[1:]))
-    if not alone or norm.op.axis not in (-1, len(dims) - 1):
+    if not alone or not is_along_last(norm):
         return None
     if norm.output.tensor.dtype == float32:
         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Set
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.movement import Slice, Split
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
@@ -86,7 +87,7 @@ def _heads_at(
         alone = not any(map(graph.is_read, node.outputs[1:]))
         dims, parameters = x.tensor.dims, (v.tensor.dims for v in node.operands[1:])
         alone = alone and are_of_rows(dims, -1, *parameters)
-        if node.op.axis not in (-1, len(dims) - 1) or not alone:
+        if not alone or not is_along_last(node):
             return None
     else:
         norm = unit_rows_at(graph, node, free, tail)

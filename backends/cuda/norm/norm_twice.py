@@ -13,6 +13,7 @@ from math import prod
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
@@ -83,11 +84,10 @@ def _is_of_rows(graph: Graph, norm: Node) -> bool:
     x, *parameters = norm.operands
     dims = x.tensor.dims
     alone = not any(map(graph.is_read, norm.outputs[1:])) and x.tensor.dtype != float32
-    last = norm.op.axis in (-1, len(dims) - 1)
     constant = all(v.is_constant for v in parameters)
-    return (
-        alone and last and constant and are_of_rows(dims, -1, *(v.tensor.dims for v in parameters))
-    )
+    if not alone or not constant or not is_along_last(norm):
+        return False
+    return are_of_rows(dims, -1, *(v.tensor.dims for v in parameters))
 
 
 def normalized_twice(
