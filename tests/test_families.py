@@ -33,6 +33,7 @@ KERNEL_ROOMS = {
     "boxes": "image",
     "recurrent_ways": "sequence",
     "pool": "image",
+    "pool_words": "image",
     "resize": "image",
     "conv_variants": "conv",
     "counted": "reduce",
@@ -70,10 +71,6 @@ KERNEL_ROOMS = {
 KERNELS_ELSEWHERE = {
     "codegen/copies.py": {"gemm/pack_halves.cu"},  # into a format that products read
     "tuning/judge.py": {"norm/squared_error.cu"},  # by which results are compared
-    "gemm/vectorized_f16.py": {
-        "image/pool_vectorized.cu",
-        "norm/lrn_vectorized.cu",
-    },  # 16-bit words
 }
 
 #: Operators that a file of another family runs, which does the same work already, and why.

@@ -26,7 +26,6 @@ from ....runtime.ops.norm import (
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue, are_divided, divides_channels
-from ..gemm.vectorized_f16 import half_lrn, pools_words
 from ..norm.channel_groups import normalize_channels
 from ..norm.norm_groups import (
     DEVIATION_PLUS,
@@ -38,10 +37,11 @@ from ..norm.norm_groups import (
 )
 from ..norm.norm_rows import RowStatistic, ScaleShift, normalize_rows
 from ..norm.softmax import SHORT, softmax_of
-from ..recipe.launch import each
+from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, index_type
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
+from .pool_words import pools_words
 
 THREADS = 128
 #: Pixels per thread when scaling innermost channels, if that leaves every
@@ -298,7 +298,7 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     before = (op.size - 1) // 2
     after, scale = op.size - 1 - before, op.alpha / op.size
     if pools_words(y, x) and op.size <= 16:
-        return half_lrn(y, x, (before, after), (scale, op.beta, op.bias))
+        return _lrn_of_words(y, x, (before, after), (scale, op.beta, op.bias))
     return each(
         "norm/lrn.cu",
         "lrn",
@@ -311,6 +311,33 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
         },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
         note=f"size {op.size}",
+    )
+
+
+def _lrn_of_words(
+    y: Tensor, x: Tensor, reach: tuple[int, int], factors: tuple[float, float, float]
+) -> Launch:
+    """Return a local response normalization in words of channels.
+
+    Args:
+        y: the result.
+        x: the input; `pools_words` must hold.
+        reach: neighbours on each side of a channel, at most 8.
+        factors: scale of the squares, exponent and bias.
+    """
+    count, (scale, beta, bias) = y.size // 8, factors
+    return each(
+        "norm/lrn_vectorized.cu",
+        "lrn_words",
+        count,
+        block=THREADS,
+        args={
+            **{"x": x, "y": y, "count": count, "channels": x.dims[1]},
+            **{"scale": scale, "beta": beta, "bias": bias},
+        },
+        types=(("T", x.dtype),),
+        constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
+        note=f"{sum(reach) + 1} channels",
     )
 
 

@@ -23,7 +23,6 @@ from ..codegen.epilogue import Epilogue, no_epilogue
 from ..codegen.fold_kernel import fold
 from ..codegen.folds import FOLDS, ReduceFormula
 from ..gemm.atoms import F16X3, HALVES, atom_of
-from ..gemm.vectorized_f16 import at_once, half_pool, pools_words
 from ..recipe.launch import Launch, each
 from ..recipe.operands import (
     Ints,
@@ -37,9 +36,9 @@ from ..recipe.operands import (
     three,
 )
 from ..recipe.source import arithmetic
+from .pool_words import AVERAGE, AVERAGE_PADDED, MAX, NORM, at_once, half_pool, pools_words
 
 THREADS = 128
-MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 #: Maximum number of elements counted in 32 bits.
 MAX_COUNTED = 2**30
 #: Channels per thread in C order, and the minimum number of results for it.

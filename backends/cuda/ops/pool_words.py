@@ -1,6 +1,6 @@
-"""Pooling and local response normalization of 16-bit floats in words of eight channels.
+"""Pooling of 16-bit floats in words of eight channels.
 
-Images are channels-last. The kernels compute in float32.
+Images are channels-last. The kernel computes in float32.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from math import prod
 
 from ....runtime.ops.window import Window
 from ..codegen.epilogue import Epilogue
+from ..gemm.atoms import HALVES, atom_of
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Tensor, by_axis, sizes
-from .atoms import HALVES, atom_of
 
 THREADS = 128
-
-# ── poolings ─────────────────────────────────────────────────────────────────────────────────────
-
-MAX, AVERAGE, AVERAGE_PADDED = range(3)
+MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 #: Maximum bytes of a window that a thread loads at once.
 TOGETHER = 256
 #: Maximum number of blocks along the second grid axis.
@@ -25,7 +22,7 @@ MAX_IMAGES = 65535
 
 
 def pools_words(y: Tensor | None, x: Tensor) -> bool:
-    """Whether `half_pool` supports these tensors."""
+    """Whether kernels of words support these tensors."""
     return (
         y is not None
         and x.dtype in HALVES
@@ -82,30 +79,3 @@ def at_once(kernel: Ints, nbytes: int) -> int:
     """
     counts = (prod(kernel[axis:]) for axis in range(len(kernel)))
     return next((count for count in counts if count * nbytes <= TOGETHER), 1)
-
-
-def half_lrn(
-    y: Tensor, x: Tensor, reach: tuple[int, int], factors: tuple[float, float, float]
-) -> Launch:
-    """Return a local response normalization in words of channels.
-
-    Args:
-        y: the result.
-        x: the input; `pools_words` must hold.
-        reach: neighbours on each side of a channel, at most 8.
-        factors: scale of the squares, exponent and bias.
-    """
-    count, (scale, beta, bias) = y.size // 8, factors
-    return each(
-        "norm/lrn_vectorized.cu",
-        "lrn_words",
-        count,
-        block=THREADS,
-        args={
-            **{"x": x, "y": y, "count": count, "channels": x.dims[1]},
-            **{"scale": scale, "beta": beta, "bias": bias},
-        },
-        types=(("T", x.dtype),),
-        constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
-        note=f"{sum(reach) + 1} channels",
-    )
