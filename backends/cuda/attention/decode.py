@@ -64,6 +64,8 @@ class DecodeAttention(Whole):
     sources: tuple[HeadSource, HeadSource, HeadSource]
     sink: Sink | None = None
 
+    reads_rows = True
+
     @property
     def output(self) -> Value:
         """The result of the attention."""
@@ -103,11 +105,6 @@ class DecodeAttention(Whole):
             if self.rotations is None
             else RotateAppend(*self.rotations, self.keys, self.values)
         )
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

@@ -16,7 +16,7 @@ from ....runtime.ops.movement import Transpose
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, RecipeContext, kernel_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 
 
@@ -34,17 +34,12 @@ class JoinedAttention(Whole):
     transpose: Node
     join: Node
 
-    regrouped = Grouping.MOVED
+    reads_rows = True
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({self.attention, self.transpose, self.join})
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

@@ -37,15 +37,12 @@ class PlacesFirst(Whole):
     before: tuple[Node | None, ...]
     behind: Node | None
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({self.attention, *filter(None, (*self.before, self.behind))})
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

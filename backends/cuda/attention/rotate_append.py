@@ -47,6 +47,7 @@ class RotateAppend(Whole):
     values: Node
     sources: tuple[HeadSource, ...] = ()
 
+    reads_rows = True
     regrouped = Grouping.ALONE
 
     @property
@@ -65,11 +66,6 @@ class RotateAppend(Whole):
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
         """The updated caches, each with its previous value."""
         return updated((self.keys, self.values))
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

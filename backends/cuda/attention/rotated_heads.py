@@ -77,15 +77,12 @@ class RotatedHeads(Whole):
     q: Rotated
     k: Rotated
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All nodes."""
         return self.q.nodes | self.k.nodes
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

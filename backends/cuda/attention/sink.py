@@ -127,17 +127,13 @@ class SinkAttention(Whole):
     attention: Node
     sink: Sink
 
+    reads_rows = True
     regrouped = Grouping.ALONE
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({self.attention, *self.sink.nodes})
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

@@ -56,6 +56,7 @@ class WeightedHeads(Whole):
     k: Factor
     product: StridedProduct
 
+    reads_rows = True
     regrouped = Grouping.LAST
 
     @property
@@ -82,11 +83,6 @@ class WeightedHeads(Whole):
         again = (self.across - 1) * scores.size * size_k / PRODUCTS
         stored = LAUNCH + 2 * scores.size * scores.dtype.itemsize / MEMORY
         return 0 < size_k <= MAX_SIZE and size_v > 0 and again < stored
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

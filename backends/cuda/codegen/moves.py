@@ -19,7 +19,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
-from ....runtime.ops.cuts import axis_of, indices_of, sliced_places
+from ....runtime.ops.cuts import axes_of, axis_of, indices_of, sliced_places
 from ....runtime.ops.gather import Gather, GatherElements, counted
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
@@ -92,6 +92,7 @@ class Movement(Whole):
     coordinates: tuple[Array, ...]
     result: Format = Format.CONTIGUOUS
 
+    reads_rows = True
     regrouped = Grouping.PLAIN
 
     def walk(self, x: Tensor) -> Walk:
@@ -228,11 +229,6 @@ class Movement(Whole):
         rank = self.x.tensor.rank
         same = all(v.tensor.rank == rank for node in self.nodes for v in node.outputs)
         return same and not any(isinstance(n.op, (Transpose, *RESHAPES)) for n in self.nodes)
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     @property
     def follows(self) -> bool:

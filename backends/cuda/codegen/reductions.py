@@ -42,6 +42,7 @@ class ChainReduction(Whole):
     behind: tuple[Node, ...]
     moves: tuple[Movement, ...]
 
+    reads_rows = True
     regrouped = Grouping.PLAIN
 
     @property
@@ -61,11 +62,6 @@ class ChainReduction(Whole):
     def keeps_axes(self) -> bool:
         """Whether its result has an axis of size 1 for each that is reduced."""
         return keeps_axes(self.fold.op)
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return what its moves request of what they read and of its result; see `Pattern`."""

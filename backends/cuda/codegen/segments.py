@@ -76,6 +76,8 @@ class SegmentReduction(Whole):
     behind: tuple[Node, ...]
     view: Node | None = None
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
@@ -87,11 +89,6 @@ class SegmentReduction(Whole):
     def indices(self) -> Value:
         """Where the rows go."""
         return self.folds[0].operands[1]
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""

@@ -53,15 +53,12 @@ class SharedChain(Whole):
     chain: tuple[Node, ...]
     results: tuple[Value, ...]
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset(self.chain)
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     @property
     def follows(self) -> bool:

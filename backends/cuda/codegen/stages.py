@@ -25,17 +25,13 @@ class MovedChain(Whole):
     chain: tuple[Node, ...]
     moves: tuple[Movement, ...]
 
+    reads_rows = True
     regrouped = Grouping.PLAIN
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset((*(node for each in self.moves for node in each.nodes), *self.chain))
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
 
 def head_of(x: Value, kinds: type[Op] | UnionType) -> Node | None:

@@ -77,6 +77,8 @@ class StridedProduct(Whole):
     epilogue: tuple[Node, ...]
     behind: tuple[Node, ...]
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
@@ -127,11 +129,6 @@ class StridedProduct(Whole):
         around = self.nodes.difference((self.product, *self.epilogue))
         image = self.behind[-1:]
         return [node for node in around if node in image or not isinstance(node.op, RESHAPES)]
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats of its factors and its result; see `Pattern`."""

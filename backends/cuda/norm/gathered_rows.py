@@ -48,15 +48,12 @@ class GatheredRows(Whole):
     moved: Value | None = None
     is_last: bool = False
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         return frozenset({self.gather, *self.views, self.norm, *self.epilogue})
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

@@ -40,6 +40,8 @@ class HeadRows(Whole):
     epilogue: tuple[Node, ...]
     join: Node | None
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
@@ -51,11 +53,6 @@ class HeadRows(Whole):
     def rows(self) -> Value:
         """The rows of heads."""
         return self.cut.operands[0]
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether its kernel takes parts of rows; see `Pattern`."""
-        return True
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""

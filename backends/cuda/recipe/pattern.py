@@ -105,12 +105,8 @@ class Whole:
     """What most patterns have in common: they request nothing, and are grouped anew."""
 
     __slots__ = ()
+    reads_rows = False
     regrouped = Grouping.MOVED
-
-    @property
-    def reads_rows(self) -> bool:
-        """See `Pattern`."""
-        return False
 
     @property
     def follows(self) -> bool:
