@@ -19,7 +19,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
-from ....runtime.ops.cuts import axes_of, axis_of, indices_of, sliced_places
+from ....runtime.ops.cuts import axis_of, indices_of, sliced_places
 from ....runtime.ops.gather import Gather, GatherElements, counted
 from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
 from ....runtime.ops.resampling import axes_of, nearest, positions_of
