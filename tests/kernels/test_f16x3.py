@@ -368,7 +368,7 @@ def test_clusters_that_must_wait_take_a_second_wave() -> None:
     """An H200 has room for 14 clusters of seven blocks that fill a multiprocessor each."""
     (tile,) = (tile for tile in tiles_of(F16X3, H200) if str(tile) == "w128x96")
     fits, waits = (
-        f32.expected(Problem(256, 96 * columns, 3072), Config(tile, 7), F16X3, H200)
+        f32.estimator(Problem(256, 96 * columns, 3072), F16X3, H200)(Config(tile, 7))
         for columns in (7, 8)
     )
     assert waits > 1.5 * fits

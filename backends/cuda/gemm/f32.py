@@ -6,7 +6,7 @@ TF32 numbers otherwise; `precision="tf32"` takes the first of two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
@@ -56,6 +56,7 @@ from .tile import (
     considerate,
     estimate,
     overlapped,
+    quickest,
     ranked,
     suited,
     with_splits,
@@ -117,11 +118,16 @@ def fastest(problem: Problem, constant: bool, setting: Setting) -> Atom:
         constant: whether the right operands are constant.
         setting: the GPU, and the precision.
     """
-    target = setting.target
     if setting.options.precision == "tf32":
         return TF32
-    if not constant or not target.has_wgmma:
+    if not constant or not setting.target.has_wgmma:
         return TF32X3
+    return _fastest_by_constants(problem, setting.target)
+
+
+@lru_cache(MAX_KEPT)
+def _fastest_by_constants(problem: Problem, target: Target) -> Atom:
+    """Return `fastest` of a product by constants, with wgmma."""
     halves, words = (choose(problem, atom, target) for atom in (F16X3, TF32X3))
     blocks = words.tile.blocks(problem) * words.config.splits
     margin = SHORT_MARGIN if blocks <= SHORT * target.processors else MARGIN
@@ -174,47 +180,68 @@ def resources(tile: CtaTile, atom: Atom) -> Resources:
     return multistage.resources(tile, tile.stages, atom.parts)
 
 
-def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> float:
-    """Return the estimate for a configuration in microseconds."""
-    tile, splits = config.tile, config.splits
-    blocks = tile.blocks(problem) * splits
-    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
-    cached = blocks * steps * (tile.bm + atom.words * tile.bn) * tile.bk * 4 / CACHE
+@lru_cache(MAX_KEPT)
+def _fitting(atom: Atom, target: Target) -> list[CtaTile]:
+    """Return the tiles for an instruction of which a multiprocessor has room for as many blocks."""
+    return [tile for tile in tiles_of(atom, target) if resources(tile, atom).fits(target)]
+
+
+def estimator(problem: Problem, atom: Atom, target: Target) -> Callable[[Config], float]:
+    """Return a function of a configuration to its estimate in microseconds."""
     m, n, k, count = problem.m, problem.n, problem.k, problem.batch
-    read = m * k // (9 if problem.windows else 1)  # windows overlap
-    traffic = 4 * count * (read + m * n + atom.words * n * k)
+    words, windows = atom.words, problem.windows
+    read = m * k // (9 if windows else 1)  # windows overlap
+    traffic = 4 * count * (read + m * n + words * n * k)
     # The costs of TF32's tiles are fitted to convolutions, where they contain this.
     contained = atom is not F16X3 and problem.rows is not RowKind.MATRIX
-    large = splits > 2 and target.has_clusters and not contained
-    processors: float = target.processors
-    if large:
-        processors = min(processors * CLUSTERED, clusters_of(splits, target) * splits)
-    work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
-    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
-    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
+    clustered = target.has_clusters and not contained
+
+    def expected(config: Config) -> float:
+        tile, splits = config.tile, config.splits
+        blocks = tile.blocks(problem) * splits
+        steps = ceil_div(ceil_div(k, tile.bk), splits)
+        cached = blocks * steps * (tile.bm + words * tile.bn) * tile.bk * 4 / CACHE
+        processors: float = target.processors
+        if splits > 2 and clustered:
+            processors = min(processors * CLUSTERED, clusters_of(splits, target) * splits)
+        work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
+        time = overlapped(estimate(tile.cost, work, windows=windows), work, target)
+        return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
+
+    return expected
 
 
 @lru_cache(MAX_KEPT)
 def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, ...]:
     """Return all configurations with their estimates, fastest first."""
-    usable = [tile for tile in tiles_of(atom, target) if resources(tile, atom).fits(target)]
-    tiles = suited(usable, problem)
-    configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
-    configs = (config for config in configs if _meant(config, problem, target))
-    ways = ranked(configs, lambda config: expected(problem, config, atom, target))
+    found = _configs(problem, atom, target)
+    ways = ranked(found, estimator(problem, atom, target))
     return tuple(considerate(ways, problem, target))
+
+
+def _configs(problem: Problem, atom: Atom, target: Target) -> Iterator[Config]:
+    """Yield the tiles that suit a product, with and without splits."""
+    tiles = suited(_fitting(atom, target), problem)
+    for config in with_splits(tiles, problem, target, clusters=target.has_wgmma):
+        if _meant(config, problem, target):
+            yield config
 
 
 def _meant(config: Config, problem: Problem, target: Target) -> bool:
     """Whether a product is one that a tile is meant for: lean ones, for one wave of a matrix."""
-    blocks = config.tile.blocks(problem) * config.splits
-    one = problem.rows is RowKind.MATRIX and blocks <= target.processors
-    return one or not config.tile.lean
+    tile = config.tile
+    if not tile.lean:
+        return True
+    one_wave = tile.blocks(problem) * config.splits <= target.processors
+    return one_wave and problem.rows is RowKind.MATRIX
 
 
+@lru_cache(MAX_KEPT)
 def choose(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
     """Return the configuration with the lowest estimate."""
-    return ways_of(problem, atom, target)[0]
+    if problem.concurrent:
+        return ways_of(problem, atom, target)[0]
+    return quickest(_configs(problem, atom, target), estimator(problem, atom, target))
 
 
 def choose_blocks(problem: Problem, atom: Atom, target: Target) -> TimedConfig:

@@ -24,7 +24,7 @@ from .problem import Batch, GemmArguments, Matrix, Problem, image_source, packed
 from .schedules import multistage
 from .schedules.multistage import End, SplitK
 from .tables.f16 import MULTISTAGE
-from .tile import Config, TimedConfig, ranked, with_splits
+from .tile import Config, TimedConfig, quickest, with_splits
 from .windows import MAX_REACH, reach_of
 
 #: The element types.
@@ -129,7 +129,7 @@ def choose(p: Int8Product, target: Target) -> TimedConfig:
         for config in configs
         if multistage.fits(config, p.problem, target, config.tile.bn * OF_COLUMN)
     )
-    return ranked(configs, lambda config: multistage.expected(p.problem, config, target))[0]
+    return quickest(configs, lambda config: multistage.expected(p.problem, config, target))
 
 
 def multiply(p: Int8Product, target: Target) -> Launch:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, inf
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from ....runtime.base.record import record
@@ -225,7 +227,7 @@ def estimate(cost: Cost, work: BlockWork, *, windows: bool = False) -> float:
     """Return the microseconds of all waves; `windows` adds the cost of address lookups."""
     latency = cost.latency + (cost.window if windows else 0)
     waves, rest = divmod(ceil(work.blocks / work.processors), work.resident)
-    time = cost.begin + waves * _wave(cost, work, latency, work.resident)
+    time = cost.begin + (waves * _wave(cost, work, latency, work.resident) if waves else 0)
     return time + (_wave(cost, work, latency, rest) if rest else 0)
 
 
@@ -265,6 +267,12 @@ def ranked(configs: Iterable[Config], time: Callable[[Config], float]) -> list[T
     return sorted((TimedConfig(time(c), c) for c in configs), key=lambda found: found.microseconds)
 
 
+def quickest(configs: Iterable[Config], time: Callable[[Config], float]) -> TimedConfig:
+    """Return the first of `ranked`; one configuration suits at least."""
+    least, best = min(((time(c), c) for c in configs), key=itemgetter(0))
+    return TimedConfig(least, best)
+
+
 def filled(
     tiles: Iterable[CtaTile], problem: Problem, lowest: float = -inf, narrowest: float = -inf
 ) -> list[CtaTile]:
@@ -290,6 +298,7 @@ def suited(tiles: list[CtaTile], problem: Problem) -> list[CtaTile]:
     return filled(tiles, problem, lowest, narrowest) or tiles
 
 
+@lru_cache(MAX_KEPT)
 def clusters_of(size: int, target: Target) -> int:
     """Return how many clusters fit on a GPU with one block per multiprocessor."""
     return sum(gpc // size for gpc in GPCS) * target.processors // sum(GPCS)

@@ -14,7 +14,7 @@ from ...recipe.targets import Target
 from ..problem import GemmArguments, Image, Problem, widest
 from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
-from ..tile import MAX_KEPT, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
+from ..tile import MAX_KEPT, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, quickest
 
 MAX_SPLITS = 64
 #: Blocks per multiprocessor from which K is not split.
@@ -67,14 +67,13 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
 @lru_cache(MAX_KEPT)
 def choose(problem: Problem, target: Target) -> TimedConfig:
     """Return the tile and splits with the lowest estimate."""
-    return ranked(_configs(problem, target), lambda c: expected(problem, c, target))[0]
+    return quickest(_configs(problem, target), lambda c: expected(problem, c, target))
 
 
 @lru_cache(MAX_KEPT)
 def unsplit(problem: Problem, target: Target) -> Config:
     """Return the tile with the lowest estimate without splits, which need workspace."""
-    found = ranked(map(Config, SIMT), lambda c: expected(problem, c, target))
-    return found[0].config
+    return quickest(map(Config, SIMT), lambda c: expected(problem, c, target)).config
 
 
 def tried(problem: Problem, target: Target) -> tuple[str, ...]:

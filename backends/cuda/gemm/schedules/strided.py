@@ -25,7 +25,7 @@ from ..tile import (
     TimedConfig,
     estimate,
     overlapped,
-    ranked,
+    quickest,
     suited,
 )
 
@@ -195,7 +195,7 @@ def choose(problem: Problem, types: tuple[DType, DType], target: Target) -> Time
         if shared(tile, types, across_a=True, across_b=True) <= target.shared
     ]
     configs = map(Config, suited(fitting, problem))
-    return ranked(configs, lambda config: expected(problem, config.tile, types, target))[0]
+    return quickest(configs, lambda config: expected(problem, config.tile, types, target))
 
 
 def expected(problem: Problem, tile: CtaTile, types: tuple[DType, DType], target: Target) -> float:
