@@ -60,9 +60,10 @@ class Value:
     @property
     def tensor(self) -> TensorType:
         """The type of a tensor; raises TypeError for other values."""
-        if not isinstance(self.type, TensorType):
-            raise TypeError(f"'{self.name}' is {self.type or 'of unknown type'}, not a tensor")
-        return self.type
+        type_ = self.type
+        if not isinstance(type_, TensorType):
+            raise TypeError(f"'{self.name}' is {type_ or 'of unknown type'}, not a tensor")
+        return type_
 
 
 class Node:

@@ -25,8 +25,15 @@ def _dim_text(dim: Dim) -> str:
     return "?" if dim is None else str(dim)
 
 
+class _Checked:
+    """What a type has been found to be, which is no field of it."""
+
+    __slots__ = ("_dims",)
+    _dims: tuple[int, ...]
+
+
 @record
-class TensorType:
+class TensorType(_Checked):
     """Dtype and shape of a tensor, and its elements if known.
 
     Attributes:
@@ -63,12 +70,13 @@ class TensorType:
     @property
     def dims(self) -> tuple[int, ...]:
         """The shape as integers; raises ValueError if it is not static."""
-        if self.shape is None:
-            raise ValueError(f"{self} has no static shape")
-        for dim in self.shape:
-            if not isinstance(dim, int):
-                raise ValueError(f"{self} has no static shape")
-        return cast("tuple[int, ...]", self.shape)
+        try:
+            return self._dims
+        except AttributeError:  # the first time that it is asked for
+            if not self.is_static:
+                raise ValueError(f"{self} has no static shape") from None
+        self._dims = cast("tuple[int, ...]", self.shape)
+        return self._dims
 
     @property
     def size(self) -> int:

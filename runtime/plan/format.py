@@ -14,6 +14,8 @@ HALVES_BLOCK = 64
 class Format(Enum):
     """The physical order of a tensor's elements; the logical shape is always ONNX's."""
 
+    __hash__ = object.__hash__  # of Enum is one of the name, computed in Python
+
     CONTIGUOUS = "contiguous"
     """C order of the logical shape."""
     CHANNELS_LAST = "channels_last"

@@ -51,6 +51,8 @@ WORDS = (uint8, uint16, uint32, uint64)
 #: Integer types of struct members by size; multipliers of divisors are signed as well.
 _SIGNED: Mapping[int, DType] = MappingProxyType({4: int32, 8: int64})
 _INTEGERS = frozenset({int, bool})
+#: Operands of any dtype.
+_UNTYPED = (Packed, Scratch)
 
 
 # ── what does not fit ────────────────────────────────────────────────────────────────────────────
@@ -237,12 +239,12 @@ class _Pointer:
     dtype: DType | None
 
     def take(self, given: Given) -> Operand | None:
-        if given is None or isinstance(given, Packed | Scratch):
-            return given
         if isinstance(given, Tensor):
             dtype = given.dtype
             if self.dtype is None or self.dtype == dtype or _moves(self.dtype, dtype):
                 return given
+        elif given is None or isinstance(given, _UNTYPED):
+            return given
         raise _unfit(self.name, self.type, given)
 
 
@@ -272,9 +274,10 @@ class _Number:
     dtype: DType
 
     def take(self, given: Given) -> Argument:
-        if type(given) is not self.dtype.type and not _are_numbers({type(given)}, self.dtype):
+        kind, number = type(given), self.dtype.type
+        if kind is not number and kind is not int and not _are_numbers({kind}, self.dtype):
             raise _unfit(self.name, self.type, given)
-        return self.dtype.type(given)
+        return number(given)
 
 
 @record

@@ -183,8 +183,13 @@ def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
 
 def accessed_by(recipe: Recipe) -> frozenset[Value]:
     """Return the values that launches access."""
-    operands = (operand for launch in launches_of(recipe) for operand in launch.operands)
-    return frozenset(operand.value for operand in operands if isinstance(operand, Tensor))
+    found = set[Value]()
+    for launch in launches_of(recipe):
+        for argument in launch.args.values():
+            base = argument.base if isinstance(argument, TensorMap) else argument
+            if isinstance(base, Tensor):
+                found.add(base.value)
+    return frozenset(found)
 
 
 def pitched_by(recipe: Recipe) -> frozenset[Value]:
