@@ -51,8 +51,10 @@ _COPIERS = _Copiers()
 
 def is_shared(to: Array, source: Array) -> bool:
     """Whether several threads copy these elements: many, which are bytes in the same order."""
+    if to.nbytes < LARGE:
+        return False
     dense = to.flags.c_contiguous and source.flags.c_contiguous and not to.dtype.hasobject
-    return to.nbytes >= LARGE and dense and to.dtype == source.dtype and usable_cpus() > 1
+    return dense and to.dtype == source.dtype and usable_cpus() > 1
 
 
 def copy(to: Array, source: Array) -> None:

@@ -12,7 +12,7 @@ from ..ir.types import Array, TensorType, ValueType
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..plan.arena import ALIGNMENT, Allocation, aligned, pack
 from ..plan.backend import BuildContext, Run, View, Weights
-from ..plan.bind import bind_row, sequence
+from ..plan.bind import bind_row, joined, sequence
 from ..plan.rows import Layout, Row, Slot, lives_of
 from ..plan.streams import assign, side_by_side
 from .resources import Resources
@@ -174,7 +174,7 @@ class Body:
         if any(row.stream for row in self.rows):
             run = side_by_side(self.rows, self._schedule, range(len(self.rows)))
             return sequence([*copies, run])
-        return sequence([*copies, *(row.run for row in self.rows if row.run is not None)])
+        return sequence(joined([*copies, *(row.run for row in self.rows if row.run is not None)]))
 
     def _bind(self, row: Row, memory: View) -> Run | None:
         def workspace(type_: TensorType) -> View:

@@ -106,10 +106,8 @@ def run_sequence_map(
 
 def _replaced(old: Sequence[HostValue], new: list[HostValue], tally: Tally) -> list[HostValue]:
     """Replace the state of a loop in the tally, and return the new state."""
-    for value in new:
-        tally.add(value, "the state of the loop")
-    for value in old:
-        tally.drop(value)
+    for before, after in zip(old, new, strict=True):
+        tally.replace(before, after, "the state of the loop")
     return new
 
 

@@ -13,6 +13,7 @@ from ..plan.arena import aligned
 from ..plan.backend import BuildContext, Run, View
 from ..plan.bind import sequence
 from ..plan.device_control import Decisions, Rounds
+from ..plan.host_decisions import HostDecisions
 from .body import Body, finder, part
 
 COUNTER = TensorType(int64, (2,))
@@ -106,10 +107,13 @@ class Repetition:
         count, often = signature.count, ""
         self._is_unrolled = False
         if count is not None:
-            self._is_unrolled = signature.is_fixed and count * size <= UNROLLED
+            fits = signature.is_fixed and count * size <= UNROLLED
+            self._is_unrolled = fits and not isinstance(self._decisions, HostDecisions)
             often = f" {count} times" + ("" if signature.is_fixed else " at most")
         self.nodes = 1 + size * (count or 0 if self._is_unrolled else 1)
         what = "unrolled loop" if self._is_unrolled else "loop node of the graph"
+        if isinstance(self._decisions, HostDecisions):
+            what = "loop"
         self.kernel = f"{what}, {body.steps} step{'s' if body.steps != 1 else ''}{often}"
 
     def _pairs(self) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 An If, Loop or Scan whose bodies run on the device alone, with fixed shapes, is a step like any
 other: a `Branches` or a `Repetition` whose bodies use its scratch memory. Other nodes are left to
-the host, see `host_control`, with the reason.
+the host, see `host_control`, with the reason. In plans of the host that is every If, as a branch
+that is not taken shall cost nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..plan.device_control import Decisions, decisions_of
 from ..plan.exchange import IOPlacement
 from ..plan.format import Format
 from ..plan.host import HOST
+from ..plan.host_decisions import HostDecisions
 from ..plan.layout import lay_out
 from ..plan.partition import misfit, obstacle
 from ..plan.rows import Layout
@@ -74,6 +76,8 @@ class Nesting:
     def _hold(self, node: Node) -> Held | str:
         try:
             match node.op:
+                case If() if self.device is HOST:
+                    return "the host plans only the branch that it takes"
                 case If():
                     return self._branches(node, node.op)
                 case Loop():
@@ -203,8 +207,10 @@ class Nesting:
         for row in layout.rows:
             if row.step is None or isinstance(row.step, Branches | Repetition):
                 continue
-            reason = "" if row.step.capturable else "its work cannot be recorded"
-            reason = reason or self._decisions.refusal(row.step)
+            is_recorded = self.device is not HOST
+            reason = self._decisions.refusal(row.step)
+            if is_recorded and not row.step.capturable:
+                reason = "its work cannot be recorded"
             if reason:
                 return f"{row.title} ({row.backend}, {row.kernel}): {reason}"
         return layout
@@ -216,8 +222,8 @@ def nesting_of(resources: Resources) -> Nesting | None:
     With `Options.check_each` the host decides, so that every step has a row.
     """
     options, device = resources.options, resources.backends[0].device
-    decisions = decisions_of(device)
-    if device is HOST or decisions is None or options.check_each or options.control == "host":
+    decisions = HostDecisions() if device is HOST else decisions_of(device)
+    if decisions is None or options.check_each or options.control == "host":
         return None
     return Nesting(resources, decisions)
 

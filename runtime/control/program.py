@@ -130,7 +130,8 @@ class Program:
         if self._nesting is None:
             return dict.fromkeys(deciding, "")
         reasons = {node: self._nesting.hold(node) for node in deciding}
-        return {node: reason for node, reason in reasons.items() if reason}
+        on_host = self._nesting.device is HOST
+        return {n: "" if on_host else reason for n, reason in reasons.items() if reason}
 
     def _cut_tail(self, late: set[Node]) -> Sequence[Value]:
         """Move the late nodes to the tail; return the values that it reads."""

@@ -44,6 +44,28 @@ class Tally:
                 count, _ = self._owners.get(owner, (0, 0))
                 self._owners[owner] = count + 1, 0
 
+    def replace(self, old: HostValue, new: HostValue, what: str) -> None:
+        """Hold a value instead of another; raises LimitError as `Budget.take` does."""
+        if not self._takes_over(old, new):
+            self.add(new, what)
+            self.drop(old)
+
+    def _takes_over(self, old: HostValue, new: HostValue) -> bool:
+        """Hand the bytes of an array over to another one of as many, as states of loops mostly are.
+
+        Returns:
+            Whether that was possible: nobody else holds the first one, and nobody the second.
+        """
+        if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
+            return False
+        count, nbytes = self._owners.get(id(old), (0, -1))
+        if count != 1 or nbytes != new.nbytes or new.dtype.hasobject or new.base is not None:
+            return False
+        if id(new) in self._owners:
+            return False
+        self._owners[id(new)] = self._owners.pop(id(old))
+        return True
+
     def drop(self, value: HostValue) -> None:
         """Release a value."""
         gone = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -52,6 +53,19 @@ class Joinable(Protocol):
     def joined(self, others: Sequence[Run]) -> Run | None:
         """Return a run that does this and then `others`; None if they are of other kinds."""
         ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A host run within a context that whoever repeats it may enter once.
+
+    Attributes:
+        guard: returns the context; the same function for all runs of a kind.
+        inside: the run without it.
+    """
+
+    guard: Callable[[], AbstractContextManager[object]]
+    inside: Run
 
 
 class Buffer(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..ir.dtypes import uint8
 from ..ir.types import TensorType
-from .backend import Run, Stream, View
+from .backend import Guarded, Joinable, Run, Stream, View
 from .contract import run_of
 
 if TYPE_CHECKING:
@@ -34,11 +36,49 @@ def bind_row(
     return run_of(row.backend, row.step.bind(inputs, outputs, scratch))
 
 
-def sequence(runs: Sequence[Run]) -> Run:
-    """Return a function that enqueues several runs on a stream, in order."""
+class _Sequence:
+    """Runs in order."""
 
-    def run(stream: Stream) -> None:
-        for one in runs:
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+
+    def __call__(self, stream: Stream) -> None:
+        for one in self.runs:
             one(stream)
 
-    return run
+
+def sequence(runs: Iterable[Run]) -> Run:
+    """Return a function that enqueues several runs on a stream, in order."""
+    return _Sequence([each for run in runs for each in _parts(run)])
+
+
+def _parts(run: Run) -> Sequence[Run]:
+    return run.runs if isinstance(run, _Sequence) else (run,)
+
+
+def unguarded(run: Run) -> tuple[Callable[[], AbstractContextManager[object]], Run]:
+    """Return the context that a run enters, and the run without it; see `Guarded`.
+
+    A sequence of runs of several kinds is left as it is.
+    """
+    parts = _parts(run)
+    guards = {part.guard for part in parts if isinstance(part, Guarded)}
+    if len(guards) != 1:
+        return nullcontext, run
+    (guard,) = guards
+    return guard, _Sequence([p.inside if isinstance(p, Guarded) else p for p in parts])
+
+
+def joined(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with adjacent host runs joined where possible."""
+    found: list[Run] = []
+    for joinable, group in groupby(runs, key=lambda run: isinstance(run, Joinable)):
+        together: Sequence[Run] = list(group)
+        first = together[0]
+        if joinable and isinstance(first, Joinable):
+            made = first.joined(together[1:])
+            together = together if made is None else [made]
+        found += together
+    return found

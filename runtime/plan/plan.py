@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
-from itertools import groupby
 
 from ..base.budget import Budget
 from ..base.copying import copy
@@ -25,7 +24,6 @@ from .backend import (
     Buffer,
     Device,
     Forking,
-    Joinable,
     Reading,
     Run,
     Screening,
@@ -33,7 +31,7 @@ from .backend import (
     Stream,
     View,
 )
-from .bind import bind_row, sequence
+from .bind import bind_row, joined, sequence
 from .exchange import HOST_IO, Exchange, IOPlacement, exchange_of
 from .host import HOST, array
 from .layout import lay_out
@@ -174,7 +172,7 @@ class Plan:
         here = {n: v for n, v in self.outputs.items() if v.device is HOST and n not in kept}
         self._outputs = {n: array(v) for n, v in here.items()}
         self._runs = self._chain()
-        self._joined = _joined(self._runs)
+        self._joined = joined(self._runs)
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
@@ -469,19 +467,6 @@ class Plan:
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
-
-
-def _joined(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with adjacent host runs joined where possible."""
-    found: list[Run] = []
-    for joinable, group in groupby(runs, key=lambda run: isinstance(run, Joinable)):
-        together: Sequence[Run] = list(group)
-        first = together[0]
-        if joinable and isinstance(first, Joinable):
-            joined = first.joined(together[1:])
-            together = together if joined is None else [joined]
-        found += together
-    return found
 
 
 def _synchronize(stream: Stream) -> None:

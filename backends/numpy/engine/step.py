@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from itertools import groupby, pairwise
@@ -25,7 +26,7 @@ from ....runtime.errors import (
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
-from ....runtime.plan.backend import BuildContext, Run, View
+from ....runtime.plan.backend import BuildContext, Run, Stream, View
 from ....runtime.plan.host import array, logical
 from ..numerics import blas
 from .cost import blocks_worth
@@ -266,33 +267,51 @@ class HostRun:
         if len(parts) <= len(others):
             return None
         if not any(part.is_shared for part in parts):
-            return partial(_play_alone, [part.play for part in parts])
+            return _Joined(partial(_play_alone, [part.play for part in parts]))
         plays: list[Callable[[], None]] = []
         for is_shared, group in groupby(parts, key=attrgetter("is_shared")):
             if is_shared:
                 plays += [partial(part.play, stays=True) for part in group]
             else:
                 plays.append(_Interval([part.play for part in group]))
-        return partial(_play_together, plays)
+        return _Joined(partial(_play_together, plays))
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Disable numpy's warnings and BLAS threads."""
+    with np.errstate(all="ignore"), blas.one_thread():
+        yield
+
+
+class _Joined:
+    """Runs that are played one after the other; see `Guarded`."""
+
+    __slots__ = ("guard", "inside")
+
+    def __init__(self, inside: Run) -> None:
+        self.guard, self.inside = _quiet, inside
+
+    def __call__(self, stream: Stream) -> None:
+        with np.errstate(all="ignore"), blas.one_thread():
+            self.inside(stream)
 
 
 def _play_alone(plays: Sequence[Callable[[], None]], stream: object) -> None:
-    with np.errstate(all="ignore"), blas.one_thread():
-        for play in plays:
-            play()
+    for play in plays:
+        play()
 
 
 def _play_together(plays: Sequence[Callable[[], None]], stream: object) -> None:
-    with np.errstate(all="ignore"), blas.one_thread():
-        # However this is interrupted, no thread may go on spinning.
+    # However this is interrupted, no thread may go on spinning.
+    try:
         try:
-            try:
-                for play in plays:
-                    play()
-            finally:
-                POOL.release()
+            for play in plays:
+                play()
         finally:
             POOL.release()
+    finally:
+        POOL.release()
 
 
 class _Interval:

@@ -1,0 +1,97 @@
+"""Loops in plans of the host: iterations that replay bound steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+
+import tercet
+
+from .flows import FLOWS, HEADER, Flow, random_flow, vector
+
+LOOPS = tuple(flow for flow in FLOWS if flow.name != "branches")
+
+#: Only what an iteration finds out ends it.
+ENDLESS = """
+g (float[4] x) => (float[4] y) {
+  yes = Constant <value = bool {1}> ()
+  limit = Constant <value_float = 1e30> ()
+  axes = Constant <value = int64[1] {0}> ()
+  y = Loop (, yes, x) <
+    body = b (int64 i, bool going, float[4] v) => (bool more, float[4] w) {
+      w = Tanh (v)
+      size = ReduceMax <keepdims = 0> (w, axes)
+      more = Less (size, limit)
+    }
+  >
+}
+"""
+
+#: A loop in a loop; both stack what they have seen.
+INNER = """
+g (float[3] x) => (float[6, 3] all) {
+  m = Constant <value = int64 {6}> ()
+  two = Constant <value = int64 {2}> ()
+  last, all = Loop (m, , x) <
+    body = b (int64 i, bool going, float[3] v) => (bool going, float[3] w, float[3] seen) {
+      f = CastLike (i, v)
+      moved = Add (v, f)
+      w, both = Loop (two, , moved) <
+        body = d (int64 j, bool on, float[3] u) => (bool on, float[3] s, float[3] s) { s = Sin (u) }
+      >
+      axes = Constant <value = int64[1] {0}> ()
+      seen = ReduceSum <keepdims = 0> (both, axes)
+    }
+  >
+}
+"""
+
+
+def _loops(model: tercet.Model) -> list[str]:
+    return [row.kernel for row in model.placement() if row.kernel.startswith("loop, ")]
+
+
+def _same(flow: Flow) -> None:
+    """Compare a loop that is planned with one that the host runs body by body."""
+    planned = tercet.load(flow.model, backend="numpy")
+    apart = tercet.load(flow.model, backend="numpy", control="host")
+    for feeds in (*flow.feeds, *flow.feeds):
+        expected = apart.run(feeds)
+        for name, found in planned.run(feeds).items():
+            np.testing.assert_array_equal(found, expected[name])
+    assert not _loops(apart)
+
+
+@pytest.mark.parametrize("flow", LOOPS, ids=str)
+def test_planned_loops_give_what_the_host_does(flow: Flow) -> None:
+    _same(flow)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_loops_at_random(seed: int) -> None:
+    model, feeds = random_flow(seed)
+    planned = tercet.load(model, backend="numpy")
+    apart = tercet.load(model, backend="numpy", control="host")
+    for each in feeds:
+        expected = apart.run(each)
+        for name, found in planned.run(each).items():
+            np.testing.assert_array_equal(found, expected[name])
+
+
+def test_a_loop_in_a_loop_is_one_step() -> None:
+    source = parse_model(HEADER + INNER)
+    feeds = {"x": vector(3)}
+    (expected,) = onnxruntime.InferenceSession(source.SerializeToString()).run(None, feeds)
+    with tercet.load(source, backend="numpy") as model:
+        np.testing.assert_allclose(model.run(feeds)["all"], expected, rtol=1e-6)
+        assert len(_loops(model)) == 2
+        assert [row.backend for row in model.placement()].count("host") == 0
+
+
+def test_a_deadline_ends_a_planned_loop() -> None:
+    with tercet.load(parse_model(HEADER + ENDLESS), backend="numpy") as model:
+        with pytest.raises(tercet.TimeLimitError):
+            model.run({"x": vector(4)}, timeout=0.2)
+        assert len(_loops(model)) == 1
