@@ -56,16 +56,16 @@ class HostDecisions:
         """Return a function that copies the element of an iteration; see `Decisions`."""
         target, number = logical(dst), array(counter)
         elements = _elements(logical(src), axis, backward=backward)
-        return lambda stream: np.copyto(target, elements[number[0]])
+        return lambda stream: np.copyto(target, elements[int(number[0])])
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
         """Return a function that copies to the element of an iteration; see `Decisions`."""
         source, number = logical(src), array(counter)
         elements = _elements(logical(dst), axis, backward=backward)
-        return lambda stream: np.copyto(elements[number[0]], source)
+        return lambda stream: np.copyto(elements[int(number[0])], source)
 
 
 def _elements(whole: Array, axis: int, *, backward: bool) -> list[Array]:
     """Return the element of each iteration along an axis."""
-    along = np.moveaxis(whole, axis, 0)
+    along: Array = np.moveaxis(whole, axis, 0)
     return [along[i, ...] for i in range(len(along))[:: -1 if backward else 1]]

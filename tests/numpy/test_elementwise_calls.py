@@ -60,3 +60,18 @@ def test_halves_among_singles_are_read_when_the_call_is_made(size: int) -> None:
     with np.errstate(invalid="ignore"):
         want = (x.astype(np.float64) - halves).astype(np.float32)
     assert np.array_equal(found, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [*map(str, DTYPES), "int8", "int64", "bool", "complex128", "O"])
+@pytest.mark.parametrize("over", [None, 0, 1])
+def test_where_keeps_bits(name: str, over: int | None) -> None:
+    x = np.array([VALUES, VALUES[::-1]], np.float64)
+    x = np.nan_to_num(x, posinf=9, neginf=-9) if name.startswith("int") else x
+    dtype = bfloat16 if name == "bfloat16" else np.dtype(name)
+    operands = [x.astype(dtype), x[:1, ::-1].astype(dtype)]
+    condition = np.arange(10) % 3 == 1
+    want = np.where(condition, *operands)
+    operands[1] = np.broadcast_to(operands[1], x.shape).copy() if over else operands[1]
+    out = np.empty(x.shape, dtype) if over is None else operands[over]
+    elementwise_call(ELEMENTWISE[ops.Where](ops.Where()), condition, *operands, out=out)()
+    assert out.tolist() == want.tolist() if name == "O" else out.tobytes() == want.tobytes()

@@ -12,6 +12,12 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.boxes import MaxRoiPool, NonMaxSuppression, RoiAlign
 from ..engine.registry import kernel
 
+#: Indices and weights of the lower neighbours of samples, and of the upper ones.
+Neighbours = tuple[tuple[Array, Array], tuple[Array, Array]]
+
+#: Candidates that are compared with one another at a time, and pairs of boxes.
+CANDIDATES, PAIRS = 64, 1 << 16
+
 
 def _arithmetic(dtype: DType) -> DType:
     return float64 if dtype == float64 else float32
@@ -43,17 +49,49 @@ def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Arra
             continue
         samples = len(rows[0][0]) * len(columns[0][0])
         need(6 * len(source) * samples * dtype.itemsize, "the samples of RoiAlign")
+        if op.mode == "avg":
+            _average(source, rows, columns, target)
+            continue
         parts = [
             source[:, row[:, np.newaxis], column] * (height[:, np.newaxis] * width)
             for row, height in rows
             for column, width in columns
         ]
         cells = (-1, size[0], counts[0], size[1], counts[1])
-        if op.mode == "avg":
-            np.add.reduce(parts).reshape(cells).mean((2, 4), out=target)
-        else:
-            np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
+        np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
     return result.astype(x.dtype)
+
+
+def _average(x: Array, rows: Neighbours, columns: Neighbours, out: Array) -> None:
+    """Average the samples of each cell, along one axis after the other: whole rows first.
+
+    Args:
+        x: an image [channels, height, width].
+        rows: of all samples along the height.
+        columns: of all samples along the width.
+        out: [channels, cells, cells].
+    """
+    ends = [(int(low.min()), int(high.max()) + 1) for (low, _), (high, _) in (rows, columns)]
+    part = np.ascontiguousarray(x[(..., *(slice(*each) for each in ends))])
+    for axis, (samples, (start, _)) in enumerate(zip((rows, columns), ends, strict=True), 1):
+        taken = [np.take(part, places - start, axis, mode="clip") for places, _ in samples]
+        shape = (-1, 1)[: 3 - axis]
+        part = _weighted(taken, [weights.reshape(shape) for _, weights in samples])
+        count = part.shape[axis] // out.shape[axis]
+        lead = (slice(None),) * axis
+        total = part[(*lead, slice(0, None, count))]
+        for i in range(1, count):
+            total = total + part[(*lead, slice(i, None, count))]
+        part = total / total.dtype.type(count)
+    np.copyto(out, part)
+
+
+def _weighted(parts: list[Array], weights: list[Array]) -> Array:
+    (total, other), (first, second) = parts, weights
+    total *= first
+    other *= second
+    total += other
+    return total
 
 
 def _image(x: Array, index: int) -> Array:
@@ -63,9 +101,7 @@ def _image(x: Array, index: int) -> Array:
     return np.asarray(x[index])
 
 
-def _samples(
-    op: RoiAlign, ends: tuple[Array, Array], cells: int, size: int
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def _samples(op: RoiAlign, ends: tuple[Array, Array], cells: int, size: int) -> Neighbours:
     """Return both neighbours of all samples along one axis: indices and weights.
 
     Samples more than one element outside have weight 0, others are clamped to the border.
@@ -144,7 +180,7 @@ def _scalar(x: Array | None, default: float) -> float:
 
 def _corners(boxes: Array, centred: bool) -> Array:
     """Return [4, boxes]: the lower and upper coordinates along both axes."""
-    wide = boxes.astype(_arithmetic(boxes.dtype)).T
+    wide = boxes.T.astype(_arithmetic(boxes.dtype), "C")
     if centred:
         middle, half = wide[:2], wide[2:] / 2
         return np.concatenate([middle - half, middle + half])
@@ -152,22 +188,40 @@ def _corners(boxes: Array, centred: bool) -> Array:
 
 
 def _kept(corners: Array, candidates: Array, maximum: int, overlap: float) -> Array:
-    """Return the candidates that no better one suppresses."""
-    kept: list[int] = []
-    while len(candidates) and len(kept) < maximum:
-        best, candidates = candidates[0], candidates[1:]
+    """Return the candidates that no better one suppresses, some candidates at a time."""
+    kept = candidates[:0]
+    for first in range(0, len(candidates), CANDIDATES):
+        if len(kept) >= maximum:
+            break
+        some = candidates[first : first + CANDIDATES]
+        boxes = np.take(corners, some, 1)
+        left = np.ones(len(some), bool)
+        for start in range(0, len(kept), PAIRS // CANDIDATES):
+            check_time()
+            better = np.take(corners, kept[start : start + PAIRS // CANDIDATES], 1)
+            left &= (_overlaps(better, boxes) <= overlap).all(0)
+        some, boxes = some[left], np.compress(left, boxes, 1)
         check_time()
-        kept.append(int(best))
-        others = corners[:, candidates]
-        candidates = candidates[_overlaps(corners[:, best, np.newaxis], others) <= overlap]
-    return np.array(kept, int64)
+        words = np.zeros((len(some), CANDIDATES), bool)
+        words[:, : len(some)] = ~(_overlaps(boxes, boxes) <= overlap)
+        gone, found = 0, list[int]()
+        for i, suppressed in enumerate(
+            np.packbits(words, 1, "little").view("<u8").ravel().tolist()
+        ):
+            if not gone >> i & 1:
+                found.append(i)
+                gone |= suppressed
+        kept = np.concatenate([kept, some[found]])
+    return kept[: max(0, maximum)]
 
 
-def _overlaps(box: Array, others: Array) -> Array:
-    """Return intersection over union of one box with others; 0 if either has no area."""
-    sides = np.minimum(box[2:], others[2:]) - np.maximum(box[:2], others[:2])
-    shared = sides.clip(0).prod(0)
-    areas = [(b[2:] - b[:2]).prod(0) for b in (box, others)]
+def _overlaps(boxes: Array, others: Array) -> Array:
+    """Return intersection over union [boxes, others]; 0 if either box has no area."""
+    boxes, others = boxes[:, :, np.newaxis], others[:, np.newaxis]
+    high, wide = np.minimum(boxes[2:], others[2:]) - np.maximum(boxes[:2], others[:2])
+    shared = np.maximum(high, 0) * np.maximum(wide, 0)
+    areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (boxes, others)]
     union = areas[0] + areas[1] - shared
     valid = (shared > 0) & (areas[0] > 0) & (areas[1] > 0) & (union > 0)
-    return np.divide(shared, union, out=np.zeros_like(shared), where=valid)
+    with np.errstate(all="ignore"):
+        return np.where(valid, shared / union, shared.dtype.type(0))

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ....runtime.base.guard import check_time
 from ....runtime.ir.dtypes import bfloat16, float16, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops import reduce as ops
 from ..engine.registry import kernel
 from ..numerics.convert import greatest, lowest
+
+#: Elements from which rows are accumulated as a whole.
+LONGEST = 64
 
 Reducer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -91,14 +95,27 @@ def arg_reduce(op: ops.ArgReduce, data: Array) -> Array:
 @kernel(ops.CumSum, ops.CumProd)
 def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
     """Return cumulative sums or products along an axis."""
-    accumulate = np.add if isinstance(op, ops.CumSum) else np.multiply
+    function = np.add if isinstance(op, ops.CumSum) else np.multiply
     along = int(axis.reshape(-1)[0])
     data, result = (np.moveaxis(array, along, 0) for array in (_wide(x), out))
     if op.reverse:
         data, result = data[::-1], result[::-1]
-    if not op.exclusive:
-        np.copyto(result, accumulate.accumulate(data, 0, data.dtype), casting="same_kind")
-    elif len(data):
-        result[0] = 0 if isinstance(op, ops.CumSum) else 1
-        totals = accumulate.accumulate(data[:-1], 0, data.dtype)
-        np.copyto(result[1:], totals, casting="same_kind")
+    totals = result if result.dtype == data.dtype else np.empty(data.shape, data.dtype)
+    terms, sums = data, totals
+    if op.exclusive:
+        totals[:1] = 0 if isinstance(op, ops.CumSum) else 1
+        terms, sums = data[:-1], totals[1:]
+    if prod(x.shape[along:][1:]) < LONGEST:
+        function.accumulate(terms, 0, data.dtype, out=sums)
+    else:
+        _accumulate_rows(function, terms, sums)
+    if totals is not result:
+        np.copyto(result, totals, casting="same_kind")
+
+
+def _accumulate_rows(function: np.ufunc, terms: Array, out: Array) -> None:
+    """Accumulate along the first axis, which numpy does column by column, row by row."""
+    out[:1] = terms[:1]
+    for i in range(1, len(terms)):
+        check_time()
+        function(out[i - 1], terms[i], out=out[i])

@@ -1,0 +1,45 @@
+"""Non-maximum suppression of more boxes than are compared at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .nodes import by_onnxruntime, model_of, node, run
+
+Array = np.ndarray[Any, Any]
+
+
+def _clustered(count: int, spread: float, seed: int) -> Array:
+    """Return boxes around a few places, so that many overlap."""
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(0, 100, (7, 2))[rng.integers(7, size=count)]
+    corners = centres[:, np.newaxis] + rng.normal(0, spread, (count, 2, 2))
+    return corners.reshape(1, count, 4).astype(np.float32)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+@pytest.mark.parametrize("most", [0, 5, 64, 10000])
+@pytest.mark.parametrize("overlap", [0.0, 0.3, 1.0])
+def test_as_onnxruntime(spread: float, most: int, overlap: float) -> None:
+    boxes = _clustered(700, spread, 1)
+    scores = np.random.default_rng(2).permutation(1400).reshape(1, 2, 700).astype(np.float32)
+    limits = {"most": np.array([most]), "overlap": np.array([overlap], np.float32)}
+    feeds = {"boxes": boxes, "scores": scores, **limits, "least": np.array([99], np.float32)}
+    nodes = [node("NonMaxSuppression", " ".join(feeds), "kept")]
+    model = model_of(nodes, feeds, "kept")
+    (expected,), (found,) = by_onnxruntime(model, feeds), run(model, feeds)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_boxes_without_area_and_numbers_suppress_nothing() -> None:
+    boxes = np.zeros((1, 150, 4), np.float32)
+    boxes[0, ::3] = np.nan
+    scores = np.arange(150, dtype=np.float32).reshape(1, 1, 150)
+    feeds = {"boxes": boxes, "scores": scores, "most": np.array([200])}
+    (found,) = run(
+        model_of([node("NonMaxSuppression", " ".join(feeds), "kept")], feeds, "kept"), feeds
+    )
+    np.testing.assert_array_equal(found[:, 2], np.arange(150)[::-1])
