@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import product
 from math import prod
 
@@ -96,11 +97,24 @@ def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> A
         place, inside = taps[0].index, taps[0].inside
         for tap, size in zip(taps[1:], spatial[1:], strict=True):
             place, inside = place * size + tap.index, inside & tap.inside
-        part = np.take_along_axis(flat, place, -1)
-        np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~inside)
+        part = _taken(flat, place)
+        if not inside.all():
+            np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~inside)
         if weighted:
-            for tap in taps:
-                part *= tap.weight
+            part *= reduce(np.multiply, [tap.weight for tap in taps])
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
     return total
+
+
+def _taken(x: Array, places: Array) -> Array:
+    """Return ``np.take_along_axis(x, places, -1)``, faster if lines have the same places."""
+    lead = x.ndim - 1
+    while lead and places.shape[lead - 1] == 1:
+        lead -= 1
+    if lead == x.ndim - 1 or places.shape[:lead] != x.shape[:lead]:
+        return np.take_along_axis(x, places, -1)
+    result = np.empty((*x.shape[:-1], places.shape[-1]), x.dtype)
+    for index in np.ndindex(x.shape[:lead]):
+        np.take(x[index], places[index].reshape(-1), -1, out=result[index], mode="clip")
+    return result
