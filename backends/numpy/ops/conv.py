@@ -4,8 +4,8 @@ Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel
 block of positions. A block's columns are gathered by one strided copy into the workspace (none for
 1x1 with stride 1), and bias and activation are applied while its result is in the cache. Groups,
 including depthwise convolutions, are stacks of such products, several groups per block. Where it is
-faster, 3x3 and depthwise convolutions use other algorithms: see `winograd`, `depthwise` and
-`separable`.
+faster, 3x3 and depthwise convolutions, and those of padding for the most part, use other
+algorithms: see `winograd`, `depthwise`, `separable` and `shifted`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
 from ..windows.depthwise_last import DepthwiseLast
 from ..windows.separable import Separable
+from ..windows.shifted import Shifted
 from ..windows.winograd import Winograd
 
 #: Bytes of columns per block, so that they are still in the cache when multiplied.
@@ -46,6 +47,8 @@ FEW_TERMS = 576
 NARROWEST, FEWEST = 256, 32
 #: Maximum relative time for which Winograd, which is less accurate, is chosen.
 WORTHWHILE = 0.85
+#: Maximum relative time for which one product per tap is chosen, as its products are small.
+MOSTLY = 0.7
 
 
 @builder(Conv, fuses=True, dtypes=FLOATS)
@@ -106,6 +109,8 @@ def _fastest(chain: Chain, options: Options) -> ConvAlgorithm:
         if DepthwiseLast.applies(chain):
             others.append((DepthwiseLast(chain), min(depthwise.nanoseconds, depthwise.unfolded)))
         others.append((depthwise, depthwise.unfolded))
+    if Shifted.applies(chain):
+        others.append((Shifted(chain), MOSTLY * made.nanoseconds))
     for other, most in others:
         if other.fits(options.workspace) and other.nanoseconds < most:
             return other
