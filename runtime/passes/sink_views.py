@@ -1,4 +1,4 @@
-"""Moves views between a layer and the sum that it joins to behind that sum."""
+"""Moves views between a layer and the sum or product that it joins to behind that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..base.record import record
 from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Add, Unary
+from ..ops.elementwise import Add, Mul, Unary
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import RESHAPES
 from .driver import Context
@@ -28,8 +28,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     The layer then adds x as it stores its results. Between images and rows of pixels (hybrids of
     convolutions and attention), a layer's result is reshaped, or transposed by the order that
-    convolutions have in memory, before it is added to what its block has read. Views of x are as
-    free as those of the result. Activations behind the sum stay with it.
+    convolutions have in memory, before it is added to what its block has read, or gates it
+    (depthwise convolutions of rows: cgMLP, Branchformer). Views of x are as free as those of the
+    result. Activations behind the sum stay with it.
     """
     for node in list(graph.nodes):
         found = _layer_sum(graph, node) if node in graph else None
@@ -39,7 +40,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 @record
 class _LayerSum:
-    """A sum of a layer behind views and another tensor.
+    """A sum, or a product by element, of a layer behind views and another tensor.
 
     Attributes:
         views: from the layer's result to the operand.
@@ -87,9 +88,9 @@ def _dims(view: Node) -> tuple[int, ...]:
 
 
 def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
-    """Return the sum of a layer behind views and a tensor that no layer could add instead."""
+    """Return the sum of a layer behind views and a tensor that no layer could apply instead."""
     shape = shape_of(node.output)
-    if not isinstance(node.op, Add) or not is_static(node.output):
+    if not isinstance(node.op, Add | Mul) or not is_static(node.output):
         return None
     for value, other in pairs(node):
         alike = shape_of(value) == shape_of(other) == shape

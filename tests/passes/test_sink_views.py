@@ -67,6 +67,12 @@ def rows_of_gemm(g: Graph, x: Value) -> Value:
     return apply(g, Add(), shaped(g, apply(g, Relu(), rows), *ROWS), x)
 
 
+def gated_rows(g: Graph, x: Value) -> Value:
+    """Rows that a convolution of their image gates (cgMLP)."""
+    image = apply(g, TO_IMAGE, shaped(g, norm(g, x), *PLANE))
+    return apply(g, Mul(), x, shaped(g, apply(g, TO_ROWS, conv(g, image)), *ROWS))
+
+
 def bound(graph: Graph) -> tuple[Graph, Rewrites]:
     return optimised(graph, STATIC_PASSES)
 
@@ -78,13 +84,16 @@ def bound(graph: Graph) -> tuple[Graph, Rewrites]:
         (image_of_linear, IMAGE),
         (plane_of_linear, PLANE),
         (rows_of_gemm, ROWS),
+        (gated_rows, ROWS),
     ],
 )
 def test_the_layer_adds_what_its_block_has_read(build: Build, shape: tuple[int, ...]) -> None:
     graph = make(build, shape)
     after, log = bound(graph)
     (total,) = (
-        n for n in after.nodes if n.kind == "Add" and all(v.data is None for v in n.operands)
+        n
+        for n in after.nodes
+        if n.kind in ("Add", "Mul") and all(v.data is None for v in n.operands)
     )
     layer = total.operands[0].producer
     assert log.counts["sink_views"] == 1
