@@ -275,16 +275,20 @@ def _wanted(
     group: FusionGroup, formats: Mapping[Value, Format], results: Sequence[Value]
 ) -> Formats:
     reads = reads_of(group.nodes)
-    if group.whole is not None and group.whole.follows:
-        return Formats(follows=True)
     y = group.nodes[-1].output.tensor
+    # Numbers are the same in any format.
+    numbers = {
+        v: Format.CONTIGUOUS for v in reads if v.tensor.size == 1 and v.tensor.rank != y.rank
+    }
+    if group.whole is not None and group.whole.follows:
+        return Formats(numbers, follows=True)
     moved = {each.x for each in group.moves}
     # What each group of channels has is repeated for images in any format.
     small = all(x.tensor.size * REPEATED <= y.size for x in moved)
     if group.head is None and group.whole is None and small:
-        whole = [value.tensor.rank for value in reads if value not in moved]
-        if whole or not moved:
-            own = {v: formats[v] for v in moved if v.tensor.rank != y.rank}
+        whole = [v.tensor.rank for v in reads if v not in moved and v not in numbers]
+        if whole or not (moved or numbers):
+            own = numbers | {v: formats[v] for v in moved if v.tensor.rank != y.rank}
             follows = all(rank == y.rank for rank in whole)
             return Formats(own if follows else {}, follows=follows)
     if group.head is not None and kernel_of_head(group.head).follows_for(group.head):

@@ -95,6 +95,19 @@ def shuffled(net: Net, x: Value) -> Value:
     return net.add(Reshape(), transposed, joined)
 
 
+def number(net: Net) -> Value:
+    """A number that is computed, without axes (guidance of a ControlNet)."""
+    axes = net.graph.constant(np.arange(4), "")
+    return net.add(ReduceMean(keepdims=0), net.x, axes)
+
+
+def scaled_twice(net: Net, x: Value) -> Value:
+    """Two results of one kernel, both of which convolutions read."""
+    scaled = net.add(Mul(), x, number(net))
+    activated = net.add(Relu(), scaled)
+    return net.add(Add(), net.conv(scaled, 8), net.conv(activated, 8))
+
+
 KINDS: dict[str, Callable[[Net, Value], Value]] = {
     "nearest": lambda net, x: resized(net, x, "nearest"),
     "linear": resized,
@@ -110,6 +123,8 @@ KINDS: dict[str, Callable[[Net, Value], Value]] = {
     "mean of pixels": lambda net, x: reduced(net, x, ReduceMean(), 2, 3),
     "greatest channel": lambda net, x: reduced(net, x, ReduceMax(), 1),
     "greatest of a line": greatest_of_lines,
+    "number": lambda net, x: net.add(Mul(), x, number(net)),
+    "number and two results": scaled_twice,
     "place": lambda net, x: net.add(Cast(to=float32), net.add(ArgMax(axis=1), x)),
     "picked": picked,
     "shuffled": shuffled,

@@ -64,7 +64,8 @@ class SharedChain(Whole):
     def follows(self) -> bool:
         """Whether it accepts any format; see `Pattern`."""
         rank = self.results[0].tensor.rank
-        return all(value.tensor.rank == rank for value in operands_of(self.chain))
+        operands = operands_of(self.chain)
+        return all(value.tensor.rank == rank or value.tensor.size == 1 for value in operands)
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
