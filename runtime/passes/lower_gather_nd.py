@@ -12,9 +12,9 @@ from ..ir.types import Array
 from ..ops.cuts import indices_of, known
 from ..ops.gather import Gather, GatherND, counted
 from ..ops.movement import Slice, Transpose
-from ..ops.shape import Squeeze
+from ..ops.shape import RESHAPES, Squeeze
 from .driver import Context
-from .editing import Builder, drop, shape_of, static_dims
+from .editing import Builder, drop, rank_of, shape_of, static_dims
 
 #: Maximum number of indices examined.
 MAX_INDICES = 1 << 20
@@ -27,7 +27,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     of the parts of a product, or a permutation. A Gather whose indices count up is a view or Slice,
     too, such as the one that PyTorch exports for `as_strided`; and one whose columns do so, as for
     `unfold` into blocks side by side, is also a Transpose. One of the only place along an axis
-    drops that axis.
+    drops that axis. Rows by computed indices whose count is then cut into axes (neighbours of each
+    point) are those of indices with these axes, so that who reads the rows may choose them itself.
     """
     for node in list(graph.nodes):
         text = (_as_slice(graph, node) or _as_gather(graph, node)) if node in graph else ""
@@ -56,6 +57,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         name = node.name
         drop(graph, node)
         yield f"GatherND '{name}' takes {count} {'adjacent ' if are_adjacent else ''}rows"
+    for node in [node for node in graph.nodes if isinstance(node.op, Gather)]:
+        if node in graph and (text := _by_axes(graph, node)):
+            yield text
 
 
 def _as_slice(graph: Graph, node: Node) -> str:
@@ -116,6 +120,27 @@ def _as_gather(graph: Graph, node: Node) -> str:
     name = node.name
     drop(graph, node)
     return f"GatherND '{name}' takes computed rows"
+
+
+def _by_axes(graph: Graph, node: Node) -> str:
+    """Rewrite a Gather of rows that a Reshape then cuts into axes; return a sentence about it."""
+    reader = graph.sole_consumer(node.output)
+    if reader is None or not isinstance(node.op, Gather) or not isinstance(reader.op, RESHAPES):
+        return ""
+    x, indices = node.operands
+    before, shape = shape_of(x), shape_of(reader.output)
+    if not before or not shape or node.op.axis % len(before) or rank_of(indices) != 1:
+        return ""
+    axes, rest = shape[: 1 - len(before)] or shape, before[1:]
+    known = static_dims(rest) is not None and sum(not isinstance(n, int) for n in axes) < 2
+    is_cut = len(axes) > 1 and len(before) > 1 and shape[len(axes) :] == rest and 0 not in axes
+    if indices.data is not None or not known or not is_cut:
+        return ""
+    add = Builder(graph, reader, node.name, (node, reader))
+    graph.redirect(reader.output, add(node.op, x, add.view(indices, axes)))
+    name = node.name
+    drop(graph, reader)
+    return f"Gather '{name}' takes rows by indices with {len(axes)} axes"
 
 
 def _count_up(index: Array) -> bool:

@@ -8,12 +8,14 @@ from onnx.parser import parse_model
 from onnxruntime import InferenceSession
 
 import tercet
+from tercet.runtime.ir.dtypes import int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Cast, Relu
 from tercet.runtime.ops.gather import Gather, GatherND
+from tercet.runtime.ops.shape import Reshape
 
-from .graphs import apply, assert_same, kinds, make, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 GRID = np.stack(np.meshgrid(np.arange(2), np.arange(5), indexing="ij"), -1)
 CASES = {
@@ -93,3 +95,19 @@ def test_gather_nd_of_computed_rows(places: tuple[int, ...]) -> None:
     with tercet.load(proto) as model:
         assert [kind for kind in kinds(model.graph) if kind != "Squeeze"] == ["Gather"]
         np.testing.assert_array_equal(model.run(feeds)["y"], peer.run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("rows", [2, "n"])
+def test_rows_whose_count_is_cut_are_chosen_by_indices_with_these_axes(rows: int | str) -> None:
+    """As neighbours of each point: ``x[i.view(-1)].view(b, n, k, c)``."""
+
+    def build(g: Graph, x: Value) -> Value:
+        places = apply(g, Cast(to=int64), apply(g, Relu(), x))
+        flat = apply(g, Reshape(), places, np.array([-1]))
+        taken = apply(g, Gather(), normal(9, 3), flat)
+        return apply(g, Relu(), apply(g, Reshape(), taken, np.array([-1, 5, 4, 3])))
+
+    graph = make(build, (rows, 5, 4))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "Cast", "Gather", "Relu"]
+    assert_same(graph, after, 2, 5, 4, rel=0)
