@@ -20,7 +20,9 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile
@@ -170,6 +172,34 @@ def test_rows_that_are_not_there_are_zeros(emulated: CudaBackend) -> None:
     inside = (far >= -50) & (far < 50)
     want = np.where(inside[..., None], WORDS[np.where(inside, far, 0)], 0) + PLACES
     np.testing.assert_array_equal(results(found.ending(rows), emulated), want)
+
+
+def parts_of_rows() -> tuple[Embedding, Array]:
+    """Two parts of the same rows: one that indices choose, and one with an axis more (EdgeConv)."""
+    found, weights = Embedding(), normal(8, 48)
+    found.feeds["nodes"] = normal(2, 5, 8)
+    nodes = found.graph.add_input("nodes", TensorType(float32, (2, 5, 8)))
+    places = np.arange(30).reshape(2, 5, 3) * 7 % 10
+    product = apply(found.graph, MatMul(), nodes, weights)
+    near, own = found.graph.insert(Split(axis=-1, num_outputs=2), [product], 2).outputs
+    infer(found.graph)
+    flat = apply(found.graph, Reshape(), near, np.array([10, 24]))
+    given = found.graph.add_input("places", TensorType(int64, (2, 5, 3)))
+    found.feeds["places"] = places
+    chosen = apply(found.graph, Gather(), flat, given)
+    rows = found.add(chosen, apply(found.graph, Reshape(), own, np.array([2, 5, 1, 24])))
+    whole = (found.feeds["nodes"] @ weights).reshape(10, 48)
+    return found.ending(rows), whole[places][..., :24] + whole.reshape(2, 5, 1, 48)[..., 24:]
+
+
+@needs_compiler
+def test_parts_of_rows_are_read_where_they_are(emulated: CudaBackend) -> None:
+    found, want = parts_of_rows()
+    with Model(found.graph.clone(), [emulated], OPTIONS, evaluate) as model:
+        rows = [row for row in model.placement() if row.kind == "step"]
+        got = np.asarray(model.run(found.feeds)["y0"])
+    assert [row.operators for row in rows] == ["MatMul", "Gather + Add"]
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

@@ -48,6 +48,11 @@ class GatheredChain(Whole):
         """All its nodes."""
         return frozenset({*self.gathers, *self.chain})
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether its kernel takes parts of rows; see `Pattern`."""
+        return True
+
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return gathered_chain(self, y, operand)
