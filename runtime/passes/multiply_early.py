@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -12,16 +14,19 @@ from ..ir.dtypes import FLOATS, float16
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, Shape
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.cuts import is_along_last
-from ..ops.elementwise import Add, Mul
+from ..ops.elementwise import Add, Mul, Sub
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Expand
+from ..ops.movement import Concat, Expand, Split
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, first_input, shape_of, size_of, static_size
+from .fold_batchnorm import folded
 from .pattern import pairs
 from .rounding import rounded_bias
+from .transpose_images import order_of, to_channels_first
 
 #: How often rows are repeated at least.
 _REPEATED = 2
@@ -34,11 +39,12 @@ class _Layer:
     """A product of joined columns by a constant matrix.
 
     Attributes:
-        product: the MatMul or Gemm.
+        product: the MatMul, Gemm or Conv.
         concat: the node that joins the columns.
         weights: [columns, width].
         bias: [width] or None.
         top: the last node, which may add the bias.
+        image: the node between them, where the product is a convolution of single pixels.
     """
 
     product: Node
@@ -46,6 +52,14 @@ class _Layer:
     weights: Array
     bias: Array | None
     top: Node
+    image: Node | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the product of rows."""
+        if self.image is None:
+            return shape_of(self.top.output) or ()
+        return (*(shape_of(self.concat.output) or ())[:-1], self.weights.shape[1])
 
 
 @record
@@ -70,6 +84,11 @@ class _Part:
         return bool(self.moves) and isinstance(self.moves[-1].op, Expand)
 
     @property
+    def is_viewed(self) -> bool:
+        """Whether views come before what repeats it."""
+        return bool(self.moves) and not isinstance(self.moves[0].op, Expand | Gather)
+
+    @property
     def is_chosen(self) -> bool:
         """Whether indices choose its rows."""
         return bool(self.moves) and isinstance(self.moves[-1].op, Gather)
@@ -92,8 +111,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     What all edges of a node, or all pairs with it, have in common (message passing, trilinear
     attention) is multiplied once for the node, before an Expand, or a Gather of more rows than
     there are. Then what each node has beside the sum of its edges is multiplied with it, in one
-    product (see `merge_products`). Constant columns are part of the bias. Not in float16, which may
-    lack a term of a sum that it has.
+    product (see `merge_products`). Constant columns are part of the bias. Of differences to what is
+    joined, too (``[x, y - x]``: EdgeConv), each term has its own weights, also if a convolution of
+    single pixels multiplies them. Not in float16, which may lack a term of a sum that it has.
     """
     chosen = set[Value]()
     for node in list(graph.nodes):
@@ -103,7 +123,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         parts = _parts(graph, layer, chosen)
         early = [part for part in parts if part.source is not None or part.is_row]
         is_constant = all(part.is_row for part in parts)
-        fills = _fills(parts, shape_of(layer.top.output) or ())
+        fills = _fills(parts, layer.shape)
         if early and len(parts) > 1 and not is_constant and fills and _is_worth(layer, early):
             _rewrite(graph, layer, parts)
             chosen |= {part.source for part in early if part.source is not None and part.is_chosen}
@@ -118,6 +138,8 @@ def _is_worth(layer: _Layer, early: Sequence[_Part]) -> bool:
 
 def _layer(graph: Graph, node: Node) -> _Layer | None:
     """Return the layer that a product of a Concat belongs to."""
+    if isinstance(node.op, Conv):
+        return _image_layer(graph, node)
     if not isinstance(node.op, MatMul | Gemm) or node.operands[0].producer is None:
         return None
     x, w, *c = node.operands
@@ -145,6 +167,35 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     return _Layer(node, concat, data, None, node)
 
 
+def _image_layer(graph: Graph, node: Node) -> _Layer | None:
+    """Return the layer that a convolution of single pixels belongs to, whose image is transposed.
+
+    A BatchNormalization behind it has its part of the weights and the bias.
+    """
+    x, w, *c = node.operands
+    image, bias = x.producer, c[0].data if c else None
+    concat = image.operands[0].producer if image is not None else None
+    rank, reader = len(shape_of(x) or ()), graph.sole_consumer(node.output)
+    if image is None or concat is None or w.data is None or any(each.data is None for each in c):
+        return None
+    if order_of(image) != to_channels_first(rank) or graph.sole_consumer(x) is not node:
+        return None
+    if not isinstance(concat.op, Concat) or concat.op.axis not in (-1, rank - 1):
+        return None
+    group = node.op.group if isinstance(node.op, Conv) else 0
+    if group != 1 or not convolves_pixels(node) or dtype_of(x) not in FLOATS - {float16}:
+        return None
+    weights, top = w.data.reshape(w.data.shape[:2]).T, node
+    affine = None if reader is None else folded(reader)
+    if reader is not None and affine is not None and affine[0].shape == weights.shape[1:]:
+        scale, shift = affine
+        exact = weights.astype(np.float64) * scale
+        moved = shift if bias is None else bias.astype(np.float64) * scale + shift
+        dtype = weights.dtype
+        weights, bias, top = exact.astype(dtype), rounded_bias(moved, dtype), reader
+    return _Layer(node, concat, weights, bias, top, image)
+
+
 def _parts(graph: Graph, layer: _Layer, chosen: Set[Value]) -> list[_Part]:
     """Return the parts of the columns; none if one of them may have other rows.
 
@@ -155,22 +206,68 @@ def _parts(graph: Graph, layer: _Layer, chosen: Set[Value]) -> list[_Part]:
         layer: reads the columns.
         chosen: what is multiplied before indices choose among its rows.
     """
-    found: list[_Part] = []
+    columns: list[tuple[Value, Array]] = []
     begin = 0
     shapes = [shape_of(value) or () for value in layer.concat.operands]
     rows = [set(sizes) for sizes in zip(*(shape[:-1] for shape in shapes), strict=False)]
     if any(1 in sizes and len(sizes) > 1 for sizes in rows):
         return []
     for value, shape in zip(layer.concat.operands, shapes, strict=True):
-        columns = shape[-1] if shape and 0 not in shape else None
-        if not isinstance(columns, int):
+        count = shape[-1] if shape and 0 not in shape else None
+        if not isinstance(count, int):
             return []
-        own = layer.weights[begin : begin + columns]
+        columns.append((value, layer.weights[begin : begin + count]))
+        begin += count
+    found: list[_Part] = []
+    for value, own, reader in _without_differences(graph, layer.concat, columns):
         is_source = value in chosen
-        source, moves = (value, ()) if is_source else _repeated(graph, value, layer.concat)
+        source, moves = (value, ()) if is_source else _repeated(graph, value, reader)
         found.append(_Part(value, own, source, moves))
-        begin += columns
+    return _with_one_source(found)
+
+
+def _with_one_source(parts: Sequence[_Part]) -> list[_Part]:
+    """Return parts; those whose sources are views of one tensor's rows are of this one."""
+    found: list[_Part] = []
+    for part in parts:
+        source, moves = part.source, part.moves
+        while source is not None and (node := source.producer) is not None:
+            if isinstance(node.op, Expand | Gather) or not _keeps_rows(node):
+                break
+            source, moves = node.operands[0], (node, *moves)
+        found.append(replace(part, source=source, moves=moves))
+    shared = Counter(part.source for part in found)
+    return [new if shared[new.source] > 1 else old for new, old in zip(found, parts, strict=True)]
+
+
+def _without_differences(
+    graph: Graph, concat: Node, columns: Sequence[tuple[Value, Array]]
+) -> list[tuple[Value, Array, Node]]:
+    """Return columns, their weights and who reads them, with differences as their terms.
+
+    Only differences to other columns: these have digits that a difference lacks in any case. What
+    both of its terms are multiplied by has no more digits than sums of their products have.
+    """
+    found = [(value, own, concat) for value, own in columns]
+    for place, (value, own, _) in enumerate(found):
+        node = value.producer
+        if node is None or not isinstance(node.op, Sub) or graph.sole_consumer(value) is not concat:
+            continue
+        for sign, term, other in ((1, *node.operands), (-1, *reversed(node.operands))):
+            beside = [i for i, (x, _, _) in enumerate(found) if _whole(x) is _whole(other)]
+            if beside and shape_of(term) == shape_of(value):
+                at, weights, reader = found[beside[0]]
+                sums = weights.astype(np.float64) - sign * own.astype(np.float64)
+                found[beside[0]] = at, sums.astype(own.dtype), reader
+                found[place] = term, own if sign > 0 else -own, node
+                break
     return found
+
+
+def _whole(value: Value) -> Value:
+    """Return what an Expand repeats, or else the value itself."""
+    node = value.producer
+    return node.operands[0] if node is not None and isinstance(node.op, Expand) else value
 
 
 def _fills(parts: Sequence[_Part], whole: Shape) -> bool:
@@ -257,27 +354,44 @@ def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
             x = add(Concat(axis=-1), *(part.value for part in rest))
         terms.append(_multiplied(add, x, np.concatenate([part.weights for part in rest])))
     chosen: list[Value] = []
-    for part in parts:
-        if part.source is not None:
-            y = _multiplied(add, part.source, part.weights)
-            y = _repeat(add, y, part.moves[:-1] if part.is_broadcast else part.moves)
-            is_chosen = y.producer is not None and isinstance(y.producer.op, Gather)
-            (chosen if is_chosen else terms).append(y)
+    for part, y in _products(add, [part for part in parts if part.source is not None]):
+        y = _repeat(add, y, part.moves[:-1] if part.is_broadcast else part.moves)
+        is_chosen = y.producer is not None and isinstance(y.producer.op, Gather)
+        (chosen if is_chosen else terms).append(y)
     if chosen:  # one sum, which reads all these rows where they are
         terms.append(_sum(add, chosen))
     if bias.any():
         vector = add.constant(rounded_bias(bias, layer.weights.dtype), f"{top.name}.bias")
         terms[0] = add(Add(), terms[0], vector)
     total = _sum(add, terms)
-    whole = shape_of(top.output) or ()
+    whole = layer.shape
     if shape_of(total) != whole and len(_known(whole)) == len(whole):
         total = add(Expand(), total, add.integers(_known(whole), "shape"))
+    if layer.image is not None:
+        total = add(layer.image.op, total)
     assert total.producer is not None
     made = total.producer
     graph.replace(top, [total])
-    for node in (layer.product, layer.concat):
-        drop(graph, node)
+    for node in (layer.product, layer.image, layer.concat):
+        if node is not None:
+            drop(graph, node)
     graph.rename(made, top.name)
+
+
+def _products(add: Builder, parts: Sequence[_Part]) -> Iterator[tuple[_Part, Value]]:
+    """Yield parts and the products of their sources.
+
+    Several of one source, of which some are views, are one product; others are left to
+    `merge_products`, which finds more readers of the source.
+    """
+    for source in dict.fromkeys(part.source for part in parts if part.source is not None):
+        own = [part for part in parts if part.source is source]
+        if len(own) == 1 or not any(part.is_viewed for part in own):
+            yield from ((part, _multiplied(add, source, part.weights)) for part in own)
+            continue
+        y = _multiplied(add, source, np.concatenate([part.weights for part in own], 1))
+        cut = add.node(Split(axis=-1, num_outputs=len(own)), y, outputs=len(own))
+        yield from zip(own, cut.outputs, strict=True)
 
 
 def _sum(add: Builder, terms: Sequence[Value]) -> Value:

@@ -7,6 +7,7 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
+from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import RESHAPES, Reshape
 from .editing import Builder, drop, shape_of, static_dims, static_size
@@ -53,6 +54,8 @@ def transpose_images(graph: Graph) -> Iterator[str]:
                 continue
             if channels != after[1] or sizes.count(-1) > 1 or not isinstance(channels, int):
                 continue
+            if any(_multiplies_rows(reader, node.output) for reader in node.output.consumers):
+                continue
             images = 0 if same else static_size(outer)
             shape = add.integers((images or 0, *sizes, channels), f"{node.name}.shape")
             transpose = Transpose(perm=to_channels_first(len(after)))
@@ -67,6 +70,11 @@ def transpose_images(graph: Graph) -> Iterator[str]:
         graph.redirect(node.output, value)
         drop(graph, node)
         yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of all axes"
+
+
+def _multiplies_rows(node: Node, value: Value) -> bool:
+    """Whether a product reads a value by rows of its last axis, as no image is read."""
+    return isinstance(node.op, MatMul) and node.operands[0] is value
 
 
 def to_channels_first(rank: int) -> Order:

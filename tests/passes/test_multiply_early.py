@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu, Sub
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Expand
-from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.movement import Concat, Expand, Transpose
+from tercet.runtime.ops.norm import BatchNormalization
+from tercet.runtime.ops.reduce import ReduceMax, ReduceSum
 from tercet.runtime.ops.shape import Reshape, Shape, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -70,8 +72,8 @@ def test_what_nothing_else_repeats() -> None:
 @pytest.mark.parametrize(
     ("build", "shape", "products"),
     [
-        (pairs, (2, N, D), 2),
-        (pairs_and_products, (2, N, D), 3),
+        (pairs, (2, N, D), 1),
+        (pairs_and_products, (2, N, D), 2),
         (time, (2, N, D), 1),
         (time_of_a_gemm, (7, D), 1),
     ],
@@ -124,6 +126,70 @@ def test_what_nodes_have_beside_their_edges() -> None:
     assert log.counts["merge_products"] == 1
     assert "Concat" not in kinds(after)
     assert kinds(after).count("MatMul") == 2
+    assert_same(graph, after)
+
+
+K = 4
+NEIGHBOURS = np.random.default_rng(3).integers(0, N, (2, N, K)) + np.array([0, N])[:, None, None]
+
+
+def neighbours(graph: Graph, x: Value) -> tuple[Value, Value]:
+    """Return the rows of x [2, N, D] at neighbours, and x itself for each, both [2, N, K, D]."""
+    flat = apply(graph, Reshape(), x, np.array([2 * N, D]))
+    near = apply(graph, Gather(), flat, NEIGHBOURS.reshape(-1))
+    near = apply(graph, Reshape(), near, np.array([2, N, K, D]))
+    own = apply(graph, Reshape(), x, np.array([2, N, 1, D]))
+    return near, apply(graph, Expand(), own, np.array([2, N, K, D]))
+
+
+def edge_rows(graph: Graph, x: Value) -> Value:
+    """An EdgeConv of rows: each node, and the differences of its neighbours to it."""
+    near, own = neighbours(graph, x)
+    return layer(graph, 2 * D, own, apply(graph, Sub(), near, own))
+
+
+def edge_image(graph: Graph, x: Value, norm: bool = False) -> Value:
+    """The same as DGCNN has it: differences first, and a convolution of single pixels."""
+    near, own = neighbours(graph, x)
+    joined = apply(graph, Concat(axis=3), apply(graph, Sub(), near, own), own)
+    image = apply(graph, Transpose(perm=(0, 3, 1, 2)), joined)
+    y = apply(graph, Conv(), image, normal(6, 2 * D, 1, 1), normal(6))
+    if norm:
+        y = apply(graph, BatchNormalization(), y, *normal(3, 6), normal(6) ** 2)
+    return apply(graph, ReduceMax(keepdims=0), apply(graph, Relu(), y), np.array([3]))
+
+
+def edge_image_and_norm(graph: Graph, x: Value) -> Value:
+    return edge_image(graph, x, norm=True)
+
+
+def edge_reversed(graph: Graph, x: Value) -> Value:
+    """Differences of each node to its neighbours."""
+    near, own = neighbours(graph, x)
+    return layer(graph, 2 * D, apply(graph, Sub(), own, near), own)
+
+
+@pytest.mark.parametrize("build", [edge_rows, edge_image, edge_image_and_norm, edge_reversed])
+def test_differences_to_what_is_joined(build: Build) -> None:
+    graph = make(build, (2, N, D))
+    after, log = optimised(graph)
+    assert log.counts["multiply_early"] == 1
+    assert not {"Concat", "Sub", "Conv", "Expand"} & set(kinds(after))
+    assert kinds(after).count("MatMul") == 1
+    assert_same(graph, after)
+
+
+def differences_alone(graph: Graph, x: Value) -> Value:
+    """Differences have digits that sums of products would lose."""
+    near, own = neighbours(graph, x)
+    return layer(graph, 2 * D, apply(graph, Sub(), near, own), apply(graph, Mul(), near, own))
+
+
+def test_differences_to_what_is_not_joined_stay() -> None:
+    graph = make(differences_alone, (2, N, D))
+    after, log = optimised(graph)
+    assert "multiply_early" not in log.counts
+    assert "Sub" in kinds(after)
     assert_same(graph, after)
 
 

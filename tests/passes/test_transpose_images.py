@@ -9,6 +9,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Mul
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze
@@ -110,4 +111,18 @@ def test_heads_of_a_video_are_images_of_pixels(heads: int) -> None:
     assert before is not None
     assert before.op == Transpose(perm=(0, 4, 1, 2, 3))
     assert behind.op == Transpose(perm=(0, 2, 3, 4, 1))
+    assert_same(graph, after)
+
+
+def test_rows_that_a_product_reads_are_no_pixels() -> None:
+    """Channels of points as rows with one more axis, for neighbours (DGCNN)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Transpose(perm=(0, 2, 1)), x)
+        points = apply(g, Reshape(), rows, ints(N, TOKENS, 1, WIDTH))
+        return apply(g, Mul(), apply(g, MatMul(), points, normal(WIDTH, 5)), normal(4, 5))
+
+    graph = make(build, (N, WIDTH, TOKENS))
+    after, _ = optimised(graph)
+    assert perms(after) == [(0, 2, 1)]
     assert_same(graph, after)
