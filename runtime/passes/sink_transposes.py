@@ -11,16 +11,17 @@ from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Unary
+from ..ops.elementwise import PRelu
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Pad, Transpose
-from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.movement import Concat, DepthToSpace, Pad, Transpose
+from ..ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .fold_batchnorm import folded
 from .fold_pad import transposed_pads
 from .keep_pixels import keep_pixels
-from .pointwise import by_place, inputs_with, is_elementwise
+from .pointwise import by_place, inputs_with, is_activation, is_elementwise
 from .transpose_images import Order, order_of, to_channels_first, transpose_images
 
 #: Normalizations of rows, which may activate what they store, as layers do.
@@ -41,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
     channels are last in memory. The activation of a layer, or of a normalization of rows, is moved
-    before that.
+    before that, and before a DepthToSpace, which also a BatchNormalization behind it is.
     """
     yield from transpose_images(graph)
     yield from _merge(graph)
@@ -67,25 +68,55 @@ def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
     Nothing else reads what is moved.
     """
     views: list[Node] = []
-    if not isinstance(node.op, Unary):
+    if not is_activation(node) and not _is_of_channels(node):
         return views
     for made in chain_before(graph, node.operands[0]):
-        if not isinstance(made.op, (Transpose, *RESHAPES)):
-            is_norm = isinstance(made.op, _NORMS)
+        if not isinstance(made.op, (Transpose, DepthToSpace, *RESHAPES)):
+            is_norm = isinstance(made.op, _NORMS) or _is_of_channels(made)
             return views if views and (is_norm or layer_before(graph, made.output)) else []
         views.insert(0, made)
+        if _is_of_channels(node) and not isinstance(made.op, DepthToSpace):
+            return []
     return []
+
+
+def _is_of_channels(node: Node) -> bool:
+    """Whether a node treats channels of an image by constants, which a DepthToSpace repeats."""
+    if isinstance(node.op, BatchNormalization):
+        affine = folded(node)
+        return affine is not None and affine[0].size > 1
+    slope = node.operands[1].data if isinstance(node.op, PRelu) else None
+    rank = len(shape_of(node.output) or ())
+    return slope is not None and slope.size in (1, *slope.shape[1 - rank : 2 - rank])
 
 
 def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
     """Move an activation before the nodes that move its operand, to the layer."""
     first, (x, *rest) = views[0], node.inputs
-    active = Builder(graph, first, node.name, (node,))(node.op, first.inputs[0], *rest)
+    add = Builder(graph, first, node.name, (node,))
+    if _is_of_channels(node):
+        rest = [_repeated(add, value, views) for value in node.operands[1:]]
+    active = add(node.op, first.inputs[0], *rest)
     graph.set_inputs(first, (active, *first.inputs[1:]))
     name = node.name
     assert x is not None
     graph.replace(node, (x,))
     return f"{node.kind} '{name}' follows its layer directly"
+
+
+def _repeated(add: Builder, value: Value, shuffles: Sequence[Node]) -> Value:
+    """Return constants of channels for those that DepthToSpaces make pixels of."""
+    data = value.data
+    assert data is not None
+    if data.size == 1:
+        return value
+    own = data.reshape(-1)
+    for node in reversed(shuffles):
+        if isinstance(node.op, DepthToSpace):
+            times = node.op.blocksize**2
+            own = np.tile(own, times) if node.op.mode == "DCR" else np.repeat(own, times)
+    shape = [-1 if size == data.size else 1 for size in data.shape]
+    return add.constant(own.reshape(shape), f"{value.name}.repeated")
 
 
 def layer_before(graph: Graph, value: Value) -> Node | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,13 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Pad, Transpose
-from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
+from tercet.runtime.ops.movement import Concat, DepthToSpace, Pad, Transpose
+from tercet.runtime.ops.norm import (
+    BatchNormalization,
+    LayerNormalization,
+    RMSNormalization,
+    Softmax,
+)
 from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -351,3 +358,48 @@ def test_a_product_with_the_transpose_of_another_stays() -> None:
     graph = make(build, (2, 3, 8, 8))
     after, _ = optimised(graph)
     assert_same(graph, after)
+
+
+def normed(graph: Graph, x: Value) -> Value:
+    y = apply(graph, BatchNormalization(), x, *normal(3, 2), normal(2) ** 2)
+    return apply(graph, Relu(), y)
+
+
+def sloped(graph: Graph, x: Value) -> Value:
+    return apply(graph, PRelu(), x, normal(2, 1, 1))
+
+
+def sloped_alike(graph: Graph, x: Value) -> Value:
+    return apply(graph, PRelu(), x, normal(1))
+
+
+def limited(graph: Graph, x: Value) -> Value:
+    return apply(graph, Clip(), x, *(np.array(v, np.float32) for v in (0, 6)))
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+@pytest.mark.parametrize("behind", [normed, sloped, sloped_alike, limited])
+def test_what_follows_pixels_of_channels_follows_their_layer(
+    behind: Callable[[Graph, Value], Value], mode: str
+) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Conv(), x, normal(8, 3, 3, 3), normal(8))
+        return behind(graph, apply(graph, DepthToSpace(blocksize=2, mode=mode), y))
+
+    graph = make(build, ("n", 3, 7, 6))
+    after, _ = optimised(graph)
+    assert kinds(after)[0] == "Conv"
+    assert len(kinds(after)) == 3
+    assert kinds(after)[-1] == "DepthToSpace"
+    assert_same(graph, after, 2, 3, 7, 6)
+
+
+def test_pixels_that_others_read_stay() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Conv(), x, normal(8, 3, 3, 3))
+        y = apply(graph, DepthToSpace(blocksize=2), y)
+        return apply(graph, Mul(), y, apply(graph, Sigmoid(), y))
+
+    graph = make(build, (2, 3, 7, 6))
+    after, _ = optimised(graph, skip=("fuse_activation",))
+    assert kinds(after) == ["Conv", "DepthToSpace", "Sigmoid", "Mul"]
