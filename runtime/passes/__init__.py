@@ -250,7 +250,9 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass("merge_products", "after it, when an Attention reads the products directly"),
     _pass("merge_sums", "after activations, which follow sums"),
     _pass(
-        "split_products", "after it: the parts that an Attention reads stay together", at="Split"
+        "split_products",
+        "after it: the parts that an Attention reads stay together",
+        at="Split Slice",
     ),
     _pass("order_sums", "after it, when layers are as they stay", at="Add"),
     _pass(

@@ -15,16 +15,19 @@ from ..ops.conv import Conv, convolves_pixels
 from ..ops.cuts import axis_of, split_sizes
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
-from ..ops.movement import Split, Transpose
+from ..ops.movement import Slice, Split, Transpose
 from ..ops.packed import MatMulNBits
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, size_of
 from .pattern import without_addend
 from .pointwise import is_elementwise
+from .split_slices import split
 from .transpose_images import to_channels_first, to_channels_last
 
 #: Parts of a gated layer, and the number of channels that a word of 16 bytes has.
 GATED, WORD = 2, 8
+#: Within how many elementwise nodes parts meet if one gates the other.
+_NEAR = 4
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -36,8 +39,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     more than two parts (gates of a recurrence): chains read these where they are, which takes less
     than further products. Packed weights are cut likewise (Phi-3). For 16-bit floats, a convolution
     of single pixels whose channels are cut (NAFNet) becomes such products of rows of pixels, as
-    images with channels last are.
+    images with channels last are; but channels that do not meet again, such as those of a WaveNet
+    for the next layer and for the sum of all, are read where they are.
     """
+    for value in [node.output for node in graph.nodes if len(node.outputs) == 1]:
+        if _is_cut_in_two(graph, value):
+            yield from split(graph, value, GATED)
     halves = context.options.precision in ("float16", "bfloat16")
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Split):
@@ -52,6 +59,32 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         product, bias = layer
         _rewrite(graph, cut, product, bias, widths)
         yield f"{len(widths)} parts of '{product.name}' became separate products"
+
+
+def _is_cut_in_two(graph: Graph, value: Value) -> bool:
+    """Whether two Slices read a layer's result, and only elementwise nodes these."""
+    readers = list(value.consumers)
+    if len(readers) != GATED or not all(isinstance(reader.op, Slice) for reader in readers):
+        return False
+    made = without_addend(graph, value)[0].producer
+    is_layer = made is not None and (convolves_pixels(made) or _columns_of(made) is not None)
+    if not is_layer or graph.is_output(value):
+        return False
+    return all(is_elementwise(each.op) for cut in readers for each in cut.output.consumers)
+
+
+def _meet(graph: Graph, node: Node) -> bool:
+    """Whether an elementwise node near a Split combines what is computed of both parts."""
+    found: list[set[Node]] = []
+    for part in node.outputs:
+        seen, last = set[Node](), [part]
+        for _ in range(_NEAR):
+            readers = {each for value in last for each in value.consumers}
+            near = [each for each in readers if is_elementwise(each.op) and each not in seen]
+            seen.update(near)
+            last = [value for each in near for value in each.outputs]
+        found.append(seen)
+    return not found[0].isdisjoint(found[1])
 
 
 def _is_gated(graph: Graph, node: Node) -> bool:
@@ -83,7 +116,7 @@ def _pixels(graph: Graph, node: Node) -> Node | None:
     if conv.op.group != 1 or weight.data is None or not convolves_pixels(conv):
         return None
     words = isinstance(size, int) and size % WORD == 0 and weight.data.shape[1] % WORD == 0
-    return conv if words and _is_gated(graph, node) else None
+    return conv if words and _is_gated(graph, node) and _meet(graph, node) else None
 
 
 def _on_rows(graph: Graph, node: Node, conv: Node) -> Node:

@@ -22,26 +22,37 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     by several Slices is cut once.
     """
     for value in dict.fromkeys(v for node in graph.nodes for v in node.distinct_reads):
-        for axis, cuts in _cuts(value).items():
-            size = size_of(value, axis)
-            starts = sorted(cuts)
-            ends = [cuts[start][0] for start in starts]
-            if len(starts) < _COUNT or starts[0] or [*starts[1:], size] != ends:
-                continue
-            if any(end - start == 1 for start, end in zip(starts, ends, strict=True)):
-                continue  # steps of a loop
-            nodes = [node for start in starts for node in cuts[start][1]]
-            first = graph.in_order(nodes)[0]
-            add = Builder(graph, first, first.name, tuple(nodes))
-            sizes = [end - start for start, end in zip(starts, ends, strict=True)]
-            split = Split(axis=axis, num_outputs=len(sizes))
-            given = add.integers(sizes, "sizes")
-            parts = add.node(split, value, given, outputs=len(sizes)).outputs
-            for start, part in zip(starts, parts, strict=True):
-                for node in cuts[start][1]:
-                    graph.redirect(node.output, part)
-                    graph.remove(node)
-            yield f"{len(parts)} parts of '{value.name}' are those of a Split"
+        yield from split(graph, value)
+
+
+def split(graph: Graph, value: Value, count: int = _COUNT) -> Iterator[str]:
+    """Replace Slices that have all places of an axis of a value, each some, by a Split.
+
+    Args:
+        graph: the graph.
+        value: what is cut.
+        count: minimum number of parts.
+    """
+    for axis, cuts in _cuts(value).items():
+        size = size_of(value, axis)
+        starts = sorted(cuts)
+        ends = [cuts[start][0] for start in starts]
+        if len(starts) < count or starts[0] or [*starts[1:], size] != ends:
+            continue
+        if any(end - start == 1 for start, end in zip(starts, ends, strict=True)):
+            continue  # steps of a loop
+        nodes = [node for start in starts for node in cuts[start][1]]
+        first = graph.in_order(nodes)[0]
+        add = Builder(graph, first, first.name, tuple(nodes))
+        sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+        given = add.integers(sizes, "sizes")
+        op = Split(axis=axis, num_outputs=len(sizes))
+        parts = add.node(op, value, given, outputs=len(sizes)).outputs
+        for start, part in zip(starts, parts, strict=True):
+            for node in cuts[start][1]:
+                graph.redirect(node.output, part)
+                graph.remove(node)
+        yield f"{len(parts)} parts of '{value.name}' are those of a Split"
 
 
 def _cuts(value: Value) -> dict[int, dict[int, tuple[int, list[Node]]]]:

@@ -12,7 +12,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.movement import Slice, Split
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.packed import MatMulNBits
 from tercet.runtime.passes import split_products
@@ -150,4 +150,48 @@ def test_images_stay(kernel: int) -> None:
     graph = make(lambda g, x: gated_pixels(g, x, kernel=kernel), (2, 8, 5, 6))
     precision = "float32" if kernel == 1 else "float16"
     _, said = passed(graph, split_products.run, precision)
+    assert not said
+
+
+def sliced(g: Graph, x: Value, axis: int, size: int) -> Parts:
+    """Two halves as TorchScript writes them, by places."""
+    places = [(0, size), (size, 2**63 - 1)]
+    bounds = [[np.array([n]) for n in (*pair, axis, 1)] for pair in places]
+    return tuple(apply(g, Slice(), x, *each) for each in bounds)
+
+
+def test_parts_may_be_slices() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        first, second = sliced(g, apply(g, MatMul(), x, normal(4, 12)), 2, 6)
+        return apply(g, Mul(), apply(g, Sigmoid(), first), second)
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == 2
+    assert not {"Slice", "Split"} & set(kinds(after))
+    assert_same(graph, after)
+
+
+def test_slices_of_pixels_are_rows_for_halves() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        channels = apply(g, Conv(), x, normal(32, 8, 1, 1), normal(32))
+        first, second = sliced(g, channels, 1, 16)
+        return apply(g, Conv(), apply(g, Mul(), first, second), normal(8, 16, 1, 1))
+
+    graph = make(build, (2, 8, 5, 6))
+    after, _ = passed(graph, split_products.run, "float16")
+    assert [kinds(after).count(kind) for kind in ("MatMul", "Split", "Conv")] == [2, 0, 1]
+    assert_same(graph, after)
+
+
+def test_channels_that_do_not_meet_stay() -> None:
+    """For the next layer of a WaveNet, and for the sum of all."""
+
+    def build(g: Graph, x: Value) -> Value:
+        channels = apply(g, Conv(), x, normal(16, 8, 1), normal(16))
+        first, second = g.insert(Split(axis=1, num_outputs=2), [channels], 2).outputs
+        near = apply(g, Conv(), apply(g, Add(), x, first), normal(8, 8, 1))
+        return apply(g, Conv(), apply(g, Add(), second, near), normal(8, 8, 1))
+
+    _, said = passed(make(build, (2, 8, 30)), split_products.run, "float16")
     assert not said
