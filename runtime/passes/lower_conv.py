@@ -8,17 +8,21 @@ from math import prod
 from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
-from ..ops.conv import Conv
+from ..ops.conv import Conv, convolves_pixels
 from ..ops.elementwise import Add, Clip, Mul, Unary
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Transpose
+from ..ops.movement import Slice, Split, Transpose
+from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
 from ..ops.window import window
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
 from .linear import as_linear
+from .pointwise import by_place
 from .transpose_images import IMAGES, to_channels_first, to_channels_last
 
+#: Operators of rows, which are in C order.
+_OF_ROWS = MatMul | Gemm | LayerNormalization | RMSNormalization
 #: Images have at most three spatial axes on most devices: one that is joined, and two others.
 _MIN_RANK, _MAX_OTHERS = 6, 2
 
@@ -34,6 +38,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     A Conv over more than three axes (JAX) is one over fewer of them, if its windows have one
     element along the others: these are joined.
+
+    A Conv of single places of a line that mixes rows of tokens (gMLP) is a product whose left
+    matrix is constant, as rows are never stored with channels last.
     """
     for node in list(graph.nodes):
         if node in graph and _is_whole(node):
@@ -42,6 +49,41 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield _multiply_pixels(graph, node)
         elif node in graph and (axes := _plain_axes(node)):
             yield _join(graph, node, axes)
+        elif node in graph and _mixes_rows(graph, node):
+            yield _multiply_rows(graph, node)
+
+
+def _mixes_rows(graph: Graph, node: Node) -> bool:
+    """Whether channels of a Conv of single places are rows that layers make and read."""
+    op, linear, shape = node.op, as_linear(node), shape_of(node.inputs[0]) if node.inputs else None
+    if not isinstance(op, Conv) or linear is None or op.group != 1 or len(shape or ()) != 3:
+        return False
+    if not convolves_pixels(node) or not isinstance((shape or ())[2], int):
+        return False
+    made = node.operands[0].producer
+    while made is not None and (by_place(made) or isinstance(made.op, Slice | Split)):
+        made = made.operands[0].producer
+    reader = graph.sole_consumer(node.output)
+    while reader is not None and by_place(reader):
+        reader = graph.sole_consumer(reader.output)
+    return made is not None and isinstance(made.op, _OF_ROWS) and _reads_rows(reader)
+
+
+def _reads_rows(node: Node | None) -> bool:
+    """Whether a layer or a normalization reads the rows of its first operand."""
+    return node is not None and isinstance(node.op, _OF_ROWS) and node.operands[0].data is None
+
+
+def _multiply_rows(graph: Graph, node: Node) -> str:
+    x, weight, *bias = node.operands
+    assert weight.data is not None
+    add, name = Builder(graph, node, node.name, (node,)), node.name
+    matrix = add.constant(weight.data.reshape(weight.data.shape[:2]), f"{weight.name}.matrix")
+    y = add(MatMul(), matrix, x)
+    for addend in bias:
+        y = add(Add(), y, add.shaped(addend, (-1, 1)))
+    graph.replace(node, (y,))
+    return f"Conv '{name}' of rows is a product"
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:

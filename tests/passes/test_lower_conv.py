@@ -12,14 +12,16 @@ from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Clip, Gelu, HardSigmoid, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 from .test_to_half import dtypes_of, halved
 
 
@@ -195,3 +197,41 @@ def test_products_of_single_numbers_are_no_convolution(name: str, precision: Pre
     assert [node.kind for node in found] == ["Mul" if lowered else "Conv"]
     assert found[0].output.tensor.dtype == precision
     assert_same(graph, after, rel=2e-6 if precision == "float32" else 2e-3)
+
+
+def spatial_gate(g: Graph, x: Value, *, kernel: int = 1, bias: bool = True) -> Value:
+    """Tokens that a convolution of places mixes, and that gate others (gMLP)."""
+    rows = apply(g, Gelu(), apply(g, MatMul(), x, normal(6, 10)))
+    first, second = g.insert(Split(axis=-1, num_outputs=2), [rows], 2).outputs
+    normed = apply(g, LayerNormalization(), second, normal(5), normal(5))
+    pads = (kernel // 2,) * 2
+    mixed = apply(g, Conv(pads=pads), normed, normal(7, 7, kernel), *[normal(7)] * bias)
+    return apply(g, MatMul(), apply(g, Mul(), first, mixed), normal(5, 6))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_convolution_that_mixes_rows_is_a_product(bias: bool) -> None:
+    graph = make(lambda g, x: spatial_gate(g, x, bias=bias), ("n", 7, 6))
+    after, _ = optimised(graph)
+    assert "Conv" not in kinds(after)
+    assert kinds(after).count("MatMul") == 3
+    assert_same(graph, after, 2, 7, 6)
+
+
+def windows_of_rows(g: Graph, x: Value) -> Value:
+    return spatial_gate(g, x, kernel=3)
+
+
+def channels_of_a_line(g: Graph, x: Value) -> Value:
+    """Which other convolutions make and read."""
+    x = apply(g, Relu(), apply(g, Conv(pads=(1, 1)), x, normal(7, 7, 3)))
+    x = apply(g, Relu(), apply(g, Conv(), x, normal(7, 7, 1)))
+    return apply(g, Conv(pads=(1, 1)), x, normal(7, 7, 3))
+
+
+@pytest.mark.parametrize("build", [windows_of_rows, channels_of_a_line])
+def test_other_convolutions_of_lines_stay(build: Build) -> None:
+    graph = make(build, (2, 7, 6))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Conv") == kinds(graph).count("Conv")
+    assert_same(graph, after)
