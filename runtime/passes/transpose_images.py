@@ -7,10 +7,12 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
+from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import RESHAPES, Reshape
 from .editing import Builder, drop, shape_of, static_dims, static_size
+from .pointwise import by_place
 
 Order = tuple[int, ...]
 
@@ -154,9 +156,11 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
 
 
 def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
-    """Return an image whose pixels are in another order, by way of rows, such as MobileViTv2's.
+    """Return an image whose elements are in another order, by way of rows.
 
-    The spatial axes of an image [n, c, height, width] are split, permuted and merged to two again.
+    The axes of an image [n, c, height, width] are split, permuted and merged to three again: its
+    pixels are in another order (MobileViTv2), or those of a block are channels of one pixel
+    (PixelUnshuffle) of what a convolution stores with channels last.
     """
     cut = source.inputs[0].producer if source.inputs[0] is not None else None
     if cut is None or not isinstance(cut.op, RESHAPES) or not isinstance(node.op, RESHAPES):
@@ -164,20 +168,51 @@ def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
     image = cut.inputs[0]
     before, between, after = map(shape_of, (image, source.inputs[0], node.output))
     order = order_of(source)
-    if not before or not between or not after or not order or order[:2] != (0, 1):
+    if image is None or not before or not between or not after or not order or order[0]:
         return None
     known = static_dims((*before, *between, *after))
     if known is None or len(before) != 4 or len(after) != 4 or len(between) < 5:
         return None
-    if not before[:2] == between[:2] == after[:2]:
+    if not before[0] == between[0] == after[0]:
         return None
-    inner = range(2, len(between))
+    given = _runs(before, between, range(len(between)))
+    wanted = _runs(after, [between[axis] for axis in order], order)
+    if given is None or wanted is None or given[2:] == wanted[2:]:
+        return None
+    if given[1] != wanted[1] and not _is_convolved(image):
+        return None
+    axes, moved = ([0, *g[2], *g[3], *g[1]] for g in (given, wanted))
     rows = add(Transpose(perm=TO_CHANNELS_LAST), image)
-    rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "cut"))
-    transposed = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
-    rows = add(Transpose(perm=transposed), rows)
+    rows = add(Reshape(), rows, add.integers((*_ints(between, *axes),), "cut"))
+    rows = add(Transpose(perm=tuple(axes.index(axis) for axis in moved)), rows)
     rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
     return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
+
+
+def _runs(
+    sizes: Sequence[Dim], parts: Sequence[Dim], axes: Sequence[int]
+) -> list[list[int]] | None:
+    """Return which axes, of these sizes, each axis of a tensor consists of; None if some differ."""
+    found: list[list[int]] = []
+    rest = list(zip(_ints(parts, *range(len(parts))), axes, strict=True))
+    for size in _ints(sizes, *range(len(sizes))):
+        run, product = [], 1
+        while rest and product < size:
+            part, axis = rest.pop(0)
+            run.append(axis)
+            product *= part
+        if product != size:
+            return None
+        found.append(run)
+    return found if not rest else None
+
+
+def _is_convolved(value: Value) -> bool:
+    """Whether a convolution makes an image, or elementwise nodes behind one."""
+    node = value.producer
+    while node is not None and by_place(node):
+        node = node.operands[0].producer
+    return node is not None and isinstance(node.op, Conv | ConvTranspose)
 
 
 def _ints(sizes: Sequence[Dim], *places: int) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Mul
+from tercet.runtime.ops.elementwise import Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -125,4 +125,36 @@ def test_rows_that_a_product_reads_are_no_pixels() -> None:
     graph = make(build, (N, WIDTH, TOKENS))
     after, _ = optimised(graph)
     assert perms(after) == [(0, 2, 1)]
+    assert_same(graph, after)
+
+
+def unshuffled(g: Graph, x: Value, order: tuple[int, ...] = (0, 1, 3, 5, 2, 4)) -> Value:
+    """Pixels of blocks as channels, as exporters write PixelUnshuffle."""
+    cut = apply(g, Reshape(), x, ints(N, WIDTH, SIDE // 2, 2, SIDE // 2, 2))
+    y = apply(g, Transpose(perm=order), cut)
+    return apply(g, Reshape(), y, ints(N, 4 * WIDTH, SIDE // 2, SIDE // 2))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3, 5, 2, 4), (0, 3, 5, 1, 2, 4)])
+def test_pixels_of_blocks_as_channels(order: tuple[int, ...]) -> None:
+    """Between convolutions, one Transpose of rows moves them."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = unshuffled(g, apply(g, Relu(), depthwise(g, x)), order)
+        return apply(g, Conv(), y, normal(5, 4 * WIDTH, 1, 1))
+
+    graph = make(build, (N, WIDTH, SIDE, SIDE))
+    after, _ = optimised(graph)
+    first, moved, last = perms(after)
+    assert (first, last) == ((0, 2, 3, 1), (0, 3, 1, 2))
+    assert moved is not None
+    assert moved[0] == 0
+    assert_same(graph, after)
+
+
+def test_blocks_of_what_is_in_order_stay() -> None:
+    """An input of the network has channels first."""
+    graph = make(lambda g, x: apply(g, Relu(), unshuffled(g, x)), (N, WIDTH, SIDE, SIDE))
+    after, _ = optimised(graph)
+    assert perms(after) == [(0, 1, 3, 5, 2, 4)]
     assert_same(graph, after)
