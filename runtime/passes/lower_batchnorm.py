@@ -9,6 +9,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.elementwise import Add, Mul
+from ..ops.pool import AveragePool, MaxPool
 from .driver import Context, Reason
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, stand_in
 from .fold_batchnorm import folded
@@ -26,7 +27,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     weights, but not out of what the layer does to its results before it stores them. A
     normalization directly behind a layer, which its weights could not take over, stays; so do those
     of images that are behind none. Rows that elementwise nodes compute (residuals of networks of
-    graphs) are normalized with these. Where the
+    graphs) are normalized with these, and images by the pooling that computes them. Where the
     result is added to a tensor, and only layers without padding read the sum, these take over the
     addends: what a layer adds to its results is then that tensor alone.
     """
@@ -36,7 +37,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if affine is None or x is None or rank is None or dtype is None or rank < 2:
             continue
         layer = layer_before(graph, x)
-        if layer is x.producer or (layer is None and not _are_computed_rows(x)):
+        if layer is x.producer or not (layer or _are_computed_rows(x) or _is_pooled(graph, x)):
             continue
         by_channel = (-1, *(1,) * (rank - 2))
         try:
@@ -58,6 +59,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 def _are_computed_rows(x: Value) -> bool:
     """Whether an elementwise node computes rows."""
     return rank_of(x) == 2 and x.producer is not None and is_elementwise(x.producer.op)
+
+
+def _is_pooled(graph: Graph, x: Value) -> bool:
+    """Whether an image is a pooling's result that nothing else reads (ENet)."""
+    node = x.producer if graph.sole_consumer(x) is not None else None
+    return node is not None and isinstance(node.op, MaxPool | AveragePool)
 
 
 def _take_behind(graph: Graph, norm: Node, shift: Array, context: Context) -> bool:

@@ -14,6 +14,7 @@ from ..ops.cuts import axis_of
 from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand, Slice
 from ..ops.norm import BatchNormalization
+from ..ops.pool import AveragePool, MaxPool
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, rank_of, shape_of, static_dims
@@ -23,6 +24,7 @@ from .pointwise import is_activation
 #: Channels of which every part of a sum has a multiple, so that slices need no copy: 16 bytes in
 #: float32. In half precision, channels of images are padded.
 WORD = 4
+_CONVOLUTIONS = (Conv, ConvTranspose)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -30,9 +32,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``act(norm(concat(conv(x), conv(z))))`` is ``concat(act(norm(conv(x))), act(norm(conv(z))))``:
     each layer takes over its part, and stores its results where the Concat has them. Convolutions
-    of several window sizes (MixNet) and of several inputs are joined so. What is added to all is
-    sliced, which copies nothing. Every part must be the result of a convolution that nothing else
-    reads.
+    of several window sizes (MixNet) and of several inputs are joined so, also beside poolings
+    (ENet). What is added to all is sliced, which copies nothing. Every part must be the result of a
+    convolution or pooling that nothing else reads, and one that of a convolution.
 
     A constant is added to any parts, if one of them is a constant, too: positions to a class token
     and to the product in front of it, which adds a bias already.
@@ -120,7 +122,8 @@ def _joined(graph: Graph, node: Node) -> int | None:
         made = None if value is None else value.producer
         if made is None or not isinstance(made.op, Concat) or not _is_private(graph, made):
             continue
-        if all(_is_layer(graph, part) for part in made.operands):
+        layers = [_layer(graph, part) for part in made.operands]
+        if all(layers) and any(isinstance(layer.op, _CONVOLUTIONS) for layer in layers if layer):
             return place
     return None
 
@@ -131,14 +134,14 @@ def _is_private(graph: Graph, node: Node) -> bool:
     return not graph.is_output(value) and sum(value.consumers.values()) == 1
 
 
-def _is_layer(graph: Graph, value: Value) -> bool:
-    """Whether a value is a convolution's result, possibly normalized, that one node reads."""
+def _layer(graph: Graph, value: Value) -> Node | None:
+    """Return the convolution or pooling, possibly normalized, whose result one node reads."""
     node = value.producer
     if node is None or not _is_private(graph, node):
-        return False
+        return None
     if isinstance(node.op, BatchNormalization) and folded(node) is not None:
-        return node.inputs[0] is not None and _is_layer(graph, node.inputs[0])
-    return isinstance(node.op, Conv | ConvTranspose)
+        return None if node.inputs[0] is None else _layer(graph, node.inputs[0])
+    return node if isinstance(node.op, (*_CONVOLUTIONS, MaxPool, AveragePool)) else None
 
 
 def _is_norm(node: Node, channels: int) -> bool:

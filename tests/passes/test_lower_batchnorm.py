@@ -10,6 +10,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.pool import MaxPool
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -44,9 +45,15 @@ def of_sums(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), batchnorm(g, rows, CHANNELS), rows)
 
 
+def of_pooled(g: Graph, x: Value) -> Value:
+    y = batchnorm(g, apply(g, MaxPool(kernel_shape=(3, 3)), x), CHANNELS)
+    return apply(g, Sigmoid(), y)
+
+
 @pytest.mark.parametrize(
     ("build", "shape"),
     [
+        (of_pooled, IMAGE),
         *((between_depthwise, IMAGE), (before_a_sum, IMAGE)),
         *((of_rows, (3, CHANNELS)), (of_sums, (3, CHANNELS))),
     ],

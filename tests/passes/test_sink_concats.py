@@ -10,6 +10,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Relu, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.passes import STATIC_PASSES
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
@@ -43,6 +44,13 @@ def added(graph: Graph, x: Value, *channels: int, first: bool = False) -> Value:
     return apply(graph, Add(), *(pair if first else reversed(pair)))
 
 
+def pooled(graph: Graph, x: Value) -> Value:
+    """A block that halves an image (ENet, ERFNet)."""
+    pool = MaxPool(kernel_shape=(2, 2), strides=(2, 2))
+    wide = apply(graph, Conv(strides=(2, 2)), x, normal(4, 8, 2, 2))
+    return apply(graph, Concat(axis=1), wide, apply(graph, pool, x))
+
+
 SUMMED = [*("Conv", "Add", "Slice") * 2, "Conv", "Concat", "Sigmoid"]
 TAKEN: dict[str, tuple[Build, list[str]]] = {
     "norm": (lambda g, x: batchnorm(g, joined(g, x), 12), ["Conv"] * 3 + ["Concat"]),
@@ -53,6 +61,10 @@ TAKEN: dict[str, tuple[Build, list[str]]] = {
     "norm, Swish": (
         lambda g, x: apply(g, Swish(), batchnorm(g, joined(g, x), 12)),
         ["Conv", "Swish"] * 3 + ["Concat"],
+    ),
+    "norm, Relu, beside a pooling": (
+        lambda g, x: apply(g, Relu(), batchnorm(g, pooled(g, x), 12)),
+        ["Conv", "Relu", "MaxPool", "Mul", "Add", "Relu", "Concat"],
     ),
     "Clip": (lambda g, x: clipped(g, joined(g, x)), ["Conv", "Clip"] * 3 + ["Concat"]),
     "a sum": (lambda g, x: added(g, x, 16, 8), SUMMED),
