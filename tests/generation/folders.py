@@ -12,6 +12,8 @@ import pytest
 
 from tercet import Generator, TercetError
 
+#: Gives the generator of a recorded folder or file; see conftest.py.
+Opened = Callable[..., Generator]
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 
 

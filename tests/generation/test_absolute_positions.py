@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tercet import Generator, InputError
 
-from .folders import DECODERS
+from .folders import DECODERS, Opened
 
 #: Learned positions, which are an input as recorded.
 GPT2 = DECODERS / "optimum_gpt2" / "model.onnx"
@@ -113,10 +113,9 @@ def changed(change: Callable[[ModelProto], None], folder: Path, recorded: Path =
 
 @pytest.mark.parametrize("change", [by_range, by_table, by_cache_position])
 def test_positions_from_sizes_refuse_padding(
-    change: Callable[[ModelProto], None], tmp_path: Path
+    change: Callable[[ModelProto], None], opened: Opened, tmp_path: Path
 ) -> None:
-    with Generator(GPT2) as generator:
-        wanted = generator.generate_ids(EQUAL, max_new_tokens=6).ids
+    wanted = opened(GPT2).generate_ids(EQUAL, max_new_tokens=6).ids
     with Generator(changed(change, tmp_path)) as generator:
         assert generator.generate_ids(EQUAL, max_new_tokens=6).ids == wanted
         with pytest.raises(InputError, match=r"Add.*' adds them"):
@@ -132,8 +131,7 @@ def test_positions_from_sizes_refuse_padding_on_the_right(tmp_path: Path) -> Non
             generator.generate_ids(BOTH, max_new_tokens=6)
 
 
-def test_positions_from_the_mask_allow_padding(tmp_path: Path) -> None:
-    with Generator(GPT2) as generator:
-        wanted = generator.generate_ids(BOTH, max_new_tokens=6).ids
+def test_positions_from_the_mask_allow_padding(opened: Opened, tmp_path: Path) -> None:
+    wanted = opened(GPT2).generate_ids(BOTH, max_new_tokens=6).ids
     with Generator(changed(by_mask, tmp_path)) as generator:
         assert generator.generate_ids(BOTH, max_new_tokens=6).ids == wanted

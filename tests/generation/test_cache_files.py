@@ -12,7 +12,7 @@ from tercet.generation import loading as module
 from tercet.runtime.session.decoding import CachedDecoder
 from tercet.runtime.session.static_cache import StaticCaches
 
-from .folders import DECODERS
+from .folders import DECODERS, Opened
 from .test_static_caches import handed_on
 
 PROMPT = [0, 259, 71, 223, 287, 278]
@@ -58,11 +58,24 @@ def test_caches_go_from_one_kind_to_the_other(
         assert (found.ids, found.reused) == (wanted, len(PROMPT) + 3)
 
 
-def saved(tmp_path: Path, name: str = "optimum_llama") -> Path:
-    file = tmp_path / f"{name}.npz"
-    with Generator(DECODERS / name, reuse=True) as generator:
-        generator.generate_ids(PROMPT, max_new_tokens=2)
-        generator.save(file)
+@pytest.fixture(scope="module")
+def llama(opened: Opened) -> Generator:
+    return opened(DECODERS / "optimum_llama", reuse=True)
+
+
+@pytest.fixture(scope="module")
+def archive(llama: Generator, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What is saved of two tokens behind a prompt."""
+    file = tmp_path_factory.mktemp("saved") / "caches.npz"
+    llama.generate_ids(PROMPT, max_new_tokens=2)
+    llama.save(file)
+    return file.read_bytes()
+
+
+@pytest.fixture
+def saved(archive: bytes, tmp_path: Path) -> Path:
+    file = tmp_path / "optimum_llama.npz"
+    file.write_bytes(archive)
     return file
 
 
@@ -73,14 +86,13 @@ def rewritten(file: Path, **arrays: np.ndarray) -> Path:
     return file
 
 
-def test_a_file_of_another_model(tmp_path: Path) -> None:
+def test_a_file_of_another_model(saved: Path) -> None:
     """Of other weights, or of other caches."""
-    file = saved(tmp_path)
     with (
         Generator(DECODERS / "optimum_qwen3", reuse=True) as generator,
         pytest.raises(ModelError, match=r"optimum_llama\.npz: mark: belongs to a model with other"),
     ):
-        generator.restore(file)
+        generator.restore(saved)
 
 
 @pytest.mark.parametrize(
@@ -99,32 +111,36 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_do_not_fit(
-    arrays: dict[str, np.ndarray], kind: type[TercetError], text: str, tmp_path: Path
+    arrays: dict[str, np.ndarray],
+    kind: type[TercetError],
+    text: str,
+    llama: Generator,
+    saved: Path,
 ) -> None:
-    file = rewritten(saved(tmp_path), **arrays)
-    with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
-        with pytest.raises(kind) as caught:
-            generator.restore(file)
-        assert text in str(caught.value)
-        assert str(file) in str(caught.value)
-        assert generator.ids == []
-        assert generator.generate_ids(PROMPT, max_new_tokens=1).ids
+    file = rewritten(saved, **arrays)
+    llama.rewind(0)
+    with pytest.raises(kind) as caught:
+        llama.restore(file)
+    assert text in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert llama.ids == []
+    assert llama.generate_ids(PROMPT, max_new_tokens=1).ids
 
 
-def test_what_is_no_file_of_caches(tmp_path: Path) -> None:
+def test_what_is_no_file_of_caches(llama: Generator, archive: bytes, tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("some words")
-    data = saved(tmp_path).read_bytes()
+    data = archive
     entry = data.index(b"PK\1\2") + 6  # the version of zip that reads it
     (tmp_path / "newer.npz").write_bytes(data[:entry] + b"\x63" + data[entry + 1 :])
-    with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
-        with pytest.raises(ModelError, match=r"text\.npz: .* caches: it is not an \.npz file$"):
-            generator.restore(tmp_path / "text.npz")
-        with pytest.raises(ModelError, match=r"newer\.npz: .*: zip file version 9\.9"):
-            generator.restore(tmp_path / "newer.npz")
-        with pytest.raises(FileError, match=r"gone\.npz"):
-            generator.restore(tmp_path / "gone.npz")
-        with pytest.raises(UsageError, match="the caches hold no tokens"):
-            generator.save(tmp_path / "new.npz")
+    llama.rewind(0)
+    with pytest.raises(ModelError, match=r"text\.npz: .* caches: it is not an \.npz file$"):
+        llama.restore(tmp_path / "text.npz")
+    with pytest.raises(ModelError, match=r"newer\.npz: .*: zip file version 9\.9"):
+        llama.restore(tmp_path / "newer.npz")
+    with pytest.raises(FileError, match=r"gone\.npz"):
+        llama.restore(tmp_path / "gone.npz")
+    with pytest.raises(UsageError, match="the caches hold no tokens"):
+        llama.save(tmp_path / "new.npz")
     with (
         Generator(DECODERS / "optimum_llama") as generator,
         pytest.raises(UsageError, match="made with reuse=True"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,19 @@ from tercet.generation.loading import Models
 from tercet.runtime.session.static_cache import StaticCaches
 
 from .encoders import BART, ENCODERS, T5, TROCR, WHISPER, copied, features, told
-from .folders import DECODERS, check_refused, rewrite
+from .folders import DECODERS, Opened, check_refused, rewrite
 
 NEW = 24
 
 
 @pytest.fixture(scope="module", params=[T5, BART])
-def texts(request: pytest.FixtureRequest) -> Iterator[tuple[Generator, Any]]:
-    with Generator(ENCODERS / request.param) as generator:
-        yield generator, told(request.param)
+def texts(request: pytest.FixtureRequest, opened: Opened) -> tuple[Generator, Any]:
+    return opened(ENCODERS / request.param), told(request.param)
 
 
 @pytest.fixture(scope="module")
-def whisper() -> Iterator[Generator]:
-    with Generator(ENCODERS / WHISPER) as generator:
-        yield generator
+def whisper(opened: Opened) -> Generator:
+    return opened(ENCODERS / WHISPER)
 
 
 # ── transformers' tokens ─────────────────────────────────────────────────────────────────────────
@@ -209,10 +207,9 @@ def by_onnxruntime(folder: Path, ids: list[int], count: int) -> list[int]:
     return tokens
 
 
-def test_greedy_tokens_are_those_of_onnxruntime() -> None:
+def test_greedy_tokens_are_those_of_onnxruntime(opened: Opened) -> None:
     prompt = [0, 259, 71, 30, 99, 7, 1]
-    with Generator(ENCODERS / T5) as generator:
-        found = generator.generate_ids(prompt, max_new_tokens=NEW).ids[0]
+    found = opened(ENCODERS / T5).generate_ids(prompt, max_new_tokens=NEW).ids[0]
     assert found == by_onnxruntime(ENCODERS / T5, prompt, NEW)[: len(found)]
 
 
@@ -390,29 +387,26 @@ def test_texts_for_a_model_of_sound(whisper: Generator) -> None:
         whisper.generate_features(features(WHISPER), decoder_ids=[5] * 65)
 
 
-def test_decoders_of_prompts_have_no_such_settings() -> None:
-    with Generator(DECODERS / "optimum_llama") as generator:
-        with pytest.raises(UsageError, match="begins with the prompt"):
-            generator.generate_ids([5], language="en")
-        with pytest.raises(UsageError, match="reads no features"):
-            generator.generate_features(np.zeros((1, 3)))
+def test_decoders_of_prompts_have_no_such_settings(opened: Opened) -> None:
+    generator = opened(DECODERS / "optimum_llama")
+    with pytest.raises(UsageError, match="begins with the prompt"):
+        generator.generate_ids([5], language="en")
+    with pytest.raises(UsageError, match="reads no features"):
+        generator.generate_features(np.zeros((1, 3)))
 
 
-def test_caches_are_kept_for_nobody() -> None:
+def test_caches_are_kept_for_nobody(opened: Opened) -> None:
     with pytest.raises(UsageError, match="reuse=True: caches belong to what"):
         Generator(ENCODERS / T5, reuse=True)
-    with Generator(ENCODERS / T5) as generator:
-        generator.generate_ids([5], max_new_tokens=2)
-        with pytest.raises(UsageError, match="the caches hold no tokens"):
-            generator.save("nowhere.npz")
+    generator = opened(ENCODERS / T5)
+    generator.generate_ids([5], max_new_tokens=2)
+    with pytest.raises(UsageError, match="the caches hold no tokens"):
+        generator.save("nowhere.npz")
 
 
-def test_a_prompt_that_the_encoder_has_no_room_for() -> None:
-    with (
-        Generator(ENCODERS / BART) as generator,
-        pytest.raises(InputError, match=r"has 65 tokens; the encoder has room for 64 \(.*config"),
-    ):
-        generator.generate_ids([5] * 65)
+def test_a_prompt_that_the_encoder_has_no_room_for(opened: Opened) -> None:
+    with pytest.raises(InputError, match=r"has 65 tokens; the encoder has room for 64 \(.*config"):
+        opened(ENCODERS / BART).generate_ids([5] * 65)
 
 
 # ── tokens that may not come ─────────────────────────────────────────────────────────────────────

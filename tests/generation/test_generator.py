@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import tercet
 from tercet import Generator, InputError, ModelError, UsageError
 
-from .folders import DECODERS, copied, rewrite, told
+from .folders import DECODERS, Opened, copied, rewrite, told
 from .stepwise import Stepwise
 
 pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
@@ -22,21 +21,18 @@ FILES = sorted(path for path in DECODERS.rglob("*.onnx") if "uint8" not in path.
 
 
 @pytest.fixture(scope="module", params=OPTIMUM)
-def optimum(request: pytest.FixtureRequest) -> Iterator[tuple[Generator, Any]]:
-    with Generator(DECODERS / request.param) as generator:
-        yield generator, told(request.param)
+def optimum(request: pytest.FixtureRequest, opened: Opened) -> tuple[Generator, Any]:
+    return opened(DECODERS / request.param), told(request.param)
 
 
 @pytest.fixture(scope="module")
-def reusing() -> Iterator[Generator]:
-    with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
-        yield generator
+def reusing(opened: Opened) -> Generator:
+    return opened(DECODERS / "optimum_llama", reuse=True)
 
 
 @pytest.fixture(scope="module")
-def llama() -> Iterator[Generator]:
-    with Generator(DECODERS / "optimum_llama") as generator:
-        yield generator
+def llama(opened: Opened) -> Generator:
+    return opened(DECODERS / "optimum_llama")
 
 
 # ── transformers' tokens ─────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tercet import Generator, InputError, TercetError, UnsupportedError
 
-from .folders import DECODERS, copied
+from .folders import DECODERS, Opened, copied
 
 LLAMA, PHI = "optimum_llama", "genai_phi3_fp32"
 PROMPT = [0, 259, 71, 223, 287, 278]
@@ -146,14 +146,15 @@ CHANGES: list[tuple[str, Change]] = [
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[c.__name__ for _, c in CHANGES])
-def test_other_inputs_give_the_same_tokens(name: str, change: Change, tmp_path: Path) -> None:
+def test_other_inputs_give_the_same_tokens(
+    name: str, change: Change, opened: Opened, tmp_path: Path
+) -> None:
     path = tmp_path / "model.onnx"
     model = onnx.load(DECODERS / name / "model.onnx")
     change(model)
     onnx.save(model, path)
-    with Generator(DECODERS / name) as generator:
-        wanted = generator.generate_ids(PROMPT, max_new_tokens=12).ids
-        both = generator.generate_ids(BOTH, max_new_tokens=8).ids
+    wanted = opened(DECODERS / name).generate_ids(PROMPT, max_new_tokens=12).ids
+    both = opened(DECODERS / name).generate_ids(BOTH, max_new_tokens=8).ids
     with Generator(path, prefill_chunk=4) as generator:
         assert generator.generate_ids(PROMPT, max_new_tokens=12).ids == wanted
         if change is wide_mask:
@@ -163,15 +164,14 @@ def test_other_inputs_give_the_same_tokens(name: str, change: Change, tmp_path: 
             assert generator.generate_ids(BOTH, max_new_tokens=8).ids == both
 
 
-def test_padding_behind_the_only_token_of_a_step(tmp_path: Path) -> None:
+def test_padding_behind_the_only_token_of_a_step(opened: Opened, tmp_path: Path) -> None:
     """GroupQueryAttention would write it over the tokens before it."""
     path = tmp_path / "model.onnx"
     model = onnx.load(DECODERS / PHI / "model.onnx")
     ids = next(each for each in model.graph.input if each.name == "input_ids")
     ids.type.tensor_type.shape.dim[1].dim_value = 1
     onnx.save(model, path)
-    with Generator(DECODERS / PHI) as generator:
-        wanted = generator.generate_ids([PROMPT, PROMPT], max_new_tokens=8).ids
+    wanted = opened(DECODERS / PHI).generate_ids([PROMPT, PROMPT], max_new_tokens=8).ids
     with Generator(path) as generator:
         assert generator.generate_ids([PROMPT, PROMPT], max_new_tokens=8).ids == wanted
         with pytest.raises(InputError, match="reads in steps of 1"):
@@ -238,11 +238,10 @@ def split(folder: Path) -> None:
     onnx.save(model, folder / "model.onnx")
 
 
-def test_embeddings_of_another_model(tmp_path: Path) -> None:
+def test_embeddings_of_another_model(opened: Opened, tmp_path: Path) -> None:
     folder = copied(LLAMA, tmp_path)
     split(folder)
-    with Generator(DECODERS / LLAMA) as generator:
-        wanted = generator.generate_ids(PROMPT, max_new_tokens=12).ids
+    wanted = opened(DECODERS / LLAMA).generate_ids(PROMPT, max_new_tokens=12).ids
     with Generator(folder) as generator:
         assert generator.generate_ids(PROMPT, max_new_tokens=12).ids == wanted
         assert len(generator.generate_ids(BOTH, max_new_tokens=2).ids) == 2

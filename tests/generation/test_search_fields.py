@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tercet import Generator, ModelError, ModelWarning, UsageError
 from tercet.generation.folder import read_folder
 
-from .folders import DECODERS, check_refused, copied, rewrite
+from .folders import DECODERS, Opened, check_refused, copied, rewrite
 from .record import FIELDS, FILE, PROMPTS, TABLE, TOKENS
 
 LLAMA, GENAI = "optimum_llama", "genai_llama_int4"
@@ -116,10 +116,13 @@ def test_what_is_not_done_is_said(
     ids=str,
 )
 def test_hints_for_other_runtimes_are_none(
-    name: str, fields: dict[str, Any], tmp_path: Path, recwarn: pytest.WarningsRecorder
+    name: str,
+    fields: dict[str, Any],
+    opened: Opened,
+    tmp_path: Path,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
-    with Generator(DECODERS / name) as generator:
-        expected = generator.generate_ids([0, 5, 6, 7], max_new_tokens=4).ids
+    expected = opened(DECODERS / name).generate_ids([0, 5, 6, 7], max_new_tokens=4).ids
     folder = copied(name, tmp_path)
     rewrite(folder / CONFIG[name], **fields)
     with Generator(folder) as generator:

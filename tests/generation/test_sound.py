@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import wave
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,12 @@ from tercet import FileError, Generator, InputError, TercetError
 from tercet.generation.sound import read_wav
 
 from .encoders import ENCODERS, WHISPER, copied
-from .folders import rewrite
+from .folders import Opened, rewrite
 
 
 @pytest.fixture(scope="module")
-def whisper() -> Iterator[Generator]:
-    with Generator(ENCODERS / WHISPER) as generator:
-        yield generator
+def whisper(opened: Opened) -> Generator:
+    return opened(ENCODERS / WHISPER)
 
 
 def written(path: Path, data: bytes, *, width: int = 2, channels: int = 1, rate: int = 100) -> Path:
